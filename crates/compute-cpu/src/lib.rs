@@ -1,0 +1,1 @@
+//! The CPU unit: kernels, micro-kernels and the thread pool.

@@ -1,0 +1,3 @@
+//! Runs operator cases and ONNX backend test directories on any compute unit.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,3 @@
+//! HTTP, gRPC, metrics and the command line.
+
+#![forbid(unsafe_code)]

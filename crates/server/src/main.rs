@@ -1,0 +1,3 @@
+//! The `halimede` command.
+
+fn main() {}

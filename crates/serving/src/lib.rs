@@ -1,0 +1,3 @@
+//! Requests, the model repository, configurations, schedulers, instances and statistics.
+
+#![forbid(unsafe_code)]

@@ -1,0 +1,1 @@
+//! Datatypes, shapes, buffers and tensor values.
