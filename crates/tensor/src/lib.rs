@@ -1,1 +1,20 @@
 //! Datatypes, shapes, buffers and tensor values.
+//!
+//! A [`Tensor`] is a datatype, a shape and shared bytes in row-major order; a [`Value`] is what flows
+//! along an edge of a model: a tensor, a sequence or an optional. Nothing here knows an operator.
+
+mod buffer;
+mod dtype;
+mod element;
+mod error;
+mod shape;
+mod tensor;
+mod value;
+
+pub use buffer::{Buffer, Location};
+pub use dtype::DType;
+pub use element::Element;
+pub use error::TensorError;
+pub use shape::{Shape, broadcast, element_count, strides};
+pub use tensor::Tensor;
+pub use value::Value;

@@ -1,0 +1,157 @@
+//! Shared bytes with an owner that may be the heap, a mapped file, a request body or shared memory.
+
+use crate::TensorError;
+use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::fmt;
+use std::ptr::NonNull;
+use std::sync::Arc;
+
+/// Where bytes live.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Location {
+    /// Ordinary memory, which every unit of a machine with unified memory can read.
+    Host,
+}
+
+/// Every heap buffer starts on a cache line, which is also the widest vector register.
+const ALIGNMENT: usize = 64;
+
+/// Immutable shared bytes. Cloning shares; [`Buffer::make_mut`] copies when somebody else holds them.
+#[derive(Clone)]
+pub struct Buffer {
+    start: NonNull<u8>,
+    len: usize,
+    owner: Owner,
+}
+
+#[derive(Clone)]
+enum Owner {
+    Heap(Arc<Heap>),
+    /// Bytes that somebody else keeps alive and that are never written through this buffer.
+    Foreign(#[allow(dead_code, reason = "held so that the bytes live")] Arc<dyn Send + Sync>),
+}
+
+// SAFETY: the bytes are only read through shared references; the one writer (`make_mut`) needs `&mut`
+// and an owner that nobody else holds.
+unsafe impl Send for Buffer {}
+// SAFETY: as above.
+unsafe impl Sync for Buffer {}
+
+impl Buffer {
+    /// Zeroed heap bytes, aligned to 64.
+    pub fn zeroed(len: usize) -> Result<Buffer, TensorError> {
+        let heap = Heap::zeroed(len)?;
+        Ok(Buffer { start: heap.start, len, owner: Owner::Heap(Arc::new(heap)) })
+    }
+
+    /// A heap copy of `bytes`.
+    pub fn copied(bytes: &[u8]) -> Result<Buffer, TensorError> {
+        let mut buffer = Buffer::zeroed(bytes.len())?;
+        buffer.make_mut()?.copy_from_slice(bytes);
+        Ok(buffer)
+    }
+
+    /// Bytes that `owner` keeps alive and unchanged: a mapped file, a request body.
+    pub fn foreign<O: AsRef<[u8]> + Send + Sync + 'static>(owner: O) -> Buffer {
+        let owner = Arc::new(owner);
+        let bytes: &[u8] = (*owner).as_ref();
+        // The bytes may lie inside the owner itself; the Arc pins it.
+        let (start, len) = (NonNull::from(bytes).cast(), bytes.len());
+        Buffer { start, len, owner: Owner::Foreign(owner) }
+    }
+
+    /// The part `offset..offset + len` of these bytes, sharing them. `None` outside the buffer.
+    pub fn part(&self, offset: usize, len: usize) -> Option<Buffer> {
+        offset.checked_add(len).filter(|&end| end <= self.len)?;
+        // SAFETY: `offset <= self.len`, so the pointer stays inside or one past the allocation.
+        let start = unsafe { self.start.add(offset) };
+        Some(Buffer { start, len, owner: self.owner.clone() })
+    }
+
+    /// Where the bytes live.
+    pub fn location(&self) -> Location {
+        Location::Host
+    }
+
+    /// The bytes for writing; copied first when they are shared, foreign or mapped.
+    pub fn make_mut(&mut self) -> Result<&mut [u8], TensorError> {
+        let unique = match &mut self.owner {
+            Owner::Heap(heap) => Arc::get_mut(heap).is_some(),
+            Owner::Foreign(_) => false,
+        };
+        if !unique {
+            let mut copy = Buffer::zeroed(self.len)?;
+            copy.make_mut()?.copy_from_slice(self);
+            *self = copy;
+        }
+        // SAFETY: the heap block is ours alone (checked or just made), lives as long as `self`, and
+        // `start..start + len` lies inside it.
+        Ok(unsafe { std::slice::from_raw_parts_mut(self.start.as_ptr(), self.len) })
+    }
+}
+
+impl std::ops::Deref for Buffer {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        // SAFETY: `owner` keeps `start..start + len` alive and nobody writes while it is shared.
+        unsafe { std::slice::from_raw_parts(self.start.as_ptr(), self.len) }
+    }
+}
+
+impl fmt::Debug for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Buffer({} bytes)", self.len)
+    }
+}
+
+struct Heap {
+    start: NonNull<u8>,
+    layout: Layout,
+}
+
+// SAFETY: a block of plain bytes.
+unsafe impl Send for Heap {}
+// SAFETY: as above; access is governed by `Buffer`.
+unsafe impl Sync for Heap {}
+
+impl Heap {
+    fn zeroed(len: usize) -> Result<Heap, TensorError> {
+        let layout = Layout::from_size_align(len.max(1), ALIGNMENT).map_err(|_| TensorError::OutOfMemory(len))?;
+        // SAFETY: the layout has a size above zero.
+        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(TensorError::OutOfMemory(len))?;
+        Ok(Heap { start, layout })
+    }
+}
+
+impl Drop for Heap {
+    fn drop(&mut self) {
+        // SAFETY: allocated in `zeroed` with this layout.
+        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn writing_copies_only_what_is_shared() {
+        let mut a = Buffer::copied(&[1, 2, 3]).unwrap();
+        let alone = a.as_ptr();
+        a.make_mut().unwrap()[0] = 9;
+        assert_eq!(a.as_ptr(), alone);
+        let b = a.clone();
+        a.make_mut().unwrap()[0] = 7;
+        assert_eq!((&*a, &*b), (&[7, 2, 3][..], &[9, 2, 3][..]));
+    }
+
+    #[test]
+    fn parts_share_and_keep_foreign_bytes_alive() {
+        let whole = Buffer::foreign(vec![0u8, 1, 2, 3]);
+        let part = whole.part(1, 2).unwrap();
+        drop(whole);
+        assert_eq!(&*part, [1, 2]);
+        assert!(part.part(1, 2).is_none());
+        assert!(part.part(usize::MAX, 2).is_none());
+    }
+}

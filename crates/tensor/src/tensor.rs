@@ -1,0 +1,198 @@
+use crate::{Buffer, DType, Element, Shape, TensorError, element_count};
+use std::sync::Arc;
+
+/// A datatype, a shape and row-major data that clones share.
+#[derive(Debug, Clone)]
+pub struct Tensor {
+    dtype: DType,
+    shape: Shape,
+    data: Data,
+}
+
+#[derive(Debug, Clone)]
+enum Data {
+    Bytes(Buffer),
+    Strings(Arc<[Vec<u8>]>),
+}
+
+impl Tensor {
+    /// A tensor over existing bytes of any datatype but String. The bytes are copied only where they
+    /// are not aligned for the datatype.
+    pub fn from_buffer(dtype: DType, shape: &[usize], buffer: Buffer) -> Result<Tensor, TensorError> {
+        let expected = element_count(shape)? * dtype.size();
+        if dtype == DType::String {
+            return Err(TensorError::DType { expected: "a datatype of fixed size", actual: dtype });
+        }
+        if buffer.len() != expected {
+            return Err(TensorError::Size { dtype, shape: shape.into(), expected, actual: buffer.len() });
+        }
+        let aligned = buffer.as_ptr() as usize % dtype.size().min(8) == 0;
+        let buffer = if aligned { buffer } else { Buffer::copied(&buffer)? };
+        Ok(Tensor { dtype, shape: shape.into(), data: Data::Bytes(buffer) })
+    }
+
+    /// A zeroed tensor; a string tensor gets empty strings.
+    pub fn zeros(dtype: DType, shape: &[usize]) -> Result<Tensor, TensorError> {
+        let count = element_count(shape)?;
+        let data = match dtype {
+            DType::String => Data::Strings(vec![Vec::new(); count].into()),
+            _ => Data::Bytes(Buffer::zeroed(count * dtype.size())?),
+        };
+        Ok(Tensor { dtype, shape: shape.into(), data })
+    }
+
+    /// A tensor with a copy of `elements`.
+    pub fn from_slice<T: Element>(shape: &[usize], elements: &[T]) -> Result<Tensor, TensorError> {
+        Tensor::from_buffer(T::DTYPE, shape, Buffer::copied(bytemuck::cast_slice(elements))?)
+    }
+
+    /// A Bool tensor.
+    pub fn from_bools(shape: &[usize], elements: &[bool]) -> Result<Tensor, TensorError> {
+        let bytes: Vec<u8> = elements.iter().map(|&b| b as u8).collect();
+        Tensor::from_buffer(DType::Bool, shape, Buffer::copied(&bytes)?)
+    }
+
+    /// A String tensor.
+    pub fn from_strings(shape: &[usize], elements: Vec<Vec<u8>>) -> Result<Tensor, TensorError> {
+        let expected = element_count(shape)?;
+        if elements.len() != expected {
+            let actual = elements.len();
+            return Err(TensorError::Size { dtype: DType::String, shape: shape.into(), expected, actual });
+        }
+        Ok(Tensor { dtype: DType::String, shape: shape.into(), data: Data::Strings(elements.into()) })
+    }
+
+    /// A tensor without dimensions that holds `value`.
+    pub fn scalar<T: Element>(value: T) -> Tensor {
+        Tensor::from_slice(&[], &[value]).expect("one element fills a scalar")
+    }
+
+    /// The datatype.
+    pub fn dtype(&self) -> DType {
+        self.dtype
+    }
+
+    /// The dimensions, outermost first.
+    pub fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    /// Number of dimensions.
+    pub fn rank(&self) -> usize {
+        self.shape.len()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        match &self.data {
+            Data::Strings(strings) => strings.len(),
+            Data::Bytes(buffer) => buffer.len() / self.dtype.size(),
+        }
+    }
+
+    /// Whether some dimension is 0.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// The elements as `T`; an error where the datatype is another.
+    pub fn slice<T: Element>(&self) -> Result<&[T], TensorError> {
+        match &self.data {
+            Data::Bytes(buffer) if T::reads(self.dtype) => Ok(bytemuck::cast_slice(buffer)),
+            _ => Err(TensorError::DType { expected: T::DTYPE.name(), actual: self.dtype }),
+        }
+    }
+
+    /// The elements as `T` for writing, copied first when they are shared.
+    pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
+        match &mut self.data {
+            Data::Bytes(buffer) if T::reads(self.dtype) => Ok(bytemuck::cast_slice_mut(buffer.make_mut()?)),
+            _ => Err(TensorError::DType { expected: T::DTYPE.name(), actual: self.dtype }),
+        }
+    }
+
+    /// The strings of a String tensor.
+    pub fn strings(&self) -> Result<&[Vec<u8>], TensorError> {
+        match &self.data {
+            Data::Strings(strings) => Ok(strings),
+            Data::Bytes(_) => Err(TensorError::DType { expected: "string", actual: self.dtype }),
+        }
+    }
+
+    /// The raw bytes; an error for a String tensor, whose elements lie apart.
+    pub fn bytes(&self) -> Result<&[u8], TensorError> {
+        self.buffer().map(|buffer| &**buffer)
+    }
+
+    /// The raw bytes for writing, copied first when they are shared.
+    pub fn bytes_mut(&mut self) -> Result<&mut [u8], TensorError> {
+        match &mut self.data {
+            Data::Bytes(buffer) => buffer.make_mut(),
+            Data::Strings(_) => Err(TensorError::DType { expected: "a datatype of fixed size", actual: self.dtype }),
+        }
+    }
+
+    /// The buffer, to share it; an error for a String tensor.
+    pub fn buffer(&self) -> Result<&Buffer, TensorError> {
+        match &self.data {
+            Data::Bytes(buffer) => Ok(buffer),
+            Data::Strings(_) => Err(TensorError::DType { expected: "a datatype of fixed size", actual: self.dtype }),
+        }
+    }
+
+    /// The same data under another shape with as many elements.
+    pub fn reshaped(&self, shape: &[usize]) -> Result<Tensor, TensorError> {
+        if element_count(shape)? != self.len() {
+            return Err(TensorError::Reshape { from: self.shape.clone(), to: shape.into() });
+        }
+        Ok(Tensor { dtype: self.dtype, shape: shape.into(), data: self.data.clone() })
+    }
+
+    /// The same bytes read as another datatype of the same width, as ONNX's BitCast does.
+    pub fn reinterpreted(&self, dtype: DType) -> Result<Tensor, TensorError> {
+        if dtype.size() != self.dtype.size() {
+            return Err(TensorError::DType { expected: dtype.name(), actual: self.dtype });
+        }
+        Tensor::from_buffer(dtype, &self.shape, self.buffer()?.clone())
+    }
+}
+
+/// Equality of datatype, shape and bytes; so NaN equals the same NaN.
+impl PartialEq for Tensor {
+    fn eq(&self, other: &Tensor) -> bool {
+        self.dtype == other.dtype
+            && self.shape == other.shape
+            && match (&self.data, &other.data) {
+                (Data::Bytes(a), Data::Bytes(b)) => **a == **b,
+                (Data::Strings(a), Data::Strings(b)) => a == b,
+                _ => false,
+            }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn reads_only_as_its_own_type() {
+        let t = Tensor::from_slice(&[2], &[1.5f32, -2.0]).unwrap();
+        assert_eq!(t.slice::<f32>().unwrap(), [1.5, -2.0]);
+        assert!(t.slice::<i32>().is_err());
+        assert_eq!(Tensor::from_bools(&[2], &[true, false]).unwrap().slice::<u8>().unwrap(), [1, 0]);
+    }
+
+    #[test]
+    fn misaligned_bytes_are_copied() {
+        let bytes = Buffer::copied(&[0, 1, 0, 0, 0]).unwrap();
+        let t = Tensor::from_buffer(DType::I32, &[], bytes.part(1, 4).unwrap()).unwrap();
+        assert_eq!(t.slice::<i32>().unwrap(), [1]);
+    }
+
+    #[test]
+    fn sizes_must_agree() {
+        assert!(Tensor::from_slice(&[3], &[1u8, 2]).is_err());
+        assert!(Tensor::from_strings(&[1], vec![]).is_err());
+        assert!(Tensor::scalar(1u8).reshaped(&[2]).is_err());
+    }
+}
