@@ -1,3 +1,23 @@
-//! The graph: intermediate representation, ONNX import, operator definitions, passes and the reference interpreter.
+//! The graph: intermediate representation, ONNX import, operator definitions, passes and the
+//! reference interpreter.
+//!
+//! Two levels, so that breadth never waits for speed. [`onnx`] holds one file per ONNX operator, each
+//! either lowering to the closed set of core operators in [`ops`] or giving a plain reference
+//! evaluation that runs as [`Op::Call`]. Compute units see core operators only.
 
 #![forbid(unsafe_code)]
+
+mod builder;
+mod dim;
+mod error;
+mod fact;
+mod graph;
+pub mod onnx;
+pub mod ops;
+
+pub use builder::Builder;
+pub use dim::Dim;
+pub use error::{GraphError, OpError};
+pub use fact::{Dims, Fact, Kind};
+pub use graph::{Graph, Node, ValueId, ValueInfo};
+pub use ops::Op;

@@ -1,0 +1,37 @@
+use crate::Graph;
+use std::sync::Arc;
+
+/// Runs one of two graphs (ONNX If). Inputs: a Bool condition, then what the branches take from
+/// outside; each branch's own inputs are all of those, in that order.
+#[derive(Debug, Clone)]
+pub struct If {
+    /// Runs where the condition is true.
+    pub then_branch: Arc<Graph>,
+    /// Runs where it is false.
+    pub else_branch: Arc<Graph>,
+}
+
+/// Runs a graph again and again (ONNX Loop). Inputs: trip count?, condition?, the carried values, then
+/// what the body takes from outside. The body's inputs: iteration number, condition, carried values,
+/// outside values; its outputs: condition, carried values, scan outputs.
+#[derive(Debug, Clone)]
+pub struct Loop {
+    /// The body.
+    pub body: Arc<Graph>,
+    /// Number of carried values.
+    pub carried: usize,
+}
+
+/// Runs a graph over the slices of inputs (ONNX Scan, opset 9 on). Inputs: state values, scan inputs,
+/// then what the body takes from outside.
+#[derive(Debug, Clone)]
+pub struct Scan {
+    /// The body: state values, slices, outside values to state values, output slices.
+    pub body: Arc<Graph>,
+    /// Number of state values.
+    pub states: usize,
+    /// Per scan input its axis and whether it runs from the end.
+    pub inputs: Vec<(i64, bool)>,
+    /// Per scan output its axis and whether it is built from the end.
+    pub outputs: Vec<(i64, bool)>,
+}
