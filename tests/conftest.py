@@ -1,0 +1,96 @@
+"""Fixtures. `$HALIMEDE_BIN` is the binary under test; tests/README.md says how to test a real tritonserver."""
+
+import os
+import shutil
+import sys
+from pathlib import Path
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+from support import models, peer  # noqa: E402
+from support.server import ROOT, Server, peer_command  # noqa: E402
+
+
+def pytest_configure(config):
+    config.addinivalue_line("markers", "halimede_only: behaviour of ours that tritonserver 2.51.0 does not have")
+
+
+def pytest_collection_modifyitems(items):
+    if peer_command():
+        for item in items:
+            if marker := item.get_closest_marker("halimede_only"):
+                reason = marker.args[0] if marker.args else "behaviour of ours"
+                item.add_marker(pytest.mark.skip(reason=reason))
+
+
+@pytest.fixture(scope="session")
+def on_peer():
+    """True when a real tritonserver is under test."""
+    return peer_command() is not None
+
+
+@pytest.fixture(scope="session")
+def repository_for(tmp_path_factory):
+    """Turns a repository into one that the server under test can load."""
+
+    def prepare(path):
+        if not peer_command():
+            return path
+        target = tmp_path_factory.mktemp("peer")
+        return peer.copy(path, target)
+
+    return prepare
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory, repository_for):
+    """One server with the standard repository, shared by the tests that change nothing."""
+    repository = models.standard(tmp_path_factory.mktemp("standard"))
+    with Server([repository_for(repository.path)]) as running:
+        yield running
+
+
+@pytest.fixture(scope="session")
+def http(server):
+    return server.http
+
+
+@pytest.fixture(scope="session")
+def examples(repository_for):
+    """A server with the repository that ships with the project."""
+    with Server([repository_for(ROOT / "examples" / "repository")]) as running:
+        yield running
+
+
+@pytest.fixture
+def serve(repository_for):
+    """Starts servers that end with the test, each with status 0 unless the test stopped it."""
+    running = []
+
+    def start(repository, *flags, **options):
+        path = repository.path if isinstance(repository, models.Repository) else repository
+        one = Server([repository_for(path)], *flags, **options)
+        running.append(one)
+        return one
+
+    yield start
+    for one in running:
+        if one.process.poll() is None:
+            status = one.stop()
+            assert status == 0, f"the server ended with {status}:\n{one.log_text()[-4000:]}"
+        one.log.close()
+        os.unlink(one.log.name)
+
+
+@pytest.fixture
+def repository(tmp_path):
+    """An empty repository of the test's own."""
+    return models.Repository(tmp_path / "models")
+
+
+@pytest.fixture
+def example_copy(tmp_path):
+    """A copy of the example repository that the test may change."""
+    return Path(shutil.copytree(ROOT / "examples" / "repository", tmp_path / "examples"))

@@ -1,0 +1,150 @@
+"""The model repository that the tests serve, built with `onnx.helper`."""
+
+from pathlib import Path
+
+import onnx
+from onnx import TensorProto, helper
+
+info = helper.make_tensor_value_info
+
+
+def onnx_model(nodes, inputs, outputs, initializers=(), opset=17):
+    """A checked ModelProto; IR version 8 is what opset 17 came with."""
+    graph = helper.make_graph(nodes, "graph", inputs, outputs, list(initializers))
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)], ir_version=8)
+    onnx.checker.check_model(model, full_check=True)
+    return model
+
+
+class Repository:
+    """A model repository under construction."""
+
+    def __init__(self, path):
+        self.path = Path(path)
+        self.path.mkdir(parents=True, exist_ok=True)
+
+    def add(self, name, model=None, config=None, version=1, labels=None):
+        """A model of one version; `model` None leaves the version folder empty."""
+        folder = self.path / name
+        (folder / str(version)).mkdir(parents=True, exist_ok=True)
+        if model is not None:
+            onnx.save(model, folder / str(version) / "model.onnx")
+        if config is not None:
+            (folder / "config.pbtxt").write_text(config)
+        if labels is not None:
+            (folder / "labels.txt").write_text("".join(label + "\n" for label in labels))
+        return self
+
+
+def add_sub(dtype, shape):
+    """OUTPUT0 is the sum of INPUT0 and INPUT1, OUTPUT1 the difference."""
+    return onnx_model(
+        [
+            helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+            helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"]),
+        ],
+        [info("INPUT0", dtype, shape), info("INPUT1", dtype, shape)],
+        [info("OUTPUT0", dtype, shape), info("OUTPUT1", dtype, shape)],
+    )
+
+
+def identity(dtype, shape):
+    """OUTPUT0 is INPUT0."""
+    return onnx_model(
+        [helper.make_node("Identity", ["INPUT0"], ["OUTPUT0"])],
+        [info("INPUT0", dtype, shape)],
+        [info("OUTPUT0", dtype, shape)],
+    )
+
+
+def io(kind, name, datatype, dims, extra=""):
+    """One input or output of a config.pbtxt."""
+    dims = ", ".join(str(d) for d in dims)
+    return f'{kind} [ {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] {extra} }} ]\n'
+
+
+def identity_config(datatype="FP32", dims=(-1,), batch=8, delay_ms=0, extra=""):
+    """A model of the built-in `identity` backend."""
+    text = f'backend: "identity"\nmax_batch_size: {batch}\n'
+    text += io("input", "INPUT0", datatype, dims) + io("output", "OUTPUT0", datatype, dims)
+    text += "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
+    if delay_ms:
+        text += f'parameters {{ key: "execute_delay_ms" value {{ string_value: "{delay_ms}" }} }}\n'
+    return text + extra
+
+
+BATCHED_INT32 = (
+    'platform: "onnxruntime_onnx"\nmax_batch_size: 8\n'
+    + io("input", "INPUT0", "INT32", [16])
+    + io("input", "INPUT1", "INT32", [16])
+    + io("output", "OUTPUT0", "INT32", [16])
+    + io("output", "OUTPUT1", "INT32", [16])
+    + "dynamic_batching { }\n"
+)
+
+CLASSES = (
+    'platform: "onnxruntime_onnx"\nmax_batch_size: 4\n'
+    + io("input", "INPUT0", "FP32", [4])
+    + io("output", "OUTPUT0", "FP32", [4], 'label_filename: "labels.txt"')
+)
+
+ENSEMBLE = (
+    'platform: "ensemble"\nmax_batch_size: 8\n'
+    + io("input", "A", "INT32", [16])
+    + io("input", "B", "INT32", [16])
+    + io("output", "DOUBLE_A", "INT32", [16])
+    + """ensemble_scheduling { step [
+  { model_name: "simple" model_version: -1
+    input_map { key: "INPUT0" value: "A" } input_map { key: "INPUT1" value: "B" }
+    output_map { key: "OUTPUT0" value: "sum" } output_map { key: "OUTPUT1" value: "difference" } },
+  { model_name: "simple" model_version: -1
+    input_map { key: "INPUT0" value: "sum" } input_map { key: "INPUT1" value: "difference" }
+    output_map { key: "OUTPUT0" value: "DOUBLE_A" } }
+] }
+"""
+)
+
+QUEUE = """dynamic_batching {
+  max_queue_delay_microseconds: 0
+  priority_levels: 2
+  default_priority_level: 2
+  default_queue_policy { max_queue_size: 2 allow_timeout_override: true default_timeout_microseconds: 60000000 }
+}
+"""
+
+
+def standard(path):
+    """What most tests need, none of it slow to load."""
+    repository = Repository(path)
+    repository.add("add_sub", add_sub(TensorProto.FLOAT, [4]))
+    repository.add("simple", add_sub(TensorProto.INT32, ["batch", 16]), BATCHED_INT32)
+    repository.add("twice", config=ENSEMBLE)
+    repository.add("raw", config=identity_config("FP32", [-1]))
+    repository.add("text", config=identity_config("STRING", [-1]))
+    repository.add("classes", identity(TensorProto.FLOAT, ["batch", 4]), CLASSES, labels=["ant", "bee", "cat"])
+    repository.add("slow", config=identity_config(delay_ms=300, batch=0))
+    repository.add("queue", config=identity_config(delay_ms=300, batch=1, extra=QUEUE))
+    for datatype, element in DATATYPES.items():
+        repository.add(f"identity_{datatype.lower()}", identity(element, [-1, -1]))
+    policy = "version_policy { specific { versions: [ 1, 3 ] } }\n"
+    for version in (1, 2, 3):
+        repository.add("versions", config=identity_config(extra=policy), version=version)
+    return repository
+
+
+DATATYPES = {
+    "BOOL": TensorProto.BOOL,
+    "UINT8": TensorProto.UINT8,
+    "UINT16": TensorProto.UINT16,
+    "UINT32": TensorProto.UINT32,
+    "UINT64": TensorProto.UINT64,
+    "INT8": TensorProto.INT8,
+    "INT16": TensorProto.INT16,
+    "INT32": TensorProto.INT32,
+    "INT64": TensorProto.INT64,
+    "FP16": TensorProto.FLOAT16,
+    "BF16": TensorProto.BFLOAT16,
+    "FP32": TensorProto.FLOAT,
+    "FP64": TensorProto.DOUBLE,
+    "BYTES": TensorProto.STRING,
+}

@@ -1,0 +1,106 @@
+"""Start a server, wait until it is ready, stop it and look at how it ended."""
+
+import os
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+
+from support.http import Http
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+START_SECONDS_MAX = 120
+STOP_SECONDS_MAX = 40
+
+
+def peer_command():
+    """The command of a real tritonserver to test instead, or None (see tests/README.md)."""
+    return os.environ.get("TRITONSERVER")
+
+
+def binary():
+    """The `halimede` under test."""
+    path = Path(os.environ.get("HALIMEDE_BIN", ROOT / "target" / "debug" / "halimede"))
+    if not path.exists():
+        raise FileNotFoundError(f"{path} does not exist: build it with `cargo build`, or set HALIMEDE_BIN")
+    return path
+
+
+def free_ports(count):
+    """Ports nobody listens on; all are held until the last is found, so they differ."""
+    held = []
+    for _ in range(count):
+        s = socket.socket()
+        s.bind(("127.0.0.1", 0))
+        held.append(s)
+    ports = [s.getsockname()[1] for s in held]
+    for s in held:
+        s.close()
+    return ports
+
+
+class Server:
+    """A running server process. `flags` are tritonserver's."""
+
+    def __init__(self, repositories, *flags, env=None, wait=True):
+        self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
+        self.http_address = f"127.0.0.1:{self.http_port}"
+        self.grpc_address = f"127.0.0.1:{self.grpc_port}"
+        self.metrics_address = f"127.0.0.1:{self.metrics_port}"
+        self.http = Http(self.http_address)
+        command = [peer_command()] if peer_command() else [str(binary()), "serve"]
+        for repository in repositories:
+            command += ["--model-repository", str(repository)]
+        command += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
+        command += [f"--http-port={self.http_port}", f"--grpc-port={self.grpc_port}"]
+        command += [f"--metrics-port={self.metrics_port}", *flags]
+        self.log = tempfile.NamedTemporaryFile("w+", prefix="server-", suffix=".log", delete=False)
+        self.process = subprocess.Popen(
+            command, stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
+        )
+        if wait:
+            self.wait_ready()
+
+    def log_text(self):
+        return Path(self.log.name).read_text(errors="replace")
+
+    def wait_ready(self, path="/v2/health/ready"):
+        end = time.monotonic() + START_SECONDS_MAX
+        while time.monotonic() < end:
+            if self.process.poll() is not None:
+                raise AssertionError(f"the server ended with {self.process.returncode}:\n{self.log_text()[-4000:]}")
+            try:
+                if self.http.get(path).status == 200:
+                    return
+            except OSError:
+                pass
+            time.sleep(0.02)
+        self.process.kill()
+        raise AssertionError(f"not ready after {START_SECONDS_MAX} s:\n{self.log_text()[-4000:]}")
+
+    def wait_exit(self, seconds=STOP_SECONDS_MAX):
+        """The exit status of a server that ends by itself."""
+        try:
+            return self.process.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+            self.process.wait()
+            raise AssertionError(f"still running after {seconds} s:\n{self.log_text()[-4000:]}") from None
+
+    def stop(self, sig=signal.SIGTERM):
+        """Ask the server to end; its exit status."""
+        if self.process.poll() is None:
+            self.process.send_signal(sig)
+        return self.wait_exit()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        status = self.stop()
+        self.log.close()
+        if kind is None:
+            assert status == 0, f"the server ended with {status}:\n{self.log_text()[-4000:]}"
+            os.unlink(self.log.name)
