@@ -1,3 +1,23 @@
 //! Requests, the model repository, configurations, schedulers, instances and statistics.
+//!
+//! A protocol makes a [`Request`] and gives it to [`Server::infer`]; the answer comes back through the
+//! [`Reply`] inside the request. Nothing here knows a protocol, a socket or an asynchronous runtime.
 
 #![forbid(unsafe_code)]
+
+mod error;
+mod metadata;
+pub mod metrics;
+mod options;
+mod request;
+mod response;
+mod server;
+pub mod statistics;
+pub mod wire;
+
+pub use error::{Code, Error};
+pub use metadata::{IndexEntry, ModelMetadata, ModelState, ServerMetadata, TensorMetadata};
+pub use options::{ControlMode, LoadParameters, MetricsOptions, Options};
+pub use request::{CorrelationId, InputTensor, Parameter, Request, RequestedOutput, Sequence, Timestamps};
+pub use response::{OutputTensor, Reply, Responder, Response};
+pub use server::{Server, VERSION};
