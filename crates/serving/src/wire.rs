@@ -106,10 +106,7 @@ mod tests {
         }
         let all: Result<Vec<_>, _> = strings(&wire).collect();
         assert_eq!(all.unwrap(), [&b"a"[..], b"", b"\0\xff"]);
-        assert_eq!(
-            strings(&wire[..wire.len() - 1]).last(),
-            Some(Err(Truncated { available: 1, in_length: false }))
-        );
+        assert_eq!(strings(&wire[..wire.len() - 1]).last(), Some(Err(Truncated { available: 1, in_length: false })));
         assert_eq!(strings(&wire[..3]).last(), Some(Err(Truncated { available: 3, in_length: true })));
         assert_eq!(strings(&[]).next(), None);
     }
