@@ -1,0 +1,96 @@
+//! How much memory the machine has, and how much of it this process uses. All sizes in bytes.
+
+use crate::system;
+
+/// Memory of the machine.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct MachineMemory {
+    /// Installed memory.
+    pub total: Option<u64>,
+    /// What programs could still take without swapping, caches counted as free.
+    pub available: Option<u64>,
+    /// The limit of this process's container, where one is set.
+    pub limit: Option<u64>,
+}
+
+impl MachineMemory {
+    /// What this process may use in all: the machine's memory, or its container's limit.
+    pub fn usable(&self) -> Option<u64> {
+        match (self.total, self.limit) {
+            (Some(total), Some(limit)) => Some(total.min(limit)),
+            (total, limit) => total.or(limit),
+        }
+    }
+}
+
+/// Memory of this process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ProcessMemory {
+    /// Resident, mapped files and shared memory included.
+    pub resident: Option<u64>,
+    /// Resident and nobody else's: heap, stacks, anonymous mappings. (macOS: the footprint, which
+    /// also counts what was compressed or swapped out.)
+    pub private: Option<u64>,
+}
+
+/// The machine's memory, now.
+pub fn machine() -> MachineMemory {
+    system::machine_memory()
+}
+
+/// This process's memory, now.
+pub fn process() -> ProcessMemory {
+    system::process_memory()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_facts_agree_with_each_other() {
+        let machine = machine();
+        let total = machine.total.unwrap();
+        assert!(
+            machine.available.unwrap() <= total && total > 64 << 20,
+            "{machine:?}"
+        );
+        assert!(machine.usable().unwrap() <= total);
+        let process = process();
+        assert!(process.resident.unwrap() <= total, "{process:?}");
+        assert!(process.private.unwrap() > 0, "{process:?}");
+    }
+
+    #[test]
+    fn touching_memory_makes_it_private_and_resident() {
+        let before = process();
+        let mut block = crate::mmap::AnonymousMap::new(64 << 20, 4096).unwrap();
+        block.fill(1);
+        let after = process();
+        // other tests of this process come and go: three quarters of the block must show
+        assert!(
+            after.private.unwrap() >= before.private.unwrap() + (48 << 20),
+            "{before:?} -> {after:?}"
+        );
+        assert!(
+            after.resident.unwrap() >= before.resident.unwrap() + (48 << 20),
+            "{before:?} -> {after:?}"
+        );
+    }
+
+    #[test]
+    fn usable_is_the_smaller_known_one() {
+        let memory = |total, limit| {
+            MachineMemory {
+                total,
+                available: None,
+                limit,
+            }
+            .usable()
+        };
+        assert_eq!(memory(Some(8), Some(4)), Some(4));
+        assert_eq!(memory(Some(8), Some(u64::MAX)), Some(8));
+        assert_eq!(memory(None, Some(4)), Some(4));
+        assert_eq!(memory(None, None), None);
+    }
+}

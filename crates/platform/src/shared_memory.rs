@@ -1,0 +1,393 @@
+//! POSIX shared memory: regions that a client created and this process maps, and objects of our own.
+//!
+//! Keys are passed to `shm_open` as they are. On macOS a key is at most 31 bytes long
+//! (`PSHMNAMLEN`) and the size of an object is a whole number of pages, so an object there may
+//! look larger than what its creator asked for; neither is so on Linux.
+
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsFd, OwnedFd};
+
+use crate::unix::{self, Mapping};
+
+/// Why a shared-memory region cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SharedMemoryError {
+    /// No object has this key, or this process may not open it, or the key is malformed.
+    #[error("cannot open shared-memory object '{key}': {cause}")]
+    Open {
+        /// The key as given.
+        key: String,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The object ends before the region does.
+    #[error(
+        "shared-memory object '{key}' has {size} bytes: {length} bytes from offset {offset} do not fit"
+    )]
+    TooSmall {
+        /// The key as given.
+        key: String,
+        /// Size of the object in bytes.
+        size: u64,
+        /// Start of the wanted region in bytes.
+        offset: u64,
+        /// Length of the wanted region in bytes.
+        length: u64,
+    },
+    /// The object was opened, and looking at it or mapping it failed.
+    #[error("cannot map shared-memory object '{key}': {cause}")]
+    Map {
+        /// The key as given.
+        key: String,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// The key could not be created or removed.
+    #[error("cannot {action} shared-memory object '{key}': {cause}")]
+    Manage {
+        /// `create` or `unlink`.
+        action: &'static str,
+        /// The key as given.
+        key: String,
+        /// The system's error.
+        cause: io::Error,
+    },
+    /// A copy reaches over the end of the mapped region.
+    #[error(
+        "bytes {offset}..{offset}+{length} lie outside the {region} bytes of the region of shared-memory object '{key}'"
+    )]
+    OutOfRange {
+        /// The key as given.
+        key: String,
+        /// Start of the copy, in bytes from the start of the region.
+        offset: usize,
+        /// Length of the copy in bytes.
+        length: usize,
+        /// Length of the region in bytes.
+        region: usize,
+    },
+}
+
+/// A mapped region of a shared-memory object: `length` bytes from `offset`, readable and writable.
+///
+/// Another process can write to the same bytes at any moment, so no `&[u8]` into the region is
+/// handed out: [`read`](Self::read) and [`write`](Self::write) copy. It can also shrink the
+/// object, after which touching the lost pages raises `SIGBUS`; both therefore ask for the
+/// object's size first, which turns a shrunk region into an error (all but the race of a client
+/// that shrinks its region during the copy, which no POSIX call closes).
+#[derive(Debug)]
+pub struct SharedRegion {
+    key: String,
+    object: OwnedFd,
+    offset: u64,
+    mapping: Mapping,
+}
+
+impl SharedRegion {
+    /// Maps `length` bytes from byte `offset` of the existing object `key`.
+    ///
+    /// The offset need not be a multiple of the page size.
+    pub fn open(key: &str, offset: u64, length: u64) -> Result<Self, SharedMemoryError> {
+        let object = c_key(key)
+            .and_then(|name| unix::open_shared_memory(&name))
+            .map_err(|cause| SharedMemoryError::Open {
+                key: key.to_owned(),
+                cause,
+            })?;
+        Self::map(key, object, offset, length)
+    }
+
+    fn map(
+        key: &str,
+        object: OwnedFd,
+        offset: u64,
+        length: u64,
+    ) -> Result<Self, SharedMemoryError> {
+        require_size(key, &object, offset, length)?;
+        let mapping = usize::try_from(length)
+            .map_err(|_| io::ErrorKind::OutOfMemory.into())
+            .and_then(|length| Mapping::shared(object.as_fd(), offset, length))
+            .map_err(|cause| SharedMemoryError::Map {
+                key: key.to_owned(),
+                cause,
+            })?;
+        Ok(Self {
+            key: key.to_owned(),
+            object,
+            offset,
+            mapping,
+        })
+    }
+
+    /// The key of the object that the region belongs to.
+    pub fn key(&self) -> &str {
+        &self.key
+    }
+
+    /// Start of the region within its object, in bytes.
+    pub fn offset(&self) -> u64 {
+        self.offset
+    }
+
+    /// Length of the region in bytes.
+    pub fn len(&self) -> usize {
+        self.mapping.len()
+    }
+
+    /// Whether the region has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// Copies `target.len()` bytes out of the region, from byte `from` of it.
+    pub fn read(&self, from: usize, target: &mut [u8]) -> Result<(), SharedMemoryError> {
+        let source = self.checked(from, target.len())?;
+        // SAFETY: `checked` proved that the range is mapped; `target` is memory of this process
+        // and cannot overlap. A concurrent writer in another process can tear the copy, which
+        // only affects that client's own data: every bit pattern is a valid byte.
+        unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+        Ok(())
+    }
+
+    /// Copies `source` into the region, from byte `to` of it.
+    pub fn write(&self, to: usize, source: &[u8]) -> Result<(), SharedMemoryError> {
+        let target = self.checked(to, source.len())?;
+        // SAFETY: as in `read`. Threads of this process that write to one region at a time can
+        // interleave their bytes, as processes can; no reference into the region exists.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+        Ok(())
+    }
+
+    /// First byte of the region. Valid for [`len`](Self::len) bytes as long as `self` lives;
+    /// whoever reads through it must bear that other processes write there.
+    pub fn as_ptr(&self) -> *mut u8 {
+        self.mapping.as_ptr()
+    }
+
+    /// Whether the object still backs every byte of the region (one `fstat`).
+    pub fn check_backing(&self) -> Result<(), SharedMemoryError> {
+        require_size(&self.key, &self.object, self.offset, self.len() as u64)
+    }
+
+    fn checked(&self, offset: usize, length: usize) -> Result<*mut u8, SharedMemoryError> {
+        let region = self.len();
+        if offset.checked_add(length).is_none_or(|end| end > region) {
+            return Err(SharedMemoryError::OutOfRange {
+                key: self.key.clone(),
+                offset,
+                length,
+                region,
+            });
+        }
+        self.check_backing()?;
+        // SAFETY: `offset` is at most the length of the mapping.
+        Ok(unsafe { self.as_ptr().add(offset) })
+    }
+}
+
+/// A shared-memory object that this process created; its key disappears on drop.
+#[derive(Debug)]
+pub struct OwnedSharedMemory {
+    region: SharedRegion,
+}
+
+impl OwnedSharedMemory {
+    /// Creates an object of `length` zeroed bytes under a key that must not exist yet. Only
+    /// processes of the same user can open it.
+    pub fn create(key: &str, length: u64) -> Result<Self, SharedMemoryError> {
+        let object = c_key(key)
+            .and_then(|name| unix::create_shared_memory(&name, length))
+            .map_err(|cause| SharedMemoryError::Manage {
+                action: "create",
+                key: key.to_owned(),
+                cause,
+            })?;
+        match SharedRegion::map(key, object, 0, length) {
+            Ok(region) => Ok(Self { region }),
+            Err(error) => {
+                let _ = unlink(key); // the first error is the one to report
+                Err(error)
+            }
+        }
+    }
+
+    /// The whole object as a region.
+    pub fn region(&self) -> &SharedRegion {
+        &self.region
+    }
+}
+
+impl Drop for OwnedSharedMemory {
+    fn drop(&mut self) {
+        // Somebody else may have removed the key already, which is what this wants.
+        let _ = unlink(&self.region.key);
+    }
+}
+
+/// Removes a key. Processes that have the object mapped keep it.
+pub fn unlink(key: &str) -> Result<(), SharedMemoryError> {
+    c_key(key)
+        .and_then(|name| unix::unlink_shared_memory(&name))
+        .map_err(|cause| SharedMemoryError::Manage {
+            action: "unlink",
+            key: key.to_owned(),
+            cause,
+        })
+}
+
+fn c_key(key: &str) -> io::Result<CString> {
+    CString::new(key)
+        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the key contains a zero byte"))
+}
+
+fn require_size(
+    key: &str,
+    object: &OwnedFd,
+    offset: u64,
+    length: u64,
+) -> Result<(), SharedMemoryError> {
+    let size = unix::object_size(object.as_fd()).map_err(|cause| SharedMemoryError::Map {
+        key: key.to_owned(),
+        cause,
+    })?;
+    if offset.checked_add(length).is_none_or(|end| end > size) {
+        return Err(SharedMemoryError::TooSmall {
+            key: key.to_owned(),
+            size,
+            offset,
+            length,
+        });
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Short enough for macOS, different in each test and process.
+    fn key(name: &str) -> String {
+        format!("/hm-{}-{name}", std::process::id())
+    }
+
+    #[test]
+    fn two_mappings_of_one_object_see_the_same_bytes() {
+        let key = key("same");
+        let owner = OwnedSharedMemory::create(&key, 10_000).unwrap();
+        // an offset that is no multiple of any page size
+        let client = SharedRegion::open(&key, 4_099, 1_000).unwrap();
+        assert_eq!(
+            (client.key(), client.offset(), client.len()),
+            (key.as_str(), 4_099, 1_000)
+        );
+        client.write(3, b"halimede").unwrap();
+        let mut seen = [0; 8];
+        owner.region().read(4_102, &mut seen).unwrap();
+        assert_eq!(&seen, b"halimede");
+        owner.region().write(4_099, &[255; 3]).unwrap();
+        let mut front = [0; 4];
+        client.read(0, &mut front).unwrap();
+        assert_eq!(front, [255, 255, 255, b'h']);
+    }
+
+    #[test]
+    fn cannot_open_and_too_small_are_told_apart() {
+        let key = key("small");
+        assert!(matches!(
+            SharedRegion::open(&key, 0, 1),
+            Err(SharedMemoryError::Open { .. })
+        ));
+        assert!(matches!(
+            SharedRegion::open("/zero\0byte", 0, 1),
+            Err(SharedMemoryError::Open { .. })
+        ));
+        let owner = OwnedSharedMemory::create(&key, 65_536).unwrap();
+        assert!(SharedRegion::open(&key, 0, 65_536).is_ok());
+        for (offset, length) in [
+            (0, 65_537),
+            (1, 65_536),
+            (65_536, 1),
+            (u64::MAX, 2),
+            (1, u64::MAX),
+        ] {
+            let error = SharedRegion::open(&key, offset, length).unwrap_err();
+            assert!(
+                matches!(error, SharedMemoryError::TooSmall { size: 65_536, .. }),
+                "{offset} {length}: {error}"
+            );
+        }
+        drop(owner);
+        assert!(matches!(
+            SharedRegion::open(&key, 0, 1),
+            Err(SharedMemoryError::Open { .. })
+        ));
+    }
+
+    #[test]
+    fn copies_outside_the_region_are_errors() {
+        let owner = OwnedSharedMemory::create(&key("out"), 100).unwrap();
+        let region = owner.region();
+        let mut bytes = [0; 2];
+        assert!(region.read(98, &mut bytes).is_ok());
+        for from in [99, 100, 101, usize::MAX] {
+            assert!(matches!(
+                region.read(from, &mut bytes),
+                Err(SharedMemoryError::OutOfRange { .. })
+            ));
+            assert!(matches!(
+                region.write(from, &bytes),
+                Err(SharedMemoryError::OutOfRange { .. })
+            ));
+        }
+        assert!(region.write(100, &[]).is_ok());
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")] // macOS refuses to resize an object
+    fn a_region_whose_object_shrank_is_an_error_not_a_crash() {
+        use std::os::fd::AsRawFd;
+        let key = key("shrunk");
+        let owner = OwnedSharedMemory::create(&key, 65_536).unwrap();
+        let region = SharedRegion::open(&key, 32_768, 32_768).unwrap();
+        // SAFETY: a valid descriptor and a plain integer.
+        let result = unsafe { libc::ftruncate(owner.region().object.as_raw_fd(), 4_096) };
+        assert_eq!(result, 0);
+        let mut byte = [0];
+        assert!(matches!(
+            region.read(30_000, &mut byte),
+            Err(SharedMemoryError::TooSmall { size: 4_096, .. })
+        ));
+        assert!(matches!(
+            region.write(0, &byte),
+            Err(SharedMemoryError::TooSmall { .. })
+        ));
+    }
+
+    #[test]
+    fn creating_an_existing_key_and_unlinking_a_missing_one_are_errors() {
+        let key = key("twice");
+        let owner = OwnedSharedMemory::create(&key, 1).unwrap();
+        let error = OwnedSharedMemory::create(&key, 1).unwrap_err();
+        assert!(
+            error
+                .to_string()
+                .starts_with(&format!("cannot create shared-memory object '{key}': ")),
+            "{error}"
+        );
+        drop(owner);
+        assert!(
+            unlink(&key)
+                .unwrap_err()
+                .to_string()
+                .starts_with("cannot unlink")
+        );
+    }
+
+    #[test]
+    fn an_empty_region_is_allowed() {
+        let owner = OwnedSharedMemory::create(&key("empty"), 0).unwrap();
+        assert!(owner.region().is_empty());
+        owner.region().read(0, &mut []).unwrap();
+    }
+}
