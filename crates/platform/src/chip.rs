@@ -80,8 +80,7 @@ impl Chip {
             let brand = self.brand.as_deref().unwrap_or(std::env::consts::ARCH);
             return format!("{vendor}-{}", brand.replace(' ', "_"));
         }
-        let numbers = numbers
-            .map(|number| number.map_or_else(|| "x".to_owned(), |number| number.to_string()));
+        let numbers = numbers.map(|number| number.map_or_else(|| "x".to_owned(), |number| number.to_string()));
         format!("{vendor}-{}", numbers.join("-"))
     }
 }
@@ -94,10 +93,7 @@ impl Chip {
 pub fn permit_matrix_tiles() -> Result<(), Error> {
     let failed = |cause| Error::new("use", "the matrix tiles (AMX)", cause);
     if !Chip::detect().features.has(Feature::AmxTile) {
-        return Err(failed(std::io::Error::new(
-            std::io::ErrorKind::Unsupported,
-            "this processor has none",
-        )));
+        return Err(failed(std::io::Error::new(std::io::ErrorKind::Unsupported, "this processor has none")));
     }
     crate::system::permit_matrix_tiles().map_err(failed)
 }
@@ -109,43 +105,20 @@ mod tests {
     #[test]
     fn this_chip_is_known() {
         let chip = Chip::detect();
-        assert!(
-            chip.vendor
-                .as_deref()
-                .is_some_and(|vendor| !vendor.is_empty()),
-            "{chip:?}"
-        );
+        assert!(chip.vendor.as_deref().is_some_and(|vendor| !vendor.is_empty()), "{chip:?}");
         assert!(!chip.key().contains(' '), "{}", chip.key());
         assert_eq!(chip, Chip::detect());
-        let base = if cfg!(target_arch = "x86_64") {
-            Feature::Sse2
-        } else {
-            Feature::Neon
-        };
+        let base = if cfg!(target_arch = "x86_64") { Feature::Sse2 } else { Feature::Neon };
         assert!(chip.features.has(base), "{:?}", chip.features);
     }
 
     #[test]
     fn cache_sizes_grow_with_the_level() {
         let caches = Chip::detect().caches;
-        let sizes: Vec<usize> = [caches.l1d, caches.l2, caches.l3]
-            .into_iter()
-            .flatten()
-            .map(|c| c.bytes)
-            .collect();
+        let sizes: Vec<usize> = [caches.l1d, caches.l2, caches.l3].into_iter().flatten().map(|c| c.bytes).collect();
         assert!(sizes.is_sorted(), "{caches:?}");
-        assert!(
-            sizes
-                .first()
-                .is_none_or(|&l1d| (4 << 10..=1 << 20).contains(&l1d)),
-            "{caches:?}"
-        );
-        assert!(
-            caches
-                .line
-                .is_none_or(|line| [32, 64, 128, 256].contains(&line)),
-            "{caches:?}"
-        );
+        assert!(sizes.first().is_none_or(|&l1d| (4 << 10..=1 << 20).contains(&l1d)), "{caches:?}");
+        assert!(caches.line.is_none_or(|line| [32, 64, 128, 256].contains(&line)), "{caches:?}");
     }
 
     #[test]
@@ -169,12 +142,7 @@ mod tests {
         let exist = Chip::detect().features.has(Feature::AmxTile);
         match permit_matrix_tiles() {
             Ok(()) => assert!(exist),
-            Err(error) => assert!(
-                error
-                    .to_string()
-                    .starts_with("cannot use the matrix tiles (AMX): "),
-                "{error}"
-            ),
+            Err(error) => assert!(error.to_string().starts_with("cannot use the matrix tiles (AMX): "), "{error}"),
         }
     }
 }

@@ -14,11 +14,7 @@ pub struct Error {
 
 impl Error {
     pub(crate) fn new(action: &'static str, object: impl Display, cause: io::Error) -> Self {
-        Self {
-            action,
-            object: object.to_string(),
-            cause,
-        }
+        Self { action, object: object.to_string(), cause }
     }
 
     /// The system's own error, for callers that branch on its kind.

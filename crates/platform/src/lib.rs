@@ -14,9 +14,7 @@ mod system;
 #[path = "macos.rs"]
 mod system;
 #[cfg(not(any(target_os = "linux", target_os = "macos")))]
-compile_error!(
-    "halimede-platform knows Linux and macOS: add src/<system>.rs with the functions of src/linux.rs"
-);
+compile_error!("halimede-platform knows Linux and macOS: add src/<system>.rs with the functions of src/linux.rs");
 
 pub mod chip;
 pub mod limits;

@@ -13,12 +13,8 @@ pub struct OpenFiles {
 
 /// The present limit on open files.
 pub fn open_files() -> Result<OpenFiles, Error> {
-    let limit = unix::open_file_limit()
-        .map_err(|cause| Error::new("read", "the limit of open files", cause))?;
-    Ok(OpenFiles {
-        soft: limit.rlim_cur,
-        hard: limit.rlim_max,
-    })
+    let limit = unix::open_file_limit().map_err(|cause| Error::new("read", "the limit of open files", cause))?;
+    Ok(OpenFiles { soft: limit.rlim_cur, hard: limit.rlim_max })
 }
 
 /// Raises the soft limit on open files as far as the system allows, and says what applies then.
@@ -26,19 +22,12 @@ pub fn open_files() -> Result<OpenFiles, Error> {
 /// Each connection costs a file; the usual soft limits (1024 on Linux, 256 on macOS) are kept low
 /// for programs that use `select`, which this one does not.
 pub fn raise_open_files() -> Result<OpenFiles, Error> {
-    let mut limit = unix::open_file_limit()
-        .map_err(|cause| Error::new("read", "the limit of open files", cause))?;
-    let reachable =
-        system::open_file_ceiling().map_or(limit.rlim_max, |ceiling| ceiling.min(limit.rlim_max));
+    let mut limit = unix::open_file_limit().map_err(|cause| Error::new("read", "the limit of open files", cause))?;
+    let reachable = system::open_file_ceiling().map_or(limit.rlim_max, |ceiling| ceiling.min(limit.rlim_max));
     if limit.rlim_cur < reachable {
         limit.rlim_cur = reachable;
-        unix::set_open_file_limit(limit).map_err(|cause| {
-            Error::new(
-                "raise",
-                format!("the limit of open files to {reachable}"),
-                cause,
-            )
-        })?;
+        unix::set_open_file_limit(limit)
+            .map_err(|cause| Error::new("raise", format!("the limit of open files to {reachable}"), cause))?;
     }
     open_files()
 }
@@ -51,10 +40,7 @@ mod tests {
     fn raising_reaches_the_hard_limit_and_is_idempotent() {
         let before = open_files().unwrap();
         let raised = raise_open_files().unwrap();
-        assert!(
-            raised.soft >= before.soft && raised.soft <= raised.hard,
-            "{before:?} -> {raised:?}"
-        );
+        assert!(raised.soft >= before.soft && raised.soft <= raised.hard, "{before:?} -> {raised:?}");
         if cfg!(target_os = "linux") {
             assert_eq!(raised.soft, before.hard);
         }

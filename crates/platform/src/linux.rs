@@ -38,20 +38,14 @@ pub(crate) fn cores() -> io::Result<Vec<Core>> {
         .map(|id| Core {
             id,
             physical: first_sibling(id).unwrap_or(id),
-            kind: if economical.contains(&id) {
-                CoreKind::Efficiency
-            } else {
-                CoreKind::Performance
-            },
+            kind: if economical.contains(&id) { CoreKind::Efficiency } else { CoreKind::Performance },
         })
         .collect())
 }
 
 /// The lowest hardware thread of the physical core that `id` belongs to.
 fn first_sibling(id: usize) -> Option<usize> {
-    let list = read(format!(
-        "/sys/devices/system/cpu/cpu{id}/topology/thread_siblings_list"
-    ))?;
+    let list = read(format!("/sys/devices/system/cpu/cpu{id}/topology/thread_siblings_list"))?;
     parse_list(&list).into_iter().min()
 }
 
@@ -60,28 +54,14 @@ fn economical_cores() -> Vec<usize> {
     if let Some(list) = read("/sys/devices/cpu_atom/cpus") {
         return parse_list(&list);
     }
-    let all =
-        read("/sys/devices/system/cpu/present").map_or_else(Vec::new, |list| parse_list(&list));
+    let all = read("/sys/devices/system/cpu/present").map_or_else(Vec::new, |list| parse_list(&list));
     let capacities: Vec<(usize, u32)> = all
         .into_iter()
-        .filter_map(|id| {
-            Some((
-                id,
-                read_number(format!("/sys/devices/system/cpu/cpu{id}/cpu_capacity"))?,
-            ))
-        })
+        .filter_map(|id| Some((id, read_number(format!("/sys/devices/system/cpu/cpu{id}/cpu_capacity"))?)))
         .collect();
     // Firmware gives equal cores slightly different capacities: economical means half or less.
-    let largest = capacities
-        .iter()
-        .map(|&(_, capacity)| capacity)
-        .max()
-        .unwrap_or(0);
-    capacities
-        .into_iter()
-        .filter(|&(_, capacity)| capacity * 2 <= largest)
-        .map(|(id, _)| id)
-        .collect()
+    let largest = capacities.iter().map(|&(_, capacity)| capacity).max().unwrap_or(0);
+    capacities.into_iter().filter(|&(_, capacity)| capacity * 2 <= largest).map(|(id, _)| id).collect()
 }
 
 /// A kernel list of numbers: `0-3,8,10-11`.
@@ -98,9 +78,7 @@ fn parse_list(text: &str) -> Vec<usize> {
 
 pub(crate) fn pin_current(id: usize) -> io::Result<Pinning> {
     let mut mask: CpuMask = [0; 128];
-    let word = mask
-        .get_mut(id / 64)
-        .ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
+    let word = mask.get_mut(id / 64).ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))?;
     *word = 1 << (id % 64);
     // SAFETY: a readable buffer of the stated size; 0 means the calling thread.
     check(unsafe { libc::sched_setaffinity(0, size_of::<CpuMask>(), mask.as_ptr().cast()) })?;
@@ -139,30 +117,19 @@ pub(crate) fn machine_memory() -> MachineMemory {
 
 pub(crate) fn process_memory() -> ProcessMemory {
     let text = read("/proc/self/status").unwrap_or_default();
-    ProcessMemory {
-        resident: kilobytes(&text, "VmRSS:"),
-        private: kilobytes(&text, "RssAnon:"),
-    }
+    ProcessMemory { resident: kilobytes(&text, "VmRSS:"), private: kilobytes(&text, "RssAnon:") }
 }
 
 /// The number after `name` in a table of `Name:   123 kB`, in bytes.
 fn kilobytes(table: &str, name: &str) -> Option<u64> {
     let rest = table.lines().find_map(|line| line.strip_prefix(name))?;
-    rest.trim()
-        .strip_suffix("kB")?
-        .trim()
-        .parse::<u64>()
-        .ok()?
-        .checked_mul(1024)
+    rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
 /// The lowest memory limit of this process's control group and its parents.
 fn container_limit() -> Option<u64> {
     let groups = read("/proc/self/cgroup")?;
-    groups
-        .lines()
-        .filter_map(|line| group_limit(line, Path::new("/sys/fs/cgroup")))
-        .min()
+    groups.lines().filter_map(|line| group_limit(line, Path::new("/sys/fs/cgroup"))).min()
 }
 
 /// The limit behind one line of `/proc/self/cgroup`, `ID:controllers:path`: version 2 has no
@@ -172,9 +139,7 @@ fn group_limit(line: &str, root: &Path) -> Option<u64> {
     let (controllers, group) = (fields.next()?, fields.next()?);
     let (root, file) = match controllers {
         "" => (root.to_owned(), "memory.max"),
-        list if list.split(',').any(|name| name == "memory") => {
-            (root.join("memory"), "memory.limit_in_bytes")
-        }
+        list if list.split(',').any(|name| name == "memory") => (root.join("memory"), "memory.limit_in_bytes"),
         _ => return None,
     };
     // Version 1 writes "no limit" as the largest multiple of a page, version 2 as "max".
@@ -198,17 +163,10 @@ pub(crate) fn cpu_ticks() -> Option<CpuTicks> {
 /// Guest time is part of user time already.
 fn parse_ticks(stat: &str) -> Option<CpuTicks> {
     let line = stat.lines().find_map(|line| line.strip_prefix("cpu "))?;
-    let fields: Vec<u64> = line
-        .split_whitespace()
-        .take(8)
-        .map_while(|field| field.parse().ok())
-        .collect();
+    let fields: Vec<u64> = line.split_whitespace().take(8).map_while(|field| field.parse().ok()).collect();
     let idle = fields.get(3)? + fields.get(4).unwrap_or(&0);
     let total: u64 = fields.iter().sum();
-    Some(CpuTicks {
-        busy: total - idle,
-        total,
-    })
+    Some(CpuTicks { busy: total - idle, total })
 }
 
 // ---- chip ----
@@ -220,11 +178,7 @@ pub(crate) fn permit_matrix_tiles() -> io::Result<()> {
         const TILE_DATA: libc::c_ulong = 18;
         // SAFETY: asks for a permission; no pointer is involved.
         let result = unsafe { libc::syscall(libc::SYS_arch_prctl, ARCH_REQ_XCOMP_PERM, TILE_DATA) };
-        if result != 0 {
-            Err(io::Error::last_os_error())
-        } else {
-            Ok(())
-        }
+        if result != 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
     }
     #[cfg(not(target_arch = "x86_64"))]
     Err(io::ErrorKind::Unsupported.into())
@@ -241,9 +195,7 @@ mod arm {
     pub(crate) fn arm_identity() -> ArmIdentity {
         let text = read("/proc/cpuinfo").unwrap_or_default();
         let field = |name: &str| {
-            let line = text
-                .lines()
-                .find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
+            let line = text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
             let value = line.split_once(':')?.1.trim();
             match value.strip_prefix("0x") {
                 Some(hexadecimal) => u32::from_str_radix(hexadecimal, 16).ok(),
@@ -294,13 +246,10 @@ mod arm {
             if kind.trim() == "Instruction" {
                 continue;
             }
-            let Some(bytes) =
-                read(format!("{folder}/size")).and_then(|size| super::parse_size(&size))
-            else {
+            let Some(bytes) = read(format!("{folder}/size")).and_then(|size| super::parse_size(&size)) else {
                 continue;
             };
-            let shared_by =
-                read(format!("{folder}/shared_cpu_list")).map(|list| parse_list(&list).len());
+            let shared_by = read(format!("{folder}/shared_cpu_list")).map(|list| parse_list(&list).len());
             let cache = Some(Cache { bytes, shared_by });
             match read_number::<u32>(format!("{folder}/level")) {
                 Some(1) => {
@@ -362,13 +311,7 @@ mod tests {
         assert_eq!(kilobytes(table, "HugePages_Total:"), None);
         assert_eq!(kilobytes(table, "Swap:"), None);
         let ticks = parse_ticks("cpu  10 1 20 100 7 2 3 4 999 999\ncpu0 1 2 3 4\n");
-        assert_eq!(
-            ticks,
-            Some(CpuTicks {
-                busy: 40,
-                total: 147
-            })
-        );
+        assert_eq!(ticks, Some(CpuTicks { busy: 40, total: 147 }));
         assert_eq!(parse_ticks("cpu  1 2\n"), None);
         assert_eq!(parse_ticks(""), None);
     }
@@ -382,11 +325,7 @@ mod tests {
         fs::write(root.join("a/memory.max"), "1000000\n").unwrap();
         fs::write(folder.join("memory.max"), "max\n").unwrap();
         fs::write(root.join("memory/c/memory.limit_in_bytes"), "5000\n").unwrap();
-        fs::write(
-            root.join("memory/memory.limit_in_bytes"),
-            "9223372036854771712\n",
-        )
-        .unwrap();
+        fs::write(root.join("memory/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
         assert_eq!(group_limit("0::/a/b", &root), Some(1_000_000));
         assert_eq!(group_limit("0::/", &root), None);
         assert_eq!(group_limit("4:cpu,memory:/c", &root), Some(5_000));

@@ -15,17 +15,11 @@ pub(crate) const THREAD_NAME_BYTES_MAX: usize = 63;
 
 unsafe extern "C" {
     /// `pthread/qos.h`; the `libc` crate does not declare it.
-    fn pthread_set_qos_class_self_np(
-        class: libc::c_uint,
-        relative_priority: libc::c_int,
-    ) -> libc::c_int;
+    fn pthread_set_qos_class_self_np(class: libc::c_uint, relative_priority: libc::c_int) -> libc::c_int;
     /// `mach/mach_init.h`; deprecated in the `libc` crate, which is leaving Mach to other crates.
     fn mach_host_self() -> libc::mach_port_t;
     /// `mach/mach_port.h`: gives back a port right, such as the one `mach_host_self` hands out.
-    fn mach_port_deallocate(
-        task: libc::mach_port_t,
-        name: libc::mach_port_t,
-    ) -> libc::kern_return_t;
+    fn mach_port_deallocate(task: libc::mach_port_t, name: libc::mach_port_t) -> libc::kern_return_t;
     /// `mach/mach_init.h`: what `mach_task_self()` reads.
     static mach_task_self_: libc::mach_port_t;
 }
@@ -52,17 +46,9 @@ pub(crate) fn cores() -> io::Result<Vec<Core>> {
     let levels = count(c"hw.nperflevels").unwrap_or(0);
     if levels < 2 {
         let logical = count(c"hw.logicalcpu").ok_or_else(missing)?;
-        let physical = count(c"hw.physicalcpu")
-            .filter(|&n| n > 0)
-            .unwrap_or(logical);
+        let physical = count(c"hw.physicalcpu").filter(|&n| n > 0).unwrap_or(logical);
         let threads = logical.div_ceil(physical.max(1)).max(1);
-        return Ok((0..logical)
-            .map(|id| Core {
-                id,
-                physical: id / threads,
-                kind: CoreKind::Performance,
-            })
-            .collect());
+        return Ok((0..logical).map(|id| Core { id, physical: id / threads, kind: CoreKind::Performance }).collect());
     }
     // Level 0 is the fastest; no chip with several levels has several threads on a core.
     let performance = count(c"hw.perflevel0.logicalcpu").ok_or_else(missing)?;
@@ -71,11 +57,7 @@ pub(crate) fn cores() -> io::Result<Vec<Core>> {
         .map(|id| Core {
             id,
             physical: id,
-            kind: if id < performance {
-                CoreKind::Performance
-            } else {
-                CoreKind::Efficiency
-            },
+            kind: if id < performance { CoreKind::Performance } else { CoreKind::Efficiency },
         })
         .collect())
 }
@@ -99,9 +81,7 @@ pub(crate) fn pin_current(id: usize) -> io::Result<Pinning> {
     match result {
         libc::KERN_SUCCESS => Ok(Pinning::Hinted),
         KERN_NOT_SUPPORTED => Ok(Pinning::Unavailable),
-        code => Err(io::Error::other(format!(
-            "thread_policy_set gave Mach error {code}"
-        ))),
+        code => Err(io::Error::other(format!("thread_policy_set gave Mach error {code}"))),
     }
 }
 
@@ -124,21 +104,13 @@ pub(crate) fn set_quality_of_service(level: QualityOfService) -> io::Result<()> 
 
 /// The convention of pthread functions: the error number is the result.
 fn error_number(result: libc::c_int) -> io::Result<()> {
-    if result == 0 {
-        Ok(())
-    } else {
-        Err(io::Error::from_raw_os_error(result))
-    }
+    if result == 0 { Ok(()) } else { Err(io::Error::from_raw_os_error(result)) }
 }
 
 // ---- memory ----
 
 pub(crate) fn machine_memory() -> MachineMemory {
-    MachineMemory {
-        total: number(c"hw.memsize"),
-        available: available_memory(),
-        limit: None,
-    }
+    MachineMemory { total: number(c"hw.memsize"), available: available_memory(), limit: None }
 }
 
 /// Free and inactive pages: what programs can take before anything is compressed or swapped.
@@ -147,14 +119,8 @@ fn available_memory() -> Option<u64> {
     let mut statistics = MaybeUninit::<libc::vm_statistics64>::zeroed();
     let host = Host::port();
     // SAFETY: room for `count` integers. A kernel that knows a shorter structure fills less of it.
-    let result = unsafe {
-        libc::host_statistics64(
-            host.0,
-            libc::HOST_VM_INFO64,
-            statistics.as_mut_ptr().cast(),
-            &mut count,
-        )
-    };
+    let result =
+        unsafe { libc::host_statistics64(host.0, libc::HOST_VM_INFO64, statistics.as_mut_ptr().cast(), &mut count) };
     if result != libc::KERN_SUCCESS {
         return None;
     }
@@ -168,22 +134,13 @@ pub(crate) fn process_memory() -> ProcessMemory {
     let mut usage = MaybeUninit::<libc::rusage_info_v4>::zeroed();
     // SAFETY: room for the structure of this flavour, which is what the third argument points to
     // in spite of its declared type.
-    let result = unsafe {
-        libc::proc_pid_rusage(
-            libc::getpid(),
-            libc::RUSAGE_INFO_V4,
-            usage.as_mut_ptr().cast(),
-        )
-    };
+    let result = unsafe { libc::proc_pid_rusage(libc::getpid(), libc::RUSAGE_INFO_V4, usage.as_mut_ptr().cast()) };
     if check(result).is_err() {
         return ProcessMemory::default();
     }
     // SAFETY: the structure is integers: zeroed at first, filled by the system.
     let usage = unsafe { usage.assume_init() };
-    ProcessMemory {
-        resident: Some(usage.ri_resident_size),
-        private: Some(usage.ri_phys_footprint),
-    }
+    ProcessMemory { resident: Some(usage.ri_resident_size), private: Some(usage.ri_phys_footprint) }
 }
 
 // ---- utilization ----
@@ -193,24 +150,15 @@ pub(crate) fn cpu_ticks() -> Option<CpuTicks> {
     let mut load = MaybeUninit::<libc::host_cpu_load_info>::zeroed();
     let host = Host::port();
     // SAFETY: room for `count` integers.
-    let result = unsafe {
-        libc::host_statistics(
-            host.0,
-            libc::HOST_CPU_LOAD_INFO,
-            load.as_mut_ptr().cast(),
-            &mut count,
-        )
-    };
+    let result =
+        unsafe { libc::host_statistics(host.0, libc::HOST_CPU_LOAD_INFO, load.as_mut_ptr().cast(), &mut count) };
     if result != libc::KERN_SUCCESS {
         return None;
     }
     // SAFETY: the structure is integers: zeroed at first, filled by the kernel.
     let ticks = unsafe { load.assume_init() }.cpu_ticks.map(u64::from);
     let total: u64 = ticks.iter().sum();
-    Some(CpuTicks {
-        busy: total - ticks[libc::CPU_STATE_IDLE as usize],
-        total,
-    })
+    Some(CpuTicks { busy: total - ticks[libc::CPU_STATE_IDLE as usize], total })
 }
 
 /// A send right to the host port: each `mach_host_self` hands out another one to give back.
@@ -248,10 +196,7 @@ mod arm {
     pub(crate) fn arm_identity() -> ArmIdentity {
         let brand = text(c"machdep.cpu.brand_string");
         // "Apple M2 Pro": the maker is the first word. A virtual machine says "Apple processor".
-        let vendor = brand
-            .as_deref()
-            .and_then(|brand| brand.split(' ').next())
-            .map(str::to_owned);
+        let vendor = brand.as_deref().and_then(|brand| brand.split(' ').next()).map(str::to_owned);
         ArmIdentity {
             vendor,
             brand,
@@ -273,22 +218,12 @@ mod arm {
     /// Caches of the fast cores; where there is one kind of core only, the general names hold.
     /// Apple silicon has a system-level cache instead of a third level, and tells nothing of it.
     pub(crate) fn arm_caches() -> Caches {
-        let first =
-            |names: [&'static std::ffi::CStr; 2]| names.into_iter().find_map(number::<usize>);
+        let first = |names: [&'static std::ffi::CStr; 2]| names.into_iter().find_map(number::<usize>);
         let cache = |bytes: Option<usize>, shared_by| bytes.map(|bytes| Cache { bytes, shared_by });
         Caches {
-            l1d: cache(
-                first([c"hw.perflevel0.l1dcachesize", c"hw.l1dcachesize"]),
-                Some(1),
-            ),
-            l2: cache(
-                first([c"hw.perflevel0.l2cachesize", c"hw.l2cachesize"]),
-                number(c"hw.perflevel0.cpusperl2"),
-            ),
-            l3: cache(
-                first([c"hw.perflevel0.l3cachesize", c"hw.l3cachesize"]).filter(|&bytes| bytes > 0),
-                None,
-            ),
+            l1d: cache(first([c"hw.perflevel0.l1dcachesize", c"hw.l1dcachesize"]), Some(1)),
+            l2: cache(first([c"hw.perflevel0.l2cachesize", c"hw.l2cachesize"]), number(c"hw.perflevel0.cpusperl2")),
+            l3: cache(first([c"hw.perflevel0.l3cachesize", c"hw.l3cachesize"]).filter(|&bytes| bytes > 0), None),
             line: number(c"hw.cachelinesize"),
         }
     }
@@ -319,15 +254,8 @@ fn text(name: &CStr) -> Option<String> {
 fn raw(name: &CStr, target: &mut [u8]) -> Option<usize> {
     let mut length = target.len();
     // SAFETY: a C string, a writable buffer of `length` bytes, and no new value to set.
-    let result = unsafe {
-        libc::sysctlbyname(
-            name.as_ptr(),
-            target.as_mut_ptr().cast(),
-            &mut length,
-            std::ptr::null_mut(),
-            0,
-        )
-    };
+    let result =
+        unsafe { libc::sysctlbyname(name.as_ptr(), target.as_mut_ptr().cast(), &mut length, std::ptr::null_mut(), 0) };
     check(result).ok().map(|_| length)
 }
 
@@ -337,10 +265,7 @@ mod tests {
 
     #[test]
     fn kernel_values() {
-        assert_eq!(
-            number::<usize>(c"hw.pagesize"),
-            Some(crate::mmap::page_size())
-        );
+        assert_eq!(number::<usize>(c"hw.pagesize"), Some(crate::mmap::page_size()));
         assert_eq!(number::<u64>(c"hw.halimede.none"), None);
         assert!(open_file_ceiling().is_some_and(|ceiling| ceiling > 0));
     }

@@ -51,10 +51,7 @@ mod tests {
     fn the_facts_agree_with_each_other() {
         let machine = machine();
         let total = machine.total.unwrap();
-        assert!(
-            machine.available.unwrap() <= total && total > 64 << 20,
-            "{machine:?}"
-        );
+        assert!(machine.available.unwrap() <= total && total > 64 << 20, "{machine:?}");
         assert!(machine.usable().unwrap() <= total);
         let process = process();
         assert!(process.resident.unwrap() <= total, "{process:?}");
@@ -68,26 +65,13 @@ mod tests {
         block.fill(1);
         let after = process();
         // other tests of this process come and go: three quarters of the block must show
-        assert!(
-            after.private.unwrap() >= before.private.unwrap() + (48 << 20),
-            "{before:?} -> {after:?}"
-        );
-        assert!(
-            after.resident.unwrap() >= before.resident.unwrap() + (48 << 20),
-            "{before:?} -> {after:?}"
-        );
+        assert!(after.private.unwrap() >= before.private.unwrap() + (48 << 20), "{before:?} -> {after:?}");
+        assert!(after.resident.unwrap() >= before.resident.unwrap() + (48 << 20), "{before:?} -> {after:?}");
     }
 
     #[test]
     fn usable_is_the_smaller_known_one() {
-        let memory = |total, limit| {
-            MachineMemory {
-                total,
-                available: None,
-                limit,
-            }
-            .usable()
-        };
+        let memory = |total, limit| MachineMemory { total, available: None, limit }.usable();
         assert_eq!(memory(Some(8), Some(4)), Some(4));
         assert_eq!(memory(Some(8), Some(u64::MAX)), Some(8));
         assert_eq!(memory(None, Some(4)), Some(4));

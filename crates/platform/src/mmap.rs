@@ -43,17 +43,14 @@ impl MappedFile {
         let path = path.as_ref();
         let object = || format!("file '{}'", path.display());
         let file = File::open(path).map_err(|cause| Error::new("open", object(), cause))?;
-        let metadata = file
-            .metadata()
-            .map_err(|cause| Error::new("inspect", object(), cause))?;
+        let metadata = file.metadata().map_err(|cause| Error::new("inspect", object(), cause))?;
         if !metadata.is_file() {
             let cause = std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file");
             return Err(Error::new("map", object(), cause));
         }
         let length = usize::try_from(metadata.len())
             .map_err(|_| Error::new("map", object(), std::io::ErrorKind::FileTooLarge.into()))?;
-        let mapping = Mapping::file_private(&file, length)
-            .map_err(|cause| Error::new("map", object(), cause))?;
+        let mapping = Mapping::file_private(&file, length).map_err(|cause| Error::new("map", object(), cause))?;
         Ok(Self { mapping })
     }
 
@@ -62,9 +59,7 @@ impl MappedFile {
     /// # Panics
     /// When `range` is not inside the file.
     pub fn advise(&self, range: Range<usize>, advice: Advice) -> Result<(), Error> {
-        self.mapping
-            .advise(range, advice)
-            .map_err(|cause| Error::new("advise on", "a mapped file", cause))
+        self.mapping.advise(range, advice).map_err(|cause| Error::new("advise on", "a mapped file", cause))
     }
 }
 
@@ -91,14 +86,10 @@ impl AnonymousMap {
     pub fn new(length: usize, alignment: usize) -> Result<Self, Error> {
         let object = || format!("{length} bytes of memory aligned to {alignment}");
         if !alignment.is_power_of_two() {
-            let cause = std::io::Error::new(
-                std::io::ErrorKind::InvalidInput,
-                "the alignment is not a power of two",
-            );
+            let cause = std::io::Error::new(std::io::ErrorKind::InvalidInput, "the alignment is not a power of two");
             return Err(Error::new("map", object(), cause));
         }
-        let mapping = Mapping::anonymous(length, alignment)
-            .map_err(|cause| Error::new("map", object(), cause))?;
+        let mapping = Mapping::anonymous(length, alignment).map_err(|cause| Error::new("map", object(), cause))?;
         Ok(Self { mapping })
     }
 
@@ -130,8 +121,7 @@ mod tests {
     use super::*;
 
     fn scratch(name: &str, content: &[u8]) -> std::path::PathBuf {
-        let path =
-            std::env::temp_dir().join(format!("halimede-mmap-{}-{name}", std::process::id()));
+        let path = std::env::temp_dir().join(format!("halimede-mmap-{}-{name}", std::process::id()));
         std::fs::write(&path, content).unwrap();
         path
     }
@@ -143,13 +133,7 @@ mod tests {
         let map = MappedFile::open(&path).unwrap();
         std::fs::remove_file(&path).unwrap(); // the mapping outlives the name
         assert_eq!(&map[..], &content[..]);
-        for advice in [
-            Advice::Sequential,
-            Advice::Random,
-            Advice::WillNeed,
-            Advice::DontNeed,
-            Advice::Normal,
-        ] {
+        for advice in [Advice::Sequential, Advice::Random, Advice::WillNeed, Advice::DontNeed, Advice::Normal] {
             map.advise(17..90_001, advice).unwrap();
             assert_eq!(&map[..], &content[..], "{advice:?} changed the content");
         }
@@ -168,18 +152,10 @@ mod tests {
     #[test]
     fn errors_name_the_file() {
         let missing = MappedFile::open("/nowhere/weights.bin").unwrap_err();
-        assert!(
-            missing
-                .to_string()
-                .starts_with("cannot open file '/nowhere/weights.bin': "),
-            "{missing}"
-        );
+        assert!(missing.to_string().starts_with("cannot open file '/nowhere/weights.bin': "), "{missing}");
         assert_eq!(missing.os_error().kind(), std::io::ErrorKind::NotFound);
         let folder = MappedFile::open("/").unwrap_err();
-        assert_eq!(
-            folder.to_string(),
-            "cannot map file '/': not a regular file"
-        );
+        assert_eq!(folder.to_string(), "cannot map file '/': not a regular file");
     }
 
     #[test]
@@ -193,21 +169,10 @@ mod tests {
 
     #[test]
     fn anonymous_memory_is_aligned_zeroed_and_writable() {
-        for (length, alignment) in [
-            (1, 1),
-            (4096, 64),
-            (100_000, 4096),
-            (3 << 20, 2 << 20),
-            (0, 64),
-            (1, 1 << 24),
-        ] {
+        for (length, alignment) in [(1, 1), (4096, 64), (100_000, 4096), (3 << 20, 2 << 20), (0, 64), (1, 1 << 24)] {
             let mut map = AnonymousMap::new(length, alignment).unwrap();
             assert_eq!(map.len(), length);
-            assert_eq!(
-                map.as_ptr() as usize % alignment,
-                0,
-                "{length} bytes aligned to {alignment}"
-            );
+            assert_eq!(map.as_ptr() as usize % alignment, 0, "{length} bytes aligned to {alignment}");
             assert!(map.iter().all(|&byte| byte == 0));
             map.prefer_huge_pages();
             map.fill(7);
@@ -217,12 +182,7 @@ mod tests {
 
     #[test]
     fn impossible_anonymous_memory_is_an_error() {
-        assert!(
-            AnonymousMap::new(1, 3)
-                .unwrap_err()
-                .to_string()
-                .contains("power of two")
-        );
+        assert!(AnonymousMap::new(1, 3).unwrap_err().to_string().contains("power of two"));
         for (length, alignment) in [(usize::MAX, 64), (usize::MAX / 2, 1 << 62), (1 << 60, 64)] {
             let error = AnonymousMap::new(length, alignment).unwrap_err();
             assert!(error.to_string().contains(&length.to_string()), "{error}");

@@ -22,9 +22,7 @@ pub enum SharedMemoryError {
         cause: io::Error,
     },
     /// The object ends before the region does.
-    #[error(
-        "shared-memory object '{key}' has {size} bytes: {length} bytes from offset {offset} do not fit"
-    )]
+    #[error("shared-memory object '{key}' has {size} bytes: {length} bytes from offset {offset} do not fit")]
     TooSmall {
         /// The key as given.
         key: String,
@@ -91,33 +89,17 @@ impl SharedRegion {
     pub fn open(key: &str, offset: u64, length: u64) -> Result<Self, SharedMemoryError> {
         let object = c_key(key)
             .and_then(|name| unix::open_shared_memory(&name))
-            .map_err(|cause| SharedMemoryError::Open {
-                key: key.to_owned(),
-                cause,
-            })?;
+            .map_err(|cause| SharedMemoryError::Open { key: key.to_owned(), cause })?;
         Self::map(key, object, offset, length)
     }
 
-    fn map(
-        key: &str,
-        object: OwnedFd,
-        offset: u64,
-        length: u64,
-    ) -> Result<Self, SharedMemoryError> {
+    fn map(key: &str, object: OwnedFd, offset: u64, length: u64) -> Result<Self, SharedMemoryError> {
         require_size(key, &object, offset, length)?;
         let mapping = usize::try_from(length)
             .map_err(|_| io::ErrorKind::OutOfMemory.into())
             .and_then(|length| Mapping::shared(object.as_fd(), offset, length))
-            .map_err(|cause| SharedMemoryError::Map {
-                key: key.to_owned(),
-                cause,
-            })?;
-        Ok(Self {
-            key: key.to_owned(),
-            object,
-            offset,
-            mapping,
-        })
+            .map_err(|cause| SharedMemoryError::Map { key: key.to_owned(), cause })?;
+        Ok(Self { key: key.to_owned(), object, offset, mapping })
     }
 
     /// The key of the object that the region belongs to.
@@ -173,12 +155,7 @@ impl SharedRegion {
     fn checked(&self, offset: usize, length: usize) -> Result<*mut u8, SharedMemoryError> {
         let region = self.len();
         if offset.checked_add(length).is_none_or(|end| end > region) {
-            return Err(SharedMemoryError::OutOfRange {
-                key: self.key.clone(),
-                offset,
-                length,
-                region,
-            });
+            return Err(SharedMemoryError::OutOfRange { key: self.key.clone(), offset, length, region });
         }
         self.check_backing()?;
         // SAFETY: `offset` is at most the length of the mapping.
@@ -198,11 +175,7 @@ impl OwnedSharedMemory {
     pub fn create(key: &str, length: u64) -> Result<Self, SharedMemoryError> {
         let object = c_key(key)
             .and_then(|name| unix::create_shared_memory(&name, length))
-            .map_err(|cause| SharedMemoryError::Manage {
-                action: "create",
-                key: key.to_owned(),
-                cause,
-            })?;
+            .map_err(|cause| SharedMemoryError::Manage { action: "create", key: key.to_owned(), cause })?;
         match SharedRegion::map(key, object, 0, length) {
             Ok(region) => Ok(Self { region }),
             Err(error) => {
@@ -227,37 +200,22 @@ impl Drop for OwnedSharedMemory {
 
 /// Removes a key. Processes that have the object mapped keep it.
 pub fn unlink(key: &str) -> Result<(), SharedMemoryError> {
-    c_key(key)
-        .and_then(|name| unix::unlink_shared_memory(&name))
-        .map_err(|cause| SharedMemoryError::Manage {
-            action: "unlink",
-            key: key.to_owned(),
-            cause,
-        })
+    c_key(key).and_then(|name| unix::unlink_shared_memory(&name)).map_err(|cause| SharedMemoryError::Manage {
+        action: "unlink",
+        key: key.to_owned(),
+        cause,
+    })
 }
 
 fn c_key(key: &str) -> io::Result<CString> {
-    CString::new(key)
-        .map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the key contains a zero byte"))
+    CString::new(key).map_err(|_| io::Error::new(io::ErrorKind::InvalidInput, "the key contains a zero byte"))
 }
 
-fn require_size(
-    key: &str,
-    object: &OwnedFd,
-    offset: u64,
-    length: u64,
-) -> Result<(), SharedMemoryError> {
-    let size = unix::object_size(object.as_fd()).map_err(|cause| SharedMemoryError::Map {
-        key: key.to_owned(),
-        cause,
-    })?;
+fn require_size(key: &str, object: &OwnedFd, offset: u64, length: u64) -> Result<(), SharedMemoryError> {
+    let size =
+        unix::object_size(object.as_fd()).map_err(|cause| SharedMemoryError::Map { key: key.to_owned(), cause })?;
     if offset.checked_add(length).is_none_or(|end| end > size) {
-        return Err(SharedMemoryError::TooSmall {
-            key: key.to_owned(),
-            size,
-            offset,
-            length,
-        });
+        return Err(SharedMemoryError::TooSmall { key: key.to_owned(), size, offset, length });
     }
     Ok(())
 }
@@ -277,10 +235,7 @@ mod tests {
         let owner = OwnedSharedMemory::create(&key, 10_000).unwrap();
         // an offset that is no multiple of any page size
         let client = SharedRegion::open(&key, 4_099, 1_000).unwrap();
-        assert_eq!(
-            (client.key(), client.offset(), client.len()),
-            (key.as_str(), 4_099, 1_000)
-        );
+        assert_eq!((client.key(), client.offset(), client.len()), (key.as_str(), 4_099, 1_000));
         client.write(3, b"halimede").unwrap();
         let mut seen = [0; 8];
         owner.region().read(4_102, &mut seen).unwrap();
@@ -294,34 +249,16 @@ mod tests {
     #[test]
     fn cannot_open_and_too_small_are_told_apart() {
         let key = key("small");
-        assert!(matches!(
-            SharedRegion::open(&key, 0, 1),
-            Err(SharedMemoryError::Open { .. })
-        ));
-        assert!(matches!(
-            SharedRegion::open("/zero\0byte", 0, 1),
-            Err(SharedMemoryError::Open { .. })
-        ));
+        assert!(matches!(SharedRegion::open(&key, 0, 1), Err(SharedMemoryError::Open { .. })));
+        assert!(matches!(SharedRegion::open("/zero\0byte", 0, 1), Err(SharedMemoryError::Open { .. })));
         let owner = OwnedSharedMemory::create(&key, 65_536).unwrap();
         assert!(SharedRegion::open(&key, 0, 65_536).is_ok());
-        for (offset, length) in [
-            (0, 65_537),
-            (1, 65_536),
-            (65_536, 1),
-            (u64::MAX, 2),
-            (1, u64::MAX),
-        ] {
+        for (offset, length) in [(0, 65_537), (1, 65_536), (65_536, 1), (u64::MAX, 2), (1, u64::MAX)] {
             let error = SharedRegion::open(&key, offset, length).unwrap_err();
-            assert!(
-                matches!(error, SharedMemoryError::TooSmall { size: 65_536, .. }),
-                "{offset} {length}: {error}"
-            );
+            assert!(matches!(error, SharedMemoryError::TooSmall { size: 65_536, .. }), "{offset} {length}: {error}");
         }
         drop(owner);
-        assert!(matches!(
-            SharedRegion::open(&key, 0, 1),
-            Err(SharedMemoryError::Open { .. })
-        ));
+        assert!(matches!(SharedRegion::open(&key, 0, 1), Err(SharedMemoryError::Open { .. })));
     }
 
     #[test]
@@ -331,14 +268,8 @@ mod tests {
         let mut bytes = [0; 2];
         assert!(region.read(98, &mut bytes).is_ok());
         for from in [99, 100, 101, usize::MAX] {
-            assert!(matches!(
-                region.read(from, &mut bytes),
-                Err(SharedMemoryError::OutOfRange { .. })
-            ));
-            assert!(matches!(
-                region.write(from, &bytes),
-                Err(SharedMemoryError::OutOfRange { .. })
-            ));
+            assert!(matches!(region.read(from, &mut bytes), Err(SharedMemoryError::OutOfRange { .. })));
+            assert!(matches!(region.write(from, &bytes), Err(SharedMemoryError::OutOfRange { .. })));
         }
         assert!(region.write(100, &[]).is_ok());
     }
@@ -354,14 +285,8 @@ mod tests {
         let result = unsafe { libc::ftruncate(owner.region().object.as_raw_fd(), 4_096) };
         assert_eq!(result, 0);
         let mut byte = [0];
-        assert!(matches!(
-            region.read(30_000, &mut byte),
-            Err(SharedMemoryError::TooSmall { size: 4_096, .. })
-        ));
-        assert!(matches!(
-            region.write(0, &byte),
-            Err(SharedMemoryError::TooSmall { .. })
-        ));
+        assert!(matches!(region.read(30_000, &mut byte), Err(SharedMemoryError::TooSmall { size: 4_096, .. })));
+        assert!(matches!(region.write(0, &byte), Err(SharedMemoryError::TooSmall { .. })));
     }
 
     #[test]
@@ -369,19 +294,9 @@ mod tests {
         let key = key("twice");
         let owner = OwnedSharedMemory::create(&key, 1).unwrap();
         let error = OwnedSharedMemory::create(&key, 1).unwrap_err();
-        assert!(
-            error
-                .to_string()
-                .starts_with(&format!("cannot create shared-memory object '{key}': ")),
-            "{error}"
-        );
+        assert!(error.to_string().starts_with(&format!("cannot create shared-memory object '{key}': ")), "{error}");
         drop(owner);
-        assert!(
-            unlink(&key)
-                .unwrap_err()
-                .to_string()
-                .starts_with("cannot unlink")
-        );
+        assert!(unlink(&key).unwrap_err().to_string().starts_with("cannot unlink"));
     }
 
     #[test]

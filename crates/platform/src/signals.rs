@@ -62,19 +62,8 @@ impl SignalListener {
     /// When the process has a listener already, or the system refuses a pipe or a handler.
     pub fn install() -> Result<Self, Error> {
         let failed = |cause| Error::new("listen for", "SIGINT and SIGTERM", cause);
-        if HANDLER_PIPE
-            .compare_exchange(
-                NO_LISTENER,
-                BEING_INSTALLED,
-                Ordering::AcqRel,
-                Ordering::Acquire,
-            )
-            .is_err()
-        {
-            return Err(failed(io::Error::new(
-                io::ErrorKind::AlreadyExists,
-                "this process has a listener already",
-            )));
+        if HANDLER_PIPE.compare_exchange(NO_LISTENER, BEING_INSTALLED, Ordering::AcqRel, Ordering::Acquire).is_err() {
+            return Err(failed(io::Error::new(io::ErrorKind::AlreadyExists, "this process has a listener already")));
         }
         let (read, write) = match unix::pipe() {
             Ok(ends) => ends,
@@ -85,14 +74,8 @@ impl SignalListener {
         };
         // The writing end stays open for ever: a handler on another thread may have read the
         // number just before the listener is dropped, and the number must not name another file.
-        HANDLER_PIPE.store(
-            std::os::fd::IntoRawFd::into_raw_fd(write),
-            Ordering::Release,
-        );
-        let mut listener = Self {
-            pipe: read,
-            previous: Vec::with_capacity(Signal::ALL.len()),
-        };
+        HANDLER_PIPE.store(std::os::fd::IntoRawFd::into_raw_fd(write), Ordering::Release);
+        let mut listener = Self { pipe: read, previous: Vec::with_capacity(Signal::ALL.len()) };
         for signal in Signal::ALL {
             // A failure drops `listener`, which restores the handlers set so far.
             let previous = set_handler(signal).map_err(failed)?;
@@ -117,20 +100,13 @@ impl SignalListener {
             if let Some(signal) = self.next()? {
                 return Ok(Some(signal));
             }
-            let left = deadline.map_or(Duration::MAX, |deadline| {
-                deadline.saturating_duration_since(Instant::now())
-            });
+            let left = deadline.map_or(Duration::MAX, |deadline| deadline.saturating_duration_since(Instant::now()));
             if left.is_zero() {
                 return Ok(None);
             }
             // Rounded up, so that the last round sleeps rather than spins.
-            let milliseconds =
-                i32::try_from(left.as_millis().saturating_add(1)).unwrap_or(i32::MAX);
-            let mut poll = libc::pollfd {
-                fd: self.pipe.as_raw_fd(),
-                events: libc::POLLIN,
-                revents: 0,
-            };
+            let milliseconds = i32::try_from(left.as_millis().saturating_add(1)).unwrap_or(i32::MAX);
+            let mut poll = libc::pollfd { fd: self.pipe.as_raw_fd(), events: libc::POLLIN, revents: 0 };
             // SAFETY: one valid `pollfd`.
             match unix::check(unsafe { libc::poll(&mut poll, 1, milliseconds) }) {
                 Err(cause) if cause.kind() != io::ErrorKind::Interrupted => {
@@ -150,9 +126,7 @@ impl SignalListener {
             let count = unsafe { libc::read(self.pipe.as_raw_fd(), (&raw mut number).cast(), 1) };
             match count {
                 1 => {
-                    let signal = Signal::ALL
-                        .into_iter()
-                        .find(|signal| signal.number() == i32::from(number));
+                    let signal = Signal::ALL.into_iter().find(|signal| signal.number() == i32::from(number));
                     if signal.is_some() {
                         return Ok(signal);
                     }
@@ -200,8 +174,7 @@ impl Drop for SignalListener {
 fn set_handler(signal: Signal) -> io::Result<libc::sigaction> {
     let handler: extern "C" fn(libc::c_int) = on_signal;
     // SAFETY: all zero bytes are a valid `sigaction`: default handler, empty mask, no flags.
-    let (mut action, mut previous): (libc::sigaction, libc::sigaction) =
-        unsafe { std::mem::zeroed() };
+    let (mut action, mut previous): (libc::sigaction, libc::sigaction) = unsafe { std::mem::zeroed() };
     action.sa_sigaction = handler as *const () as libc::sighandler_t;
     action.sa_flags = libc::SA_RESTART;
     // SAFETY: both structures are valid; `on_signal` only makes async-signal-safe calls.
@@ -240,24 +213,15 @@ mod tests {
     #[test]
     fn signals_arrive_one_by_one_until_the_listener_is_dropped() {
         let listener = SignalListener::install().unwrap();
-        assert_eq!(
-            listener.wait_timeout(Duration::from_millis(10)).unwrap(),
-            None
-        );
+        assert_eq!(listener.wait_timeout(Duration::from_millis(10)).unwrap(), None);
         send(Signal::Terminate);
         assert_eq!(listener.wait().unwrap(), Signal::Terminate);
         send(Signal::Interrupt);
-        assert_eq!(
-            listener.wait_timeout(Duration::from_secs(10)).unwrap(),
-            Some(Signal::Interrupt)
-        );
+        assert_eq!(listener.wait_timeout(Duration::from_secs(10)).unwrap(), Some(Signal::Interrupt));
         assert_eq!(listener.next().unwrap(), None);
 
         let second = SignalListener::install().unwrap_err();
-        assert!(
-            second.to_string().contains("a listener already"),
-            "{second}"
-        );
+        assert!(second.to_string().contains("a listener already"), "{second}");
 
         // A thread that waits is woken by a signal that another thread receives.
         std::thread::scope(|scope| {

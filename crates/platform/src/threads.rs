@@ -40,8 +40,7 @@ pub struct CoreCounts {
 /// The cores this process may run on, in the order in which a pool should take them: one
 /// hardware thread of each fast core, then of each economical core, then the second threads.
 pub fn cores() -> Result<Vec<Core>, Error> {
-    let mut cores =
-        system::cores().map_err(|cause| Error::new("list", "the cores of this machine", cause))?;
+    let mut cores = system::cores().map_err(|cause| Error::new("list", "the cores of this machine", cause))?;
     cores.sort_by_key(|core| core.id);
     let mut seen: HashMap<usize, usize> = HashMap::new();
     let mut ranked: Vec<(usize, Core)> = cores
@@ -58,22 +57,11 @@ pub fn cores() -> Result<Vec<Core>, Error> {
 
 /// Counts `cores`, as listed by [`cores`].
 pub fn core_counts(cores: &[Core]) -> CoreCounts {
-    let mut physical: Vec<(CoreKind, usize)> = cores
-        .iter()
-        .map(|core| (core.kind, core.physical))
-        .collect();
+    let mut physical: Vec<(CoreKind, usize)> = cores.iter().map(|core| (core.kind, core.physical)).collect();
     physical.sort_unstable();
     physical.dedup();
-    let performance = physical
-        .iter()
-        .filter(|(kind, _)| *kind == CoreKind::Performance)
-        .count();
-    CoreCounts {
-        logical: cores.len(),
-        physical: physical.len(),
-        performance,
-        efficiency: physical.len() - performance,
-    }
+    let performance = physical.iter().filter(|(kind, _)| *kind == CoreKind::Performance).count();
+    CoreCounts { logical: cores.len(), physical: physical.len(), performance, efficiency: physical.len() - performance }
 }
 
 /// How many threads can run at once: the cores of this process, less where a container's
@@ -95,8 +83,7 @@ pub enum Pinning {
 
 /// Binds the calling thread to the core with number `id` ([`Core::id`]).
 pub fn pin_current(id: usize) -> Result<Pinning, Error> {
-    system::pin_current(id)
-        .map_err(|cause| Error::new("pin the thread to", format!("core {id}"), cause))
+    system::pin_current(id).map_err(|cause| Error::new("pin the thread to", format!("core {id}"), cause))
 }
 
 /// Names the calling thread, for debuggers and `top`. Systems keep a limited number of bytes
@@ -131,13 +118,8 @@ pub enum QualityOfService {
 /// On Linux the two upper levels change nothing, and the lower ones raise the thread's nice
 /// value, which an unprivileged thread cannot lower again: give such work threads of its own.
 pub fn set_quality_of_service(level: QualityOfService) -> Result<(), Error> {
-    system::set_quality_of_service(level).map_err(|cause| {
-        Error::new(
-            "set",
-            format!("the thread's quality of service to {level:?}"),
-            cause,
-        )
-    })
+    system::set_quality_of_service(level)
+        .map_err(|cause| Error::new("set", format!("the thread's quality of service to {level:?}"), cause))
 }
 
 /// Whether the calling thread computes with denormal (subnormal) floating-point numbers or takes
@@ -157,22 +139,14 @@ mod control {
     pub fn flush_denormals(flush: bool) -> bool {
         let mut control = 0u32;
         // SAFETY: stores the four bytes of MXCSR into a local variable of four bytes.
-        unsafe {
-            std::arch::asm!("stmxcsr [{}]", in(reg) &mut control, options(nostack, preserves_flags))
-        };
+        unsafe { std::arch::asm!("stmxcsr [{}]", in(reg) &mut control, options(nostack, preserves_flags)) };
         let before = control & FLUSH == FLUSH;
-        control = if flush {
-            control | FLUSH
-        } else {
-            control & !FLUSH
-        };
+        control = if flush { control | FLUSH } else { control & !FLUSH };
         // SAFETY: loads MXCSR with a value read from it, in which two defined bits may differ.
         // The compiler assumes the default state when it folds constants, so a folded operation
         // may keep a denormal that the hardware would flush: the two results differ by less than
         // the smallest normal number, which every caller of this function accepts.
-        unsafe {
-            std::arch::asm!("ldmxcsr [{}]", in(reg) &control, options(nostack, preserves_flags))
-        };
+        unsafe { std::arch::asm!("ldmxcsr [{}]", in(reg) &control, options(nostack, preserves_flags)) };
         before
     }
 }
@@ -186,19 +160,11 @@ mod control {
     pub fn flush_denormals(flush: bool) -> bool {
         let control: u64;
         // SAFETY: reads a register that user code may read.
-        unsafe {
-            std::arch::asm!("mrs {}, fpcr", out(reg) control, options(nomem, nostack, preserves_flags))
-        };
-        let changed = if flush {
-            control | FLUSH
-        } else {
-            control & !FLUSH
-        };
+        unsafe { std::arch::asm!("mrs {}, fpcr", out(reg) control, options(nomem, nostack, preserves_flags)) };
+        let changed = if flush { control | FLUSH } else { control & !FLUSH };
         // SAFETY: writes a register that user code may write, with two defined bits changed; on
         // compile-time folding see the x86 twin of this function.
-        unsafe {
-            std::arch::asm!("msr fpcr, {}", in(reg) changed, options(nostack, preserves_flags))
-        };
+        unsafe { std::arch::asm!("msr fpcr, {}", in(reg) changed, options(nostack, preserves_flags)) };
         // FZ16 reads as zero on chips without half-precision arithmetic, so FZ alone is the answer.
         control & FZ == FZ
     }
@@ -225,14 +191,8 @@ mod tests {
     fn the_cores_of_this_machine_are_plausible() {
         let cores = cores().unwrap();
         let counts = core_counts(&cores);
-        assert!(
-            counts.logical >= 1 && counts.logical >= parallelism(),
-            "{counts:?}"
-        );
-        assert!(
-            (1..=counts.logical).contains(&counts.physical),
-            "{counts:?}"
-        );
+        assert!(counts.logical >= 1 && counts.logical >= parallelism(), "{counts:?}");
+        assert!((1..=counts.logical).contains(&counts.physical), "{counts:?}");
         let mut ids: Vec<usize> = cores.iter().map(|core| core.id).collect();
         ids.sort_unstable();
         ids.dedup();
@@ -242,22 +202,9 @@ mod tests {
     #[test]
     fn counting_separates_kinds_and_hardware_threads() {
         use CoreKind::{Efficiency, Performance};
-        let hybrid = [
-            core(0, 0, Performance),
-            core(1, 0, Performance),
-            core(2, 1, Efficiency),
-            core(3, 2, Efficiency),
-        ];
+        let hybrid = [core(0, 0, Performance), core(1, 0, Performance), core(2, 1, Efficiency), core(3, 2, Efficiency)];
         let counts = core_counts(&hybrid);
-        assert_eq!(
-            counts,
-            CoreCounts {
-                logical: 4,
-                physical: 3,
-                performance: 1,
-                efficiency: 2
-            }
-        );
+        assert_eq!(counts, CoreCounts { logical: 4, physical: 3, performance: 1, efficiency: 2 });
     }
 
     #[test]
@@ -272,15 +219,8 @@ mod tests {
             .join()
             .unwrap();
         }
-        let error = std::thread::spawn(|| pin_current(1_000_000).unwrap_err())
-            .join()
-            .unwrap();
-        assert!(
-            error
-                .to_string()
-                .starts_with("cannot pin the thread to core 1000000: "),
-            "{error}"
-        );
+        let error = std::thread::spawn(|| pin_current(1_000_000).unwrap_err()).join().unwrap();
+        assert!(error.to_string().starts_with("cannot pin the thread to core 1000000: "), "{error}");
     }
 
     #[test]
@@ -310,13 +250,7 @@ mod tests {
             }
             if cfg!(target_os = "linux") {
                 let stat = std::fs::read_to_string("/proc/thread-self/stat").unwrap();
-                let nice = stat
-                    .rsplit_once(") ")
-                    .unwrap()
-                    .1
-                    .split(' ')
-                    .nth(16)
-                    .unwrap();
+                let nice = stat.rsplit_once(") ").unwrap().1.split(' ').nth(16).unwrap();
                 assert_eq!(nice, "10");
             }
         })

@@ -12,21 +12,14 @@ use crate::mmap::Advice;
 
 /// Turns the usual convention, -1 and `errno`, into a result.
 pub(crate) fn check(result: libc::c_int) -> io::Result<libc::c_int> {
-    if result == -1 {
-        Err(io::Error::last_os_error())
-    } else {
-        Ok(result)
-    }
+    if result == -1 { Err(io::Error::last_os_error()) } else { Ok(result) }
 }
 
 pub(crate) fn page_size() -> usize {
     // SAFETY: reads a constant of the system; no pointer is involved.
     let size = unsafe { libc::sysconf(libc::_SC_PAGESIZE) };
     // POSIX requires the value; 4096 would only ever cost alignment, not correctness of a length.
-    usize::try_from(size)
-        .ok()
-        .filter(|size| size.is_power_of_two())
-        .unwrap_or(4096)
+    usize::try_from(size).ok().filter(|size| size.is_power_of_two()).unwrap_or(4096)
 }
 
 /// A range of addresses obtained from `mmap`, unmapped on drop.
@@ -53,19 +46,8 @@ impl Mapping {
         if length == 0 {
             return Ok(Self::empty(1));
         }
-        let base = map(
-            length,
-            libc::PROT_READ,
-            libc::MAP_PRIVATE,
-            file.as_raw_fd(),
-            0,
-        )?;
-        Ok(Self {
-            base,
-            reserved: length,
-            start: base,
-            length,
-        })
+        let base = map(length, libc::PROT_READ, libc::MAP_PRIVATE, file.as_raw_fd(), 0)?;
+        Ok(Self { base, reserved: length, start: base, length })
     }
 
     /// Maps `offset..offset + length` of `object`, shared with the other processes that map it.
@@ -75,21 +57,13 @@ impl Mapping {
             return Ok(Self::empty(1));
         }
         let skipped = (offset % page_size() as u64) as usize;
-        let reserved = length
-            .checked_add(skipped)
-            .ok_or(io::ErrorKind::OutOfMemory)?;
-        let from = libc::off_t::try_from(offset - skipped as u64)
-            .map_err(|_| io::ErrorKind::InvalidInput)?;
+        let reserved = length.checked_add(skipped).ok_or(io::ErrorKind::OutOfMemory)?;
+        let from = libc::off_t::try_from(offset - skipped as u64).map_err(|_| io::ErrorKind::InvalidInput)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let base = map(reserved, access, libc::MAP_SHARED, object.as_raw_fd(), from)?;
         // SAFETY: `skipped` is less than a page and `reserved` includes it.
         let start = unsafe { base.add(skipped) };
-        Ok(Self {
-            base,
-            reserved,
-            start,
-            length,
-        })
+        Ok(Self { base, reserved, start, length })
     }
 
     /// Maps `length` zeroed bytes at a multiple of `alignment`, a power of two.
@@ -99,38 +73,22 @@ impl Mapping {
         }
         // mmap aligns to a page only: reserve enough to find an aligned start inside. The slack
         // is address space; its pages are never touched.
-        let slack = if alignment > page_size() {
-            alignment
-        } else {
-            0
-        };
-        let reserved = length
-            .checked_add(slack)
-            .ok_or(io::ErrorKind::OutOfMemory)?;
+        let slack = if alignment > page_size() { alignment } else { 0 };
+        let reserved = length.checked_add(slack).ok_or(io::ErrorKind::OutOfMemory)?;
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let base = map(reserved, access, libc::MAP_PRIVATE | libc::MAP_ANON, -1, 0)?;
         let skipped = base.as_ptr().align_offset(alignment);
         // SAFETY: `skipped < alignment`; it is zero when the alignment is at most a page, and
         // otherwise `reserved` has `alignment` bytes of slack.
         let start = unsafe { base.add(skipped) };
-        Ok(Self {
-            base,
-            reserved,
-            start,
-            length,
-        })
+        Ok(Self { base, reserved, start, length })
     }
 
     /// No memory at all, at an address that satisfies `alignment`: `mmap` refuses zero bytes.
     fn empty(alignment: usize) -> Self {
         let address = std::num::NonZero::new(alignment).unwrap_or(std::num::NonZero::<usize>::MIN);
         let nowhere = NonNull::without_provenance(address);
-        Self {
-            base: nowhere,
-            reserved: 0,
-            start: nowhere,
-            length: 0,
-        }
+        Self { base: nowhere, reserved: 0, start: nowhere, length: 0 }
     }
 
     pub(crate) fn as_ptr(&self) -> *mut u8 {
@@ -176,11 +134,7 @@ impl Mapping {
         // inside it. All callers pass advice that keeps the content: MADV_DONTNEED only comes
         // through `advise` for read-only file mappings, which reload from the file.
         check(unsafe {
-            libc::madvise(
-                self.base.as_ptr().add(first_page).cast(),
-                range.len() + from - first_page,
-                advice,
-            )
+            libc::madvise(self.base.as_ptr().add(first_page).cast(), range.len() + from - first_page, advice)
         })
         .map(drop)
     }
@@ -205,8 +159,7 @@ fn map(
 ) -> io::Result<NonNull<u8>> {
     // SAFETY: no address is demanded, so no existing mapping can be replaced; the system checks
     // every other argument.
-    let address =
-        unsafe { libc::mmap(std::ptr::null_mut(), length, access, flags, object, offset) };
+    let address = unsafe { libc::mmap(std::ptr::null_mut(), length, access, flags, object, offset) };
     if address == libc::MAP_FAILED {
         return Err(io::Error::last_os_error());
     }
@@ -228,13 +181,7 @@ pub(crate) fn create_shared_memory(key: &CStr, length: u64) -> io::Result<OwnedF
     let length = libc::off_t::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
     let mode: libc::c_uint = 0o600;
     // SAFETY: `key` is a valid C string; the mode is passed as the promoted type C expects.
-    let object = check(unsafe {
-        libc::shm_open(
-            key.as_ptr(),
-            libc::O_RDWR | libc::O_CREAT | libc::O_EXCL,
-            mode,
-        )
-    })?;
+    let object = check(unsafe { libc::shm_open(key.as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, mode) })?;
     // SAFETY: a descriptor just opened, owned by nobody else.
     let object = unsafe { OwnedFd::from_raw_fd(object) };
     // SAFETY: a valid descriptor and a plain integer.
@@ -278,10 +225,7 @@ pub(crate) fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
 
 /// Soft and hard limit of open files.
 pub(crate) fn open_file_limit() -> io::Result<libc::rlimit> {
-    let mut limit = libc::rlimit {
-        rlim_cur: 0,
-        rlim_max: 0,
-    };
+    let mut limit = libc::rlimit { rlim_cur: 0, rlim_max: 0 };
     // SAFETY: a writable `rlimit`.
     check(unsafe { libc::getrlimit(libc::RLIMIT_NOFILE, &mut limit) })?;
     Ok(limit)

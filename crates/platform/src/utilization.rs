@@ -18,9 +18,7 @@ pub struct CpuMeter {
 impl CpuMeter {
     /// Starts measuring now.
     pub fn start() -> Self {
-        Self {
-            last: system::cpu_ticks(),
-        }
+        Self { last: system::cpu_ticks() }
     }
 
     /// The fraction of all cores' time that was not idle since the last call (or the start),
@@ -39,10 +37,7 @@ impl CpuMeter {
 }
 
 fn fraction_between(last: CpuTicks, now: CpuTicks) -> Option<f64> {
-    let total = now
-        .total
-        .checked_sub(last.total)
-        .filter(|&total| total > 0)?;
+    let total = now.total.checked_sub(last.total).filter(|&total| total > 0)?;
     // Linux corrects its idle counters now and then, which can make a counter step back.
     let busy = now.busy.saturating_sub(last.busy).min(total);
     Some(busy as f64 / total as f64)

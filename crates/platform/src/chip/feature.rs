@@ -88,10 +88,7 @@ impl Features {
 
     /// The features of the set, in the order of the enumeration.
     pub fn iter(self) -> impl Iterator<Item = Feature> {
-        Feature::ALL
-            .into_iter()
-            .map(|(feature, _)| feature)
-            .filter(move |&feature| self.has(feature))
+        Feature::ALL.into_iter().map(|(feature, _)| feature).filter(move |&feature| self.has(feature))
     }
 
     #[cfg(target_arch = "aarch64")]
@@ -102,9 +99,7 @@ impl Features {
 
 impl FromIterator<(Feature, bool)> for Features {
     fn from_iter<T: IntoIterator<Item = (Feature, bool)>>(present: T) -> Self {
-        Self(present.into_iter().fold(0, |set, (feature, present)| {
-            set | u64::from(present) << feature as u8
-        }))
+        Self(present.into_iter().fold(0, |set, (feature, present)| set | u64::from(present) << feature as u8))
     }
 }
 
@@ -139,17 +134,8 @@ mod tests {
 
     #[test]
     fn a_set_holds_what_was_put_in() {
-        let set = Features::from_iter([
-            (Feature::Avx2, true),
-            (Feature::Fma, true),
-            (Feature::Sme2, false),
-        ]);
-        assert!(
-            set.has(Feature::Avx2)
-                && set.has(Feature::Fma)
-                && !set.has(Feature::Sme2)
-                && !set.has(Feature::Sse2)
-        );
+        let set = Features::from_iter([(Feature::Avx2, true), (Feature::Fma, true), (Feature::Sme2, false)]);
+        assert!(set.has(Feature::Avx2) && set.has(Feature::Fma) && !set.has(Feature::Sme2) && !set.has(Feature::Sse2));
         assert_eq!(set.to_string(), "fma avx2");
     }
 }

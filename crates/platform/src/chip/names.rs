@@ -64,9 +64,7 @@ fn arm(part: u32) -> Option<&'static str> {
 
 fn apple(brand: &str) -> Option<&'static str> {
     const GENERATIONS: [&str; 5] = ["M1", "M2", "M3", "M4", "M5"];
-    GENERATIONS
-        .into_iter()
-        .find(|generation| brand.split(' ').any(|word| word == *generation))
+    GENERATIONS.into_iter().find(|generation| brand.split(' ').any(|word| word == *generation))
 }
 
 #[cfg(test)]
@@ -88,19 +86,14 @@ mod tests {
             };
             microarchitecture(&chip)
         };
-        let x86 = |vendor, family, model, stepping| {
-            name(vendor, Some(family), Some(model), Some(stepping), "")
-        };
+        let x86 = |vendor, family, model, stepping| name(vendor, Some(family), Some(model), Some(stepping), "");
         assert_eq!(x86("GenuineIntel", 6, 0x8F, 8), Some("Sapphire Rapids"));
         assert_eq!(x86("GenuineIntel", 6, 0x55, 7), Some("Cascade Lake"));
         assert_eq!(x86("GenuineIntel", 6, 0x01, 0), None);
         assert_eq!(x86("AuthenticAMD", 25, 17, 1), Some("Zen 4"));
         assert_eq!(x86("AuthenticAMD", 25, 1, 1), Some("Zen 3"));
         assert_eq!(x86("AuthenticAMD", 26, 2, 1), Some("Zen 5"));
-        assert_eq!(
-            name("ARM", None, Some(0xD0C), None, ""),
-            Some("Neoverse N1")
-        );
+        assert_eq!(name("ARM", None, Some(0xD0C), None, ""), Some("Neoverse N1"));
         assert_eq!(name("Apple", None, None, None, "Apple M2 Pro"), Some("M2"));
         assert_eq!(name("Apple", None, None, None, "Apple M21"), None);
         assert_eq!(name("Someone", None, None, None, ""), None);

@@ -29,20 +29,13 @@ fn brand() -> Option<String> {
         return None;
     }
     let leaves = [0x8000_0002, 0x8000_0003, 0x8000_0004].map(__cpuid);
-    let brand: String = leaves
-        .iter()
-        .map(|leaf| text([leaf.eax, leaf.ebx, leaf.ecx, leaf.edx]))
-        .collect();
+    let brand: String = leaves.iter().map(|leaf| text([leaf.eax, leaf.ebx, leaf.ecx, leaf.edx])).collect();
     let brand = brand.trim_matches(['\0', ' ']).to_owned();
     (!brand.is_empty()).then_some(brand)
 }
 
 fn text<const N: usize>(registers: [u32; N]) -> String {
-    registers
-        .iter()
-        .flat_map(|register| register.to_le_bytes())
-        .map(char::from)
-        .collect()
+    registers.iter().flat_map(|register| register.to_le_bytes()).map(char::from).collect()
 }
 
 /// Family, model and stepping from register EAX of leaf 1: the extended fields count only for
@@ -50,16 +43,8 @@ fn text<const N: usize>(registers: [u32; N]) -> String {
 fn signature(eax: u32) -> (u32, u32, u32) {
     let (family, model, stepping) = (eax >> 8 & 15, eax >> 4 & 15, eax & 15);
     let extended_family = if family == 15 { eax >> 20 & 255 } else { 0 };
-    let extended_model = if family == 6 || family == 15 {
-        eax >> 16 & 15
-    } else {
-        0
-    };
-    (
-        family + extended_family,
-        extended_model << 4 | model,
-        stepping,
-    )
+    let extended_model = if family == 6 || family == 15 { eax >> 16 & 15 } else { 0 };
+    (family + extended_family, extended_model << 4 | model, stepping)
 }
 
 fn features() -> Features {
@@ -109,12 +94,7 @@ impl Tiles {
         let leaf = __cpuid_count(7, 0);
         let tile = leaf.edx >> 24 & 1 != 0;
         let fp16 = leaf.eax >= 1 && __cpuid_count(7, 1).eax >> 21 & 1 != 0;
-        Self {
-            tile,
-            int8: tile && leaf.edx >> 25 & 1 != 0,
-            bf16: tile && leaf.edx >> 22 & 1 != 0,
-            fp16: tile && fp16,
-        }
+        Self { tile, int8: tile && leaf.edx >> 25 & 1 != 0, bf16: tile && leaf.edx >> 22 & 1 != 0, fp16: tile && fp16 }
     }
 }
 
@@ -155,13 +135,8 @@ fn decode_caches(descriptors: impl Iterator<Item = CpuidResult>) -> Caches {
         let line = (ebx & 0xFFF) + 1;
         let partitions = (ebx >> 12 & 0x3FF) + 1;
         let ways = (ebx >> 22) + 1;
-        let bytes = [ways, partitions, line]
-            .into_iter()
-            .fold(ecx as usize + 1, |product, n| product * n as usize);
-        let cache = Some(Cache {
-            bytes,
-            shared_by: Some((eax >> 14 & 0xFFF) as usize + 1),
-        });
+        let bytes = [ways, partitions, line].into_iter().fold(ecx as usize + 1, |product, n| product * n as usize);
+        let cache = Some(Cache { bytes, shared_by: Some((eax >> 14 & 0xFFF) as usize + 1) });
         match eax >> 5 & 7 {
             1 => (caches.l1d, caches.line) = (cache, Some(line as usize)),
             2 => caches.l2 = cache,
@@ -186,12 +161,7 @@ mod tests {
 
     #[test]
     fn descriptors_become_caches() {
-        let leaf = |eax, ebx, ecx| CpuidResult {
-            eax,
-            ebx,
-            ecx,
-            edx: 0,
-        };
+        let leaf = |eax, ebx, ecx| CpuidResult { eax, ebx, ecx, edx: 0 };
         // Sapphire Rapids: 48 KiB L1d, 32 KiB L1i, 2 MiB L2, 105 MiB L3, then "none" and noise
         let caches = decode_caches(
             [
@@ -204,20 +174,10 @@ mod tests {
             ]
             .into_iter(),
         );
-        let cache = |bytes, threads| {
-            Some(Cache {
-                bytes,
-                shared_by: Some(threads),
-            })
-        };
+        let cache = |bytes, threads| Some(Cache { bytes, shared_by: Some(threads) });
         assert_eq!(
             caches,
-            Caches {
-                l1d: cache(48 << 10, 2),
-                l2: cache(2 << 20, 2),
-                l3: cache(105 << 20, 64),
-                line: Some(64)
-            }
+            Caches { l1d: cache(48 << 10, 2), l2: cache(2 << 20, 2), l3: cache(105 << 20, 64), line: Some(64) }
         );
     }
 
@@ -226,9 +186,7 @@ mod tests {
     fn the_kernel_agrees() {
         let cpuinfo = std::fs::read_to_string("/proc/cpuinfo").unwrap();
         let line = |name: &str| {
-            let line = cpuinfo
-                .lines()
-                .find(|line| line.split(':').next().is_some_and(|key| key.trim() == name));
+            let line = cpuinfo.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name));
             line.map(|line| line.split_once(':').unwrap().1.trim().to_owned())
         };
         let chip = detect();
@@ -254,11 +212,7 @@ mod tests {
             (Feature::AmxInt8, "amx_int8"),
             (Feature::AmxBf16, "amx_bf16"),
         ] {
-            assert_eq!(
-                chip.features.has(feature),
-                flags.split(' ').any(|f| f == flag),
-                "{flag}"
-            );
+            assert_eq!(chip.features.has(feature), flags.split(' ').any(|f| f == flag), "{flag}");
         }
     }
 }
