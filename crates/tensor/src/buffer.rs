@@ -40,8 +40,7 @@ unsafe impl Sync for Buffer {}
 impl Buffer {
     /// Zeroed heap bytes, aligned to 64.
     pub fn zeroed(len: usize) -> Result<Buffer, TensorError> {
-        let heap = Heap::zeroed(len)?;
-        Ok(Buffer { start: heap.start, len, owner: Owner::Heap(Arc::new(heap)) })
+        Ok(Buffer::from_heap(Heap::zeroed(len)?, len))
     }
 
     /// A heap copy of `bytes`.
@@ -58,6 +57,10 @@ impl Buffer {
         // The bytes may lie inside the owner itself; the Arc pins it.
         let (start, len) = (NonNull::from(bytes).cast(), bytes.len());
         Buffer { start, len, owner: Owner::Foreign(owner) }
+    }
+
+    pub(crate) fn from_heap(heap: Heap, len: usize) -> Buffer {
+        Buffer { start: heap.start, len, owner: Owner::Heap(Arc::new(heap)) }
     }
 
     /// The part `offset..offset + len` of these bytes, sharing them. `None` outside the buffer.
@@ -104,7 +107,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-struct Heap {
+pub(crate) struct Heap {
     start: NonNull<u8>,
     layout: Layout,
 }
@@ -115,7 +118,11 @@ unsafe impl Send for Heap {}
 unsafe impl Sync for Heap {}
 
 impl Heap {
-    fn zeroed(len: usize) -> Result<Heap, TensorError> {
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
+    pub(crate) fn zeroed(len: usize) -> Result<Heap, TensorError> {
         let layout = Layout::from_size_align(len.max(1), ALIGNMENT).map_err(|_| TensorError::OutOfMemory(len))?;
         // SAFETY: the layout has a size above zero.
         let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(TensorError::OutOfMemory(len))?;

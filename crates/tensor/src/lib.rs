@@ -3,6 +3,7 @@
 //! A [`Tensor`] is a datatype, a shape and shared bytes in row-major order; a [`Value`] is what flows
 //! along an edge of a model: a tensor, a sequence or an optional. Nothing here knows an operator.
 
+mod block;
 mod buffer;
 mod dtype;
 mod element;
@@ -11,6 +12,7 @@ mod shape;
 mod tensor;
 mod value;
 
+pub use block::{Block, View};
 pub use buffer::{Buffer, Location};
 pub use dtype::DType;
 pub use element::Element;

@@ -26,7 +26,7 @@ impl Tensor {
         if buffer.len() != expected {
             return Err(TensorError::Size { dtype, shape: shape.into(), expected, actual: buffer.len() });
         }
-        let aligned = buffer.as_ptr() as usize % dtype.size().min(8) == 0;
+        let aligned = (buffer.as_ptr() as usize).is_multiple_of(dtype.size().min(8));
         let buffer = if aligned { buffer } else { Buffer::copied(&buffer)? };
         Ok(Tensor { dtype, shape: shape.into(), data: Data::Bytes(buffer) })
     }
