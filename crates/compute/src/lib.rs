@@ -1,3 +1,26 @@
 //! Compute units, plans and arenas: how a graph becomes steps that run.
+//!
+//! A [`ComputeUnit`] compiles a graph into an [`Executable`]. Units that run kernels one by one share
+//! the [`Program`] of this crate: it asks the unit for a [`Kernel`] per node once, lays out a
+//! [`Plan`](plan) per set of input shapes, and runs it over one block of memory without allocating.
 
 #![forbid(unsafe_code)]
+
+mod arena;
+mod control;
+mod error;
+mod kernel;
+mod model;
+mod plan;
+mod program;
+mod session;
+mod specialise;
+mod unit;
+
+pub use error::{CompileError, RunError};
+pub use kernel::{Arguments, Kernel, Prepared, Step, TensorDesc};
+pub use model::{Model, ModelOptions};
+pub use plan::{Plan, StepReport};
+pub use program::{Kernels, Program};
+pub use session::{Coverage, Session, StepTime};
+pub use unit::{Capabilities, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision};

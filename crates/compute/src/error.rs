@@ -1,0 +1,57 @@
+use halimede_graph::GraphError;
+use halimede_tensor::{DType, TensorError};
+
+/// Why a graph could not be compiled for a unit.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum CompileError {
+    /// A node of the graph is wrong or not supported.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// The unit cannot take the graph at all.
+    #[error("{unit}: {reason}")]
+    Unit {
+        /// Name of the unit.
+        unit: String,
+        /// Why.
+        reason: String,
+    },
+}
+
+/// Why a run failed.
+#[derive(Debug, Clone, thiserror::Error)]
+pub enum RunError {
+    /// The number of inputs is not the model's.
+    #[error("the model takes {expected} inputs, got {actual}")]
+    InputCount {
+        /// How many the model takes.
+        expected: usize,
+        /// How many were given.
+        actual: usize,
+    },
+    /// An input has another datatype than the model says.
+    #[error("input '{name}' should be {expected}, got {actual}")]
+    InputType {
+        /// Name of the input.
+        name: String,
+        /// The model's datatype.
+        expected: DType,
+        /// The datatype given.
+        actual: DType,
+    },
+    /// An input has a shape that the model does not take.
+    #[error("input '{name}' should have shape {expected}, got {actual}")]
+    InputShape {
+        /// Name of the input.
+        name: String,
+        /// The model's shape, with symbols.
+        expected: String,
+        /// The shape given.
+        actual: String,
+    },
+    /// A node failed on these inputs.
+    #[error(transparent)]
+    Graph(#[from] GraphError),
+    /// Memory could not be had.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
+}

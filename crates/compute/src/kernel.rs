@@ -1,0 +1,85 @@
+//! What a unit that runs kernels one by one gives for each node.
+
+use halimede_graph::OpError;
+use halimede_tensor::{DType, Shape, View, element_count};
+use smallvec::SmallVec;
+
+/// A datatype and a shape.
+#[derive(Debug, Clone, PartialEq, Eq, Hash)]
+pub struct TensorDesc {
+    /// Datatype; never String.
+    pub dtype: DType,
+    /// Dimensions, outermost first.
+    pub shape: Shape,
+}
+
+impl TensorDesc {
+    /// Size in bytes. Shapes in a plan were checked when it was made, so the product fits.
+    pub fn bytes(&self) -> usize {
+        self.len() * self.dtype.size()
+    }
+
+    /// Number of elements.
+    pub fn len(&self) -> usize {
+        element_count(&self.shape).unwrap_or(usize::MAX / 16)
+    }
+
+    /// Whether some dimension is 0.
+    pub fn is_empty(&self) -> bool {
+        self.shape.contains(&0)
+    }
+}
+
+/// A node compiled by a unit: code chosen, weights packed, good for any shapes.
+pub trait Kernel: Send + Sync {
+    /// A name for listings, such as `gemm f32 avx512`.
+    fn name(&self) -> &str;
+
+    /// Chooses blocking and partition for shapes. An error means that the inputs are wrong.
+    fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError>;
+
+    /// Pairs (input, output) that may share memory when they have equal sizes: the step reads each
+    /// element of the input before, or when, it writes that element of the output.
+    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        SmallVec::new()
+    }
+
+    /// Inputs that were packed into the kernel and are not read when it runs: their original bytes may
+    /// be dropped from memory.
+    fn consumed(&self) -> SmallVec<[usize; 2]> {
+        SmallVec::new()
+    }
+
+    /// Bytes of weights in this kernel's own layout.
+    fn packed_bytes(&self) -> usize {
+        0
+    }
+}
+
+/// A step that is ready for one set of shapes.
+pub struct Prepared {
+    /// The step.
+    pub step: Box<dyn Step>,
+    /// Bytes of scratch memory it wants.
+    pub workspace: usize,
+}
+
+/// Runs. Nothing is allocated here.
+pub trait Step: Send + Sync {
+    /// Reads `arguments.inputs`, writes every byte of `arguments.outputs`.
+    ///
+    /// The plan promises: views have the sizes that the step was prepared for and are aligned to 64
+    /// bytes (constants and request inputs: to their element); outputs and workspace overlap nothing
+    /// else that is read or written meanwhile, but for the pairs of [`Kernel::in_place`].
+    fn run(&self, arguments: &Arguments<'_>);
+}
+
+/// What one run of a step reads and writes.
+pub struct Arguments<'a> {
+    /// Inputs in the node's order; `None` where missing or packed away. For reading only.
+    pub inputs: &'a [Option<View<'a>>],
+    /// Outputs in the node's order, for writing.
+    pub outputs: &'a [View<'a>],
+    /// Scratch memory with arbitrary contents.
+    pub workspace: View<'a>,
+}

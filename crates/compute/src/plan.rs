@@ -1,0 +1,404 @@
+//! A flat list of steps over planned memory, for one set of input shapes.
+
+use crate::arena::{self, Lifetime};
+use crate::program::{Code, PlanKey, Program};
+use crate::specialise::{planned, specialise};
+use crate::{Prepared, RunError, TensorDesc};
+use halimede_graph::{Fact, GraphError, Node, OpError, ValueId};
+use halimede_tensor::{Tensor, TensorError};
+use smallvec::SmallVec;
+use std::ops::Range;
+
+/// Where a value is found during a run.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// Known when the plan was made.
+    Constant(usize),
+    /// Given with the request.
+    Input(usize),
+    /// In the arena.
+    Arena { offset: usize, bytes: usize },
+    /// In the memory of a graph output.
+    Output { index: usize, bytes: usize },
+    /// On the heap, because its shape depends on data or it is no plain tensor.
+    Slot(usize),
+    /// Nowhere: an input left out, or one that its kernel has packed.
+    Nothing,
+}
+
+/// One step.
+pub(crate) enum StepCode {
+    /// A kernel on planned memory.
+    Kernel { prepared: Prepared, workspace: Place },
+    /// A node whose shapes or values are found while it runs, or that only its definition can do.
+    Dynamic,
+}
+
+/// A step with the places that it reads and writes.
+pub(crate) struct PlannedStep {
+    /// Position of the node in the graph.
+    pub node: usize,
+    pub code: StepCode,
+    /// Into [`Plan::places`].
+    pub inputs: Range<usize>,
+    /// Into [`Plan::places`].
+    pub outputs: Range<usize>,
+}
+
+/// Steps, places and sizes for one set of input shapes.
+pub struct Plan {
+    pub(crate) steps: Vec<PlannedStep>,
+    pub(crate) places: Vec<Place>,
+    /// Per value of the graph.
+    pub(crate) values: Vec<Place>,
+    /// Per value of the graph: datatype and shape of what is planned.
+    pub(crate) descs: Vec<Option<TensorDesc>>,
+    pub(crate) constants: Vec<Tensor>,
+    pub(crate) arena_bytes: usize,
+    pub(crate) slots: usize,
+    /// Per graph output where it is at the end.
+    pub(crate) outputs: Vec<Place>,
+}
+
+/// A step for people.
+#[derive(Debug, Clone)]
+pub struct StepReport {
+    /// Name of the model's node.
+    pub node: String,
+    /// Core operator or called ONNX operator.
+    pub operator: String,
+    /// Kernel, `reference` or `control flow`.
+    pub kernel: String,
+    /// Output shapes; `?` where they depend on data.
+    pub outputs: Vec<String>,
+}
+
+impl Plan {
+    /// Bytes of the arena.
+    pub fn arena_bytes(&self) -> usize {
+        self.arena_bytes
+    }
+
+    /// The steps, for people.
+    pub(crate) fn report(&self, program: &Program) -> Vec<StepReport> {
+        let shape = |value: &ValueId| match &self.descs[value.index()] {
+            Some(desc) => format!("{}{:?}", desc.dtype, desc.shape.as_slice()),
+            None => "?".to_owned(),
+        };
+        self.steps
+            .iter()
+            .map(|step| {
+                let node = &program.graph().nodes[step.node];
+                let code = &program.codes()[step.node];
+                StepReport {
+                    node: node.name.clone(),
+                    operator: node.op.name().to_owned(),
+                    kernel: code.name().to_owned(),
+                    outputs: node.outputs.iter().map(shape).collect(),
+                }
+            })
+            .collect()
+    }
+
+    pub(crate) fn new(program: &Program, inputs: &PlanKey) -> Result<Plan, RunError> {
+        let graph = program.graph();
+        let facts = specialise(graph, inputs)?;
+        let needed = needed(program, &facts);
+        let mut drafts = Vec::new();
+        let mut memory = Memory::new(program, facts);
+        for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| needed[*index]) {
+            drafts.push(draft(program, index, node, &mut memory)?);
+        }
+        memory.place(program, drafts)
+    }
+}
+
+/// Nodes whose results somebody reads and that are not wholly known already.
+fn needed(program: &Program, facts: &[Fact]) -> Vec<bool> {
+    let graph = program.graph();
+    let mut wanted = vec![false; graph.values.len()];
+    for output in &graph.outputs {
+        wanted[output.index()] = true;
+    }
+    let mut needed = vec![false; graph.nodes.len()];
+    for (index, node) in graph.nodes.iter().enumerate().rev() {
+        let open = |value: &ValueId| wanted[value.index()] && facts[value.index()].constant.is_none();
+        needed[index] = node.outputs.iter().any(open);
+        if needed[index] {
+            for input in node.inputs.iter().flatten() {
+                wanted[input.index()] = true;
+            }
+        }
+    }
+    needed
+}
+
+/// A step before memory is laid out.
+struct Draft {
+    node: usize,
+    prepared: Option<Prepared>,
+    /// Inputs that the kernel has packed.
+    consumed: SmallVec<[usize; 2]>,
+}
+
+/// Decides how a node runs and where its outputs may lie. `None` where nothing runs.
+fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> Result<Option<Draft>, RunError> {
+    let descs: SmallVec<[Option<TensorDesc>; 4]> =
+        node.inputs.iter().map(|input| input.and_then(|value| memory.desc(value))).collect();
+    let planned_inputs = node.inputs.iter().zip(&descs).all(|(input, desc)| input.is_none() || desc.is_some());
+    let outputs: Option<SmallVec<[TensorDesc; 1]>> =
+        node.outputs.iter().map(|output| planned(&memory.facts[output.index()])).collect();
+    let (Some(outputs), true) = (outputs, planned_inputs) else {
+        node.outputs.iter().for_each(|&output| memory.on_heap(output));
+        return Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }));
+    };
+    match &program.codes()[index] {
+        Code::Alias => {
+            memory.share(node.inputs[0], node.outputs[0], &outputs[0]);
+            Ok(None)
+        }
+        Code::Kernel(kernel) => match kernel.prepare(&descs, &outputs) {
+            Ok(prepared) => {
+                for (&output, desc) in node.outputs.iter().zip(&outputs) {
+                    memory.planned(output, desc);
+                }
+                for (input, output) in kernel.in_place() {
+                    memory.wish(index, node.inputs[input], node.outputs[output]);
+                }
+                Ok(Some(Draft { node: index, prepared: Some(prepared), consumed: kernel.consumed() }))
+            }
+            // The kernel has no form for these shapes: the definition runs.
+            Err(OpError::Unsupported(_)) => {
+                for (&output, desc) in node.outputs.iter().zip(&outputs) {
+                    memory.planned(output, desc);
+                }
+                Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }))
+            }
+            Err(source) => Err(node_error(node, source).into()),
+        },
+        Code::Reference => {
+            for (&output, desc) in node.outputs.iter().zip(&outputs) {
+                memory.planned(output, desc);
+            }
+            Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }))
+        }
+        Code::Control(_) => {
+            node.outputs.iter().for_each(|&output| memory.on_heap(output));
+            Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }))
+        }
+    }
+}
+
+/// Values on their way to a place. Values that share bytes have one root.
+struct Memory {
+    facts: Vec<Fact>,
+    descs: Vec<Option<TensorDesc>>,
+    roots: Vec<usize>,
+    /// Final places of constants, inputs and heap values; planned ones get theirs at the end.
+    places: Vec<Place>,
+    constants: Vec<Tensor>,
+    slots: usize,
+    /// Output may lie where the input lay, if nobody reads the input afterwards: node, input, output.
+    wishes: Vec<(usize, usize, usize)>,
+}
+
+impl Memory {
+    fn new(program: &Program, facts: Vec<Fact>) -> Memory {
+        let graph = program.graph();
+        let count = graph.values.len();
+        let mut memory = Memory {
+            descs: vec![None; count],
+            roots: (0..count).collect(),
+            places: vec![Place::Nothing; count],
+            constants: Vec::new(),
+            slots: 0,
+            wishes: Vec::new(),
+            facts,
+        };
+        for index in 0..count {
+            if let Some(constant) = &memory.facts[index].constant {
+                memory.places[index] = Place::Constant(memory.constants.len());
+                memory.constants.push(constant.clone());
+                memory.descs[index] = planned(&memory.facts[index]);
+            }
+        }
+        for (position, input) in graph.inputs.iter().enumerate() {
+            memory.places[input.index()] = Place::Input(position);
+            memory.descs[input.index()] = planned(&memory.facts[input.index()]);
+        }
+        memory
+    }
+
+    /// The datatype and shape of a value that lies in memory; `None` on the heap.
+    fn desc(&self, value: ValueId) -> Option<TensorDesc> {
+        self.descs[value.index()].clone()
+    }
+
+    fn on_heap(&mut self, value: ValueId) {
+        self.places[value.index()] = Place::Slot(self.slots);
+        self.slots += 1;
+    }
+
+    fn planned(&mut self, value: ValueId, desc: &TensorDesc) {
+        self.descs[value.index()] = Some(desc.clone());
+    }
+
+    fn share(&mut self, input: Option<ValueId>, output: ValueId, desc: &TensorDesc) {
+        let Some(input) = input else { return };
+        self.planned(output, desc);
+        self.roots[output.index()] = self.root(input.index());
+    }
+
+    fn wish(&mut self, node: usize, input: Option<ValueId>, output: ValueId) {
+        if let Some(input) = input {
+            self.wishes.push((node, input.index(), output.index()));
+        }
+    }
+
+    fn root(&self, mut value: usize) -> usize {
+        while self.roots[value] != value {
+            value = self.roots[value];
+        }
+        value
+    }
+
+    fn bytes(&self, value: usize) -> usize {
+        self.descs[value].as_ref().map_or(0, TensorDesc::bytes)
+    }
+
+    /// Lays out memory and writes the plan.
+    fn place(mut self, program: &Program, drafts: Vec<Option<Draft>>) -> Result<Plan, RunError> {
+        let graph = program.graph();
+        let drafts: Vec<Draft> = drafts.into_iter().flatten().collect();
+        let end = drafts.len();
+        let position_of = positions(graph.nodes.len(), &drafts);
+        self.grant_wishes(program, &drafts, &position_of);
+
+        // Lifetimes of roots that need memory, in steps.
+        let mut lives: Vec<Option<Lifetime>> = vec![None; self.roots.len()];
+        for (position, draft) in drafts.iter().enumerate() {
+            let node = &graph.nodes[draft.node];
+            for value in node.outputs.iter().chain(node.inputs.iter().flatten()) {
+                let root = self.root(value.index());
+                if self.places[root] != Place::Nothing || self.descs[root].is_none() {
+                    continue;
+                }
+                let bytes = self.bytes(root);
+                let life = lives[root].get_or_insert(Lifetime { bytes, first: position, last: position });
+                life.last = position;
+            }
+        }
+        // The memory of a graph output holds the root that becomes it; a second name for the same
+        // root, a constant or a request input is copied from there.
+        for (index, output) in graph.outputs.iter().enumerate() {
+            let root = self.root(output.index());
+            if lives[root].is_some() && self.places[root] == Place::Nothing {
+                self.places[root] = Place::Output { index, bytes: self.bytes(root) };
+                lives[root] = None;
+            }
+        }
+        let mut arena_values: Vec<(Option<usize>, Lifetime)> =
+            lives.iter().enumerate().filter_map(|(root, life)| Some((Some(root), (*life)?))).collect();
+        for (position, draft) in drafts.iter().enumerate() {
+            let bytes = draft.prepared.as_ref().map_or(0, |prepared| prepared.workspace);
+            if bytes > 0 {
+                arena_values.push((None, Lifetime { bytes, first: position, last: position }));
+            }
+        }
+        let lifetimes: Vec<Lifetime> = arena_values.iter().map(|(_, life)| *life).collect();
+        let too_large = || RunError::Tensor(TensorError::OutOfMemory(usize::MAX));
+        let (offsets, arena_bytes) = arena::layout(&lifetimes).ok_or_else(too_large)?;
+        let mut workspaces = vec![Place::Nothing; end];
+        for ((root, life), offset) in arena_values.iter().zip(offsets) {
+            let place = Place::Arena { offset, bytes: life.bytes };
+            match root {
+                Some(root) => self.places[*root] = place,
+                None => workspaces[life.first] = place,
+            }
+        }
+
+        let values: Vec<Place> = (0..self.places.len()).map(|value| self.find(value)).collect();
+        let mut plan = Plan {
+            steps: Vec::with_capacity(end),
+            places: Vec::new(),
+            outputs: graph.outputs.iter().map(|output| values[output.index()]).collect(),
+            values,
+            descs: self.descs,
+            constants: self.constants,
+            arena_bytes,
+            slots: self.slots,
+        };
+        for (draft, workspace) in drafts.into_iter().zip(workspaces) {
+            let node = &graph.nodes[draft.node];
+            let start = plan.places.len();
+            for (position, input) in node.inputs.iter().enumerate() {
+                let left_out = draft.consumed.contains(&position);
+                plan.places.push(match input {
+                    Some(value) if !left_out => plan.values[value.index()],
+                    _ => Place::Nothing,
+                });
+            }
+            let middle = plan.places.len();
+            plan.places.extend(node.outputs.iter().map(|output| plan.values[output.index()]));
+            let code = match draft.prepared {
+                Some(prepared) => StepCode::Kernel { prepared, workspace },
+                None => StepCode::Dynamic,
+            };
+            let outputs = middle..plan.places.len();
+            plan.steps.push(PlannedStep { node: draft.node, code, inputs: start..middle, outputs });
+        }
+        Ok(plan)
+    }
+
+    /// Lets an output take the memory of an input that nobody reads afterwards.
+    fn grant_wishes(&mut self, program: &Program, drafts: &[Draft], position_of: &[Option<usize>]) {
+        let graph = program.graph();
+        let mut last_use: Vec<usize> = vec![0; self.roots.len()];
+        for (position, draft) in drafts.iter().enumerate() {
+            for input in graph.nodes[draft.node].inputs.iter().flatten() {
+                let root = self.root(input.index());
+                last_use[root] = last_use[root].max(position);
+            }
+        }
+        for output in &graph.outputs {
+            last_use[self.root(output.index())] = usize::MAX;
+        }
+        for (node, input, output) in std::mem::take(&mut self.wishes) {
+            let Some(position) = position_of[node] else { continue };
+            let (from, to) = (self.root(input), self.root(output));
+            let uses = graph.nodes[node].inputs.iter().flatten().filter(|v| self.root(v.index()) == from).count();
+            let free = self.places[from] == Place::Nothing && last_use[from] == position && uses == 1;
+            if free && from != to && to == output && self.bytes(from) == self.bytes(output) {
+                self.roots[to] = from;
+                last_use[from] = last_use[to];
+            }
+        }
+    }
+
+    /// Where a value lies, through its root; a shared root's bytes are the value's own size.
+    fn find(&self, value: usize) -> Place {
+        if self.places[value] != Place::Nothing {
+            return self.places[value];
+        }
+        let bytes = self.bytes(value);
+        match self.places[self.root(value)] {
+            Place::Arena { offset, .. } => Place::Arena { offset, bytes },
+            Place::Output { index, .. } => Place::Output { index, bytes },
+            other => other,
+        }
+    }
+}
+
+fn positions(nodes: usize, drafts: &[Draft]) -> Vec<Option<usize>> {
+    let mut positions = vec![None; nodes];
+    for (position, draft) in drafts.iter().enumerate() {
+        positions[draft.node] = Some(position);
+    }
+    positions
+}
+
+/// An operator's error with the place where it happened.
+pub(crate) fn node_error(node: &Node, source: OpError) -> GraphError {
+    let operator = if node.origin.is_empty() { node.op.name().to_owned() } else { node.origin.clone() };
+    GraphError { node: node.name.clone(), operator, source }
+}

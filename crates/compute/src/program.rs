@@ -1,0 +1,124 @@
+use crate::plan::Plan;
+use crate::{Executable, Kernel, RunError, Session, TensorDesc};
+use halimede_graph::{Graph, Node, Op};
+use parking_lot::Mutex;
+use std::collections::VecDeque;
+use std::sync::Arc;
+
+/// A graph with the kernels of one unit: the executable of every unit that runs kernels one by one.
+pub struct Program {
+    graph: Graph,
+    codes: Vec<Code>,
+    /// The plans of the shapes seen lately, newest first.
+    plans: Mutex<VecDeque<(PlanKey, Arc<Plan>)>>,
+}
+
+/// Per graph input its datatype and shape; `None` for what is not planned (strings, sequences).
+pub(crate) type PlanKey = Vec<Option<TensorDesc>>;
+
+/// A model that sees more shapes than this makes its oldest plans again.
+const PLANS_KEPT: usize = 64;
+
+/// How a node runs.
+pub(crate) enum Code {
+    /// By a kernel of the unit.
+    Kernel(Box<dyn Kernel>),
+    /// Not at all: the output is the input's bytes under another shape.
+    Alias,
+    /// By its definition in the graph crate.
+    Reference,
+    /// By running its bodies.
+    Control(Vec<Arc<Program>>),
+}
+
+/// Where a [`Program`] gets its kernels.
+pub trait Kernels {
+    /// The kernel of a node; `None` where the unit has none and the definition runs instead.
+    fn kernel(&self, graph: &Graph, node: &Node) -> Option<Box<dyn Kernel>>;
+}
+
+impl Program {
+    /// Compiles a graph, bodies of control flow included.
+    pub fn new(graph: Graph, kernels: &dyn Kernels) -> Program {
+        let codes = graph.nodes.iter().map(|node| code(&graph, node, kernels)).collect();
+        Program { graph, codes, plans: Mutex::default() }
+    }
+
+    /// The graph.
+    pub fn graph(&self) -> &Graph {
+        &self.graph
+    }
+
+    pub(crate) fn codes(&self) -> &[Code] {
+        &self.codes
+    }
+
+    /// The plan for the shapes of a request, made now or remembered.
+    pub(crate) fn plan(&self, key: &PlanKey) -> Result<Arc<Plan>, RunError> {
+        {
+            let mut plans = self.plans.lock();
+            if let Some(position) = plans.iter().position(|(known, _)| known == key)
+                && let Some(found) = plans.remove(position)
+            {
+                let plan = found.1.clone();
+                plans.push_front(found);
+                return Ok(plan);
+            }
+        }
+        // Made outside the lock: two instances that meet a new shape at once both make it, which costs
+        // less than making others wait.
+        let plan = Arc::new(Plan::new(self, key)?);
+        let mut plans = self.plans.lock();
+        plans.push_front((key.clone(), plan.clone()));
+        plans.truncate(PLANS_KEPT);
+        Ok(plan)
+    }
+}
+
+impl Executable for Program {
+    fn session(self: Arc<Self>) -> Session {
+        Session::new(self)
+    }
+
+    fn describe(&self) -> Vec<String> {
+        self.graph
+            .nodes
+            .iter()
+            .zip(&self.codes)
+            .map(|(node, code)| format!("{} {} · {}", node.op.name(), node.name, code.name()))
+            .collect()
+    }
+
+    fn packed_bytes(&self) -> usize {
+        self.codes
+            .iter()
+            .map(|code| match code {
+                Code::Kernel(kernel) => kernel.packed_bytes(),
+                Code::Control(bodies) => bodies.iter().map(|body| body.packed_bytes()).sum(),
+                Code::Alias | Code::Reference => 0,
+            })
+            .sum()
+    }
+}
+
+impl Code {
+    pub(crate) fn name(&self) -> &str {
+        match self {
+            Code::Kernel(kernel) => kernel.name(),
+            Code::Alias => "alias",
+            Code::Reference => "reference",
+            Code::Control(_) => "control flow",
+        }
+    }
+}
+
+fn code(graph: &Graph, node: &Node, kernels: &dyn Kernels) -> Code {
+    let body = |body: &Graph| Arc::new(Program::new(body.clone(), kernels));
+    match &node.op {
+        Op::If(op) => Code::Control(vec![body(&op.then_branch), body(&op.else_branch)]),
+        Op::Loop(op) => Code::Control(vec![body(&op.body)]),
+        Op::Scan(op) => Code::Control(vec![body(&op.body)]),
+        Op::Reshape(_) => Code::Alias,
+        _ => kernels.kernel(graph, node).map_or(Code::Reference, Code::Kernel),
+    }
+}

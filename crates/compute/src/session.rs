@@ -1,0 +1,468 @@
+use crate::plan::{Place, Plan, PlannedStep, StepCode, StepReport, node_error};
+use crate::program::{Code, PlanKey, Program};
+use crate::specialise::planned;
+use crate::{Arguments, Executable, Kernel, RunError, TensorDesc, control};
+use halimede_graph::{Dim, Fact, Kind, Node, Op, OpError};
+use halimede_tensor::{Block, Buffer, DType, Tensor, TensorError, Value, View};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// A place to run a program in: an arena and memory for the outputs. One run at a time.
+///
+/// A run on the shapes of the run before allocates nothing, as long as every shape is known from the
+/// inputs' and the outputs are read in place instead of taken.
+pub struct Session {
+    program: Arc<Program>,
+    key: PlanKey,
+    plan: Option<Arc<Plan>>,
+    memory: Memory,
+    /// Kept between steps and runs for its allocation alone.
+    views: Vec<Option<View<'static>>>,
+    /// Per node the sessions of its bodies, made when first needed.
+    bodies: Vec<Vec<Session>>,
+    /// Per graph output where it lies when no block holds it.
+    results: Vec<Option<Value>>,
+    times: Option<Vec<StepTime>>,
+    coverage: Coverage,
+}
+
+/// How a run was computed, in steps.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct Coverage {
+    /// Steps run by kernels of the unit.
+    pub kernels: usize,
+    /// Steps run by their definition.
+    pub reference: usize,
+}
+
+/// How long a step took.
+#[derive(Debug, Clone)]
+pub struct StepTime {
+    /// Position in [`Session::steps`].
+    pub step: usize,
+    /// Wall time.
+    pub time: Duration,
+}
+
+struct Memory {
+    arena: Block,
+    /// Per graph output; empty where it lies elsewhere.
+    outputs: Vec<Block>,
+    slots: Vec<Option<Value>>,
+}
+
+impl Session {
+    pub(crate) fn new(program: Arc<Program>) -> Session {
+        let nodes = program.graph().nodes.len();
+        Session {
+            program,
+            key: PlanKey::new(),
+            plan: None,
+            memory: Memory { arena: empty_block(), outputs: Vec::new(), slots: Vec::new() },
+            views: Vec::new(),
+            bodies: std::iter::repeat_with(Vec::new).take(nodes).collect(),
+            results: Vec::new(),
+            times: None,
+            coverage: Coverage::default(),
+        }
+    }
+
+    /// Measures every step of the runs that follow, or stops doing so.
+    pub fn measure(&mut self, on: bool) {
+        self.times = on.then(Vec::new);
+    }
+
+    /// The times of the last run's steps, where [`Session::measure`] asked for them.
+    pub fn times(&self) -> &[StepTime] {
+        self.times.as_deref().unwrap_or_default()
+    }
+
+    /// How the last run was computed.
+    pub fn coverage(&self) -> Coverage {
+        self.coverage
+    }
+
+    /// The steps of the last run.
+    pub fn steps(&self) -> Vec<StepReport> {
+        self.plan.as_ref().map_or_else(Vec::new, |plan| plan.report(&self.program))
+    }
+
+    /// Bytes of the arena of the last run.
+    pub fn arena_bytes(&self) -> usize {
+        self.plan.as_ref().map_or(0, |plan| plan.arena_bytes())
+    }
+
+    /// Computes the outputs from the inputs, given in the graph's order.
+    pub fn run(&mut self, inputs: &[Value]) -> Result<(), RunError> {
+        let plan = self.adopt(inputs)?;
+        self.coverage = Coverage::default();
+        if let Some(times) = &mut self.times {
+            times.clear();
+        }
+        for (index, step) in plan.steps.iter().enumerate() {
+            let start = self.times.is_some().then(Instant::now);
+            match &step.code {
+                StepCode::Kernel { prepared, workspace } => {
+                    self.run_kernel(&plan, step, prepared.step.as_ref(), *workspace, inputs)?;
+                    self.coverage.kernels += 1;
+                }
+                StepCode::Dynamic => self.run_dynamic(&plan, step, inputs)?,
+            }
+            if let (Some(start), Some(times)) = (start, &mut self.times) {
+                times.push(StepTime { step: index, time: start.elapsed() });
+            }
+        }
+        self.collect(&plan, inputs)
+    }
+
+    /// An output of the last run as bytes in place; `None` where it is no planned tensor.
+    pub fn output(&mut self, index: usize) -> Option<(&TensorDesc, &[u8])> {
+        let plan = self.plan.as_ref()?;
+        let value = self.program.graph().outputs.get(index)?;
+        let desc = plan.descs[value.index()].as_ref()?;
+        match plan.outputs[index] {
+            Place::Output { index: own, bytes } if own == index => {
+                Some((desc, self.memory.outputs.get_mut(index)?.bytes().get(..bytes)?))
+            }
+            _ => match self.results.get(index)?.as_ref()? {
+                Value::Tensor(tensor) => Some((desc, tensor.bytes().ok()?)),
+                _ => None,
+            },
+        }
+    }
+
+    /// The outputs of the last run, taken without a copy where they have memory of their own.
+    pub fn take_outputs(&mut self) -> Result<Vec<Value>, RunError> {
+        let Some(plan) = self.plan.clone() else { return Ok(Vec::new()) };
+        let outputs = &self.program.graph().outputs;
+        let mut taken = Vec::with_capacity(outputs.len());
+        for (index, value) in outputs.iter().enumerate() {
+            taken.push(match (plan.outputs[index], self.results[index].take()) {
+                (_, Some(value)) => value,
+                (Place::Output { index: own, bytes }, None) if own == index => {
+                    let block = std::mem::replace(&mut self.memory.outputs[index], Block::new(bytes)?);
+                    let desc = desc_of(&plan, value.index())?;
+                    Value::Tensor(Tensor::from_buffer(desc.dtype, &desc.shape, block.into_buffer())?)
+                }
+                _ => return Err(TensorError::Kind("an output that was taken already").into()),
+            });
+        }
+        Ok(taken)
+    }
+
+    /// Finds the plan for these inputs and makes room for it.
+    fn adopt(&mut self, inputs: &[Value]) -> Result<Arc<Plan>, RunError> {
+        if let Some(plan) = &self.plan
+            && same_shapes(&self.key, inputs)
+        {
+            return Ok(plan.clone());
+        }
+        self.check(inputs)?;
+        let key: PlanKey = inputs.iter().map(desc_of_value).collect();
+        let plan = self.program.plan(&key)?;
+        if self.memory.arena.len() < plan.arena_bytes {
+            self.memory.arena = empty_block();
+            self.memory.arena = Block::new(plan.arena_bytes)?;
+        }
+        self.memory.outputs.clear();
+        for (index, place) in plan.outputs.iter().enumerate() {
+            self.memory.outputs.push(match *place {
+                Place::Output { index: own, bytes } if own == index => Block::new(bytes)?,
+                _ => empty_block(),
+            });
+        }
+        self.memory.slots.clear();
+        self.memory.slots.resize(plan.slots, None);
+        self.results.clear();
+        self.results.resize(plan.outputs.len(), None);
+        self.key = key;
+        self.plan = Some(plan.clone());
+        Ok(plan)
+    }
+
+    fn check(&self, inputs: &[Value]) -> Result<(), RunError> {
+        let graph = self.program.graph();
+        if inputs.len() != graph.inputs.len() {
+            return Err(RunError::InputCount { expected: graph.inputs.len(), actual: inputs.len() });
+        }
+        for (&value, input) in graph.inputs.iter().zip(inputs) {
+            let Value::Tensor(tensor) = input else { continue };
+            let info = &graph.values[value.index()];
+            if info.fact.kind != Kind::Tensor {
+                continue;
+            }
+            if let Some(expected) = info.fact.dtype
+                && expected != tensor.dtype()
+            {
+                return Err(RunError::InputType { name: info.name.clone(), expected, actual: tensor.dtype() });
+            }
+            if let Some(shape) = &info.fact.shape {
+                let fits = |(dim, &size): (&Dim, &usize)| dim.size().is_none_or(|known| known == size);
+                if shape.len() != tensor.rank() || !shape.iter().zip(tensor.shape()).all(fits) {
+                    let (name, expected) = (info.name.clone(), format!("{:?}", shape.as_slice()));
+                    return Err(RunError::InputShape { name, expected, actual: format!("{:?}", tensor.shape()) });
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn run_kernel(
+        &mut self,
+        plan: &Plan,
+        step: &PlannedStep,
+        code: &dyn crate::Step,
+        workspace: Place,
+        inputs: &[Value],
+    ) -> Result<(), RunError> {
+        let memory = &self.memory;
+        let mut views = recycle(std::mem::take(&mut self.views));
+        for place in &plan.places[step.inputs.clone()] {
+            views.push(memory.view(plan, *place, inputs)?);
+        }
+        let mut outputs: SmallVec<[View<'_>; 4]> = SmallVec::new();
+        for place in &plan.places[step.outputs.clone()] {
+            outputs.push(memory.view(plan, *place, inputs)?.unwrap_or(View::empty()));
+        }
+        let workspace = memory.view(plan, workspace, inputs)?.unwrap_or(View::empty());
+        code.run(&Arguments { inputs: &views, outputs: &outputs, workspace });
+        self.views = recycle(views);
+        Ok(())
+    }
+
+    /// Runs a node whose shapes or values are found now.
+    fn run_dynamic(&mut self, plan: &Plan, step: &PlannedStep, inputs: &[Value]) -> Result<(), RunError> {
+        let program = self.program.clone();
+        let node = &program.graph().nodes[step.node];
+        let mut given: Vec<Option<Value>> = Vec::with_capacity(node.inputs.len());
+        for input in &node.inputs {
+            given.push(match input {
+                Some(value) => Some(self.memory.value(plan, value.index(), inputs)?),
+                None => None,
+            });
+        }
+        let made = match &program.codes()[step.node] {
+            Code::Control(bodies) => {
+                if self.bodies[step.node].is_empty() {
+                    self.bodies[step.node] = bodies.iter().map(|body| body.clone().session()).collect();
+                }
+                let sessions = &mut self.bodies[step.node];
+                let made = control::run(&node.op, sessions, &given).map_err(|error| match error {
+                    control::Error::Op(source) => node_error(node, source).into(),
+                    control::Error::Run(error) => error,
+                })?;
+                for session in sessions.iter_mut() {
+                    let inner = std::mem::take(&mut session.coverage);
+                    self.coverage.kernels += inner.kernels;
+                    self.coverage.reference += inner.reference;
+                }
+                made
+            }
+            Code::Kernel(kernel) => match run_kernel_now(node, kernel.as_ref(), &given)? {
+                Some(made) => {
+                    self.coverage.kernels += 1;
+                    made
+                }
+                None => self.evaluate(node, &given)?,
+            },
+            // A reshape moves nothing; its definition is as good as a kernel.
+            Code::Alias => {
+                self.coverage.kernels += 1;
+                evaluate(node, &given).map_err(|source| node_error(node, source))?
+            }
+            Code::Reference => self.evaluate(node, &given)?,
+        };
+        for ((&output, place), value) in node.outputs.iter().zip(&plan.places[step.outputs.clone()]).zip(made) {
+            self.memory.store(plan, output.index(), *place, value).map_err(|source| node_error(node, source))?;
+        }
+        Ok(())
+    }
+
+    fn evaluate(&mut self, node: &Node, given: &[Option<Value>]) -> Result<Vec<Value>, RunError> {
+        self.coverage.reference += 1;
+        Ok(evaluate(node, given).map_err(|source| node_error(node, source))?)
+    }
+
+    /// Finds the outputs that no block of their own holds.
+    fn collect(&mut self, plan: &Plan, inputs: &[Value]) -> Result<(), RunError> {
+        let program = self.program.clone();
+        for (index, value) in program.graph().outputs.iter().enumerate() {
+            self.results[index] = match plan.outputs[index] {
+                Place::Output { index: own, .. } if own == index => None,
+                _ => Some(self.memory.value(plan, value.index(), inputs)?),
+            };
+        }
+        Ok(())
+    }
+}
+
+impl Memory {
+    fn view<'a>(&'a self, plan: &'a Plan, place: Place, inputs: &'a [Value]) -> Result<Option<View<'a>>, TensorError> {
+        Ok(Some(match place {
+            Place::Constant(index) => plan.constants[index].view()?,
+            Place::Input(index) => inputs[index].tensor()?.view()?,
+            Place::Arena { offset, bytes } => self.arena.view(offset, bytes),
+            Place::Output { index, bytes } => self.outputs[index].view(0, bytes),
+            Place::Slot(index) => match &self.slots[index] {
+                Some(value) => value.tensor()?.view()?,
+                None => return Err(TensorError::Kind("a value that was not computed")),
+            },
+            Place::Nothing => return Ok(None),
+        }))
+    }
+
+    /// A value of any kind, copied out of planned memory.
+    fn value(&mut self, plan: &Plan, value: usize, inputs: &[Value]) -> Result<Value, RunError> {
+        let bytes = match plan.values[value] {
+            Place::Constant(index) => return Ok(reshaped(&plan.constants[index], &plan.descs[value])?.into()),
+            Place::Input(index) => {
+                return Ok(match (&inputs[index], &plan.descs[value]) {
+                    (Value::Tensor(tensor), desc) => reshaped(tensor, desc)?.into(),
+                    (other, _) => other.clone(),
+                });
+            }
+            Place::Slot(index) => {
+                return self.slots[index].clone().ok_or(TensorError::Kind("a value that was not computed").into());
+            }
+            Place::Arena { offset, bytes } => &self.arena.bytes()[offset..offset + bytes],
+            Place::Output { index, bytes } => &self.outputs[index].bytes()[..bytes],
+            Place::Nothing => return Err(TensorError::Kind("a value without a place").into()),
+        };
+        let desc = desc_of(plan, value)?;
+        Ok(Tensor::from_buffer(desc.dtype, &desc.shape, Buffer::copied(bytes)?)?.into())
+    }
+
+    /// Puts a value that was computed on the heap where the plan wants it.
+    fn store(&mut self, plan: &Plan, id: usize, place: Place, value: Value) -> Result<(), OpError> {
+        let (target, bytes) = match place {
+            Place::Slot(index) => {
+                self.slots[index] = Some(value);
+                return Ok(());
+            }
+            Place::Arena { offset, bytes } => (&mut self.arena.bytes_mut()[offset..offset + bytes], bytes),
+            Place::Output { index, bytes } => (&mut self.outputs[index].bytes_mut()[..bytes], bytes),
+            _ => return Ok(()),
+        };
+        let tensor = value.tensor()?;
+        let planned = plan.descs[id].as_ref();
+        if planned.is_none_or(|desc| desc.shape.as_slice() != tensor.shape() || desc.dtype != tensor.dtype())
+            || tensor.bytes()?.len() != bytes
+        {
+            return Err(OpError::invalid(format!(
+                "its definition gave {}{:?} where its shape rule said {}",
+                tensor.dtype(),
+                tensor.shape(),
+                planned.map_or_else(|| "nothing".to_owned(), |desc| format!("{}{:?}", desc.dtype, desc.shape.as_slice())),
+            )));
+        }
+        target.copy_from_slice(tensor.bytes()?);
+        Ok(())
+    }
+}
+
+/// Runs a kernel on shapes that were not known when the plan was made. `None` where it cannot.
+fn run_kernel_now(node: &Node, kernel: &dyn Kernel, given: &[Option<Value>]) -> Result<Option<Vec<Value>>, RunError> {
+    let mut tensors: SmallVec<[Option<&Tensor>; 4]> = SmallVec::new();
+    for value in given {
+        match value {
+            None => tensors.push(None),
+            Some(Value::Tensor(tensor)) if tensor.dtype() != DType::String => tensors.push(Some(tensor)),
+            Some(_) => return Ok(None),
+        }
+    }
+    let facts: SmallVec<[Option<Fact>; 4]> =
+        tensors.iter().map(|tensor| tensor.map(|tensor| Fact::constant(tensor.clone()))).collect();
+    let facts: SmallVec<[Option<&Fact>; 4]> = facts.iter().map(Option::as_ref).collect();
+    let failed = |source| RunError::from(node_error(node, source));
+    let outputs: Option<SmallVec<[TensorDesc; 1]>> =
+        node.op.infer(&facts).map_err(failed)?.iter().map(planned).collect();
+    let Some(outputs) = outputs else { return Ok(None) };
+    let descs: SmallVec<[Option<TensorDesc>; 4]> = tensors.iter().map(|tensor| tensor.map(desc_of_tensor)).collect();
+    let prepared = match kernel.prepare(&descs, &outputs) {
+        Ok(prepared) => prepared,
+        Err(OpError::Unsupported(_)) => return Ok(None),
+        Err(source) => return Err(failed(source)),
+    };
+    let consumed = kernel.consumed();
+    let mut inputs: SmallVec<[Option<View<'_>>; 4]> = SmallVec::new();
+    for (index, tensor) in tensors.iter().enumerate() {
+        inputs.push(match tensor {
+            Some(tensor) if !consumed.contains(&index) => Some(tensor.view()?),
+            _ => None,
+        });
+    }
+    let workspace = Block::new(prepared.workspace)?;
+    let blocks: Vec<Block> = outputs.iter().map(|desc| Block::new(desc.bytes())).collect::<Result<_, _>>()?;
+    let views: SmallVec<[View<'_>; 4]> = blocks.iter().map(|block| block.view(0, block.len())).collect();
+    let workspace = workspace.view(0, prepared.workspace);
+    prepared.step.run(&Arguments { inputs: &inputs, outputs: &views, workspace });
+    let made: Result<Vec<Value>, TensorError> = blocks
+        .into_iter()
+        .zip(&outputs)
+        .map(|(block, desc)| Tensor::from_buffer(desc.dtype, &desc.shape, block.into_buffer()).map(Value::from))
+        .collect();
+    Ok(Some(made?))
+}
+
+/// Runs a node by its definition.
+fn evaluate(node: &Node, given: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
+    if let Op::Call(call) = &node.op {
+        let evaluate = call.operator.evaluate.ok_or_else(|| {
+            OpError::unsupported(format!("{:?} (opset {}) in this form", call.operator, call.opset))
+        })?;
+        return evaluate(call, given);
+    }
+    let op = node.op.tensor_op().ok_or_else(|| OpError::unsupported(node.op.name()))?;
+    let mut tensors: SmallVec<[Option<&Tensor>; 4]> = SmallVec::new();
+    for value in given {
+        tensors.push(value.as_ref().map(Value::tensor).transpose()?);
+    }
+    Ok(op.evaluate(&tensors)?.into_iter().map(Value::from).collect())
+}
+
+fn desc_of(plan: &Plan, value: usize) -> Result<&TensorDesc, TensorError> {
+    plan.descs[value].as_ref().ok_or(TensorError::Kind("a value of unknown shape"))
+}
+
+fn desc_of_tensor(tensor: &Tensor) -> TensorDesc {
+    TensorDesc { dtype: tensor.dtype(), shape: tensor.shape().into() }
+}
+
+fn desc_of_value(value: &Value) -> Option<TensorDesc> {
+    match value {
+        Value::Tensor(tensor) if tensor.dtype() != DType::String => Some(desc_of_tensor(tensor)),
+        _ => None,
+    }
+}
+
+/// Whether inputs have the datatypes and shapes of a key; asked at every run, so it must not allocate.
+fn same_shapes(key: &PlanKey, inputs: &[Value]) -> bool {
+    key.len() == inputs.len()
+        && key.iter().zip(inputs).all(|(desc, value)| match (desc, value) {
+            (Some(desc), Value::Tensor(tensor)) => {
+                desc.dtype == tensor.dtype() && desc.shape.as_slice() == tensor.shape()
+            }
+            (None, Value::Tensor(tensor)) => tensor.dtype() == DType::String,
+            (None, _) => true,
+            (Some(_), _) => false,
+        })
+}
+
+fn reshaped(tensor: &Tensor, desc: &Option<TensorDesc>) -> Result<Tensor, TensorError> {
+    match desc {
+        Some(desc) if desc.shape.as_slice() != tensor.shape() => tensor.reshaped(&desc.shape),
+        _ => Ok(tensor.clone()),
+    }
+}
+
+fn empty_block() -> Block {
+    Block::new(0).expect("a block of no bytes needs no memory")
+}
+
+/// An empty list with the allocation of another whose views have ended.
+fn recycle<'b>(mut views: Vec<Option<View<'_>>>) -> Vec<Option<View<'b>>> {
+    views.clear();
+    // Collecting from a vector's own iterator reuses its allocation; nothing is left to convert.
+    views.into_iter().map(|_| None).collect()
+}

@@ -1,0 +1,84 @@
+//! The contract between placement and a compute unit.
+
+use crate::{CompileError, Session, TensorDesc};
+use halimede_graph::{Graph, Op};
+use std::sync::Arc;
+
+/// One place where models run: a CPU, a GPU, a Neural Engine.
+pub trait ComputeUnit: Send + Sync {
+    /// The name that users say: `cpu`, `gpu:0`, `neural-engine`.
+    fn name(&self) -> &str;
+
+    /// What the unit has.
+    fn describe(&self) -> Capabilities;
+
+    /// Whether the unit has a kernel for an operation, and what it would cost.
+    fn supports(&self, operation: &OpDesc<'_>) -> Option<CostHint>;
+
+    /// Compiles a graph or a part of one. May be slow; the result serves all shapes.
+    fn compile(&self, part: &Graph, options: &CompileOptions) -> Result<Arc<dyn Executable>, CompileError>;
+}
+
+/// What a unit has, for listings.
+#[derive(Debug, Clone, Default)]
+pub struct Capabilities {
+    /// What the hardware calls itself.
+    pub device: String,
+    /// Instruction sets or features in use.
+    pub features: Vec<String>,
+    /// Workers that run one operation together.
+    pub threads: usize,
+    /// Precisions that run natively.
+    pub precisions: Vec<Precision>,
+}
+
+/// An operation with what is known of its operands.
+#[derive(Debug, Clone)]
+pub struct OpDesc<'a> {
+    /// The operation.
+    pub op: &'a Op,
+    /// Inputs; `None` where missing.
+    pub inputs: &'a [Option<TensorDesc>],
+    /// Outputs.
+    pub outputs: &'a [TensorDesc],
+}
+
+/// What an operation costs on a unit, as far as known without running it.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CostHint {
+    /// Arithmetic operations.
+    pub operations: f64,
+    /// Bytes read and written.
+    pub bytes: f64,
+}
+
+/// How exactly a model is computed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, Default)]
+pub enum Precision {
+    /// f32 as the model says.
+    #[default]
+    Exact,
+    /// 16-bit products, f32 sums.
+    Balanced,
+    /// 8-bit products.
+    Fast,
+}
+
+/// Choices for [`ComputeUnit::compile`].
+#[derive(Debug, Clone, Default)]
+pub struct CompileOptions {
+    /// How exactly to compute.
+    pub precision: Precision,
+}
+
+/// A compiled graph, shared by every instance of a model.
+pub trait Executable: Send + Sync {
+    /// A place to run in, with memory of its own. One run at a time.
+    fn session(self: Arc<Self>) -> Session;
+
+    /// A listing of kernels for people.
+    fn describe(&self) -> Vec<String>;
+
+    /// Bytes of weights held in the unit's own layout.
+    fn packed_bytes(&self) -> usize;
+}
