@@ -2,7 +2,7 @@ use crate::plan::{Place, Plan, PlannedStep, StepCode, StepReport, node_error};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::planned;
 use crate::{Arguments, Executable, Kernel, RunError, TensorDesc, control};
-use halimede_graph::{Dim, Fact, Kind, Node, Op, OpError};
+use halimede_graph::{Dim, Fact, Kind, Node, OpError};
 use halimede_tensor::{Block, Buffer, DType, Tensor, TensorError, Value, View};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -269,7 +269,7 @@ impl Session {
             // A reshape moves nothing; its definition is as good as a kernel.
             Code::Alias => {
                 self.coverage.kernels += 1;
-                evaluate(node, &given).map_err(|source| node_error(node, source))?
+                node.op.evaluate(&given).map_err(|source| node_error(node, source))?
             }
             Code::Reference => self.evaluate(node, &given)?,
         };
@@ -281,7 +281,7 @@ impl Session {
 
     fn evaluate(&mut self, node: &Node, given: &[Option<Value>]) -> Result<Vec<Value>, RunError> {
         self.coverage.reference += 1;
-        Ok(evaluate(node, given).map_err(|source| node_error(node, source))?)
+        Ok(node.op.evaluate(given).map_err(|source| node_error(node, source))?)
     }
 
     /// Finds the outputs that no block of their own holds.
@@ -397,28 +397,13 @@ fn run_kernel_now(node: &Node, kernel: &dyn Kernel, given: &[Option<Value>]) -> 
     let views: SmallVec<[View<'_>; 4]> = blocks.iter().map(|block| block.view(0, block.len())).collect();
     let workspace = workspace.view(0, prepared.workspace);
     prepared.step.run(&Arguments { inputs: &inputs, outputs: &views, workspace });
+    drop(views);
     let made: Result<Vec<Value>, TensorError> = blocks
         .into_iter()
         .zip(&outputs)
         .map(|(block, desc)| Tensor::from_buffer(desc.dtype, &desc.shape, block.into_buffer()).map(Value::from))
         .collect();
     Ok(Some(made?))
-}
-
-/// Runs a node by its definition.
-fn evaluate(node: &Node, given: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
-    if let Op::Call(call) = &node.op {
-        let evaluate = call.operator.evaluate.ok_or_else(|| {
-            OpError::unsupported(format!("{:?} (opset {}) in this form", call.operator, call.opset))
-        })?;
-        return evaluate(call, given);
-    }
-    let op = node.op.tensor_op().ok_or_else(|| OpError::unsupported(node.op.name()))?;
-    let mut tensors: SmallVec<[Option<&Tensor>; 4]> = SmallVec::new();
-    for value in given {
-        tensors.push(value.as_ref().map(Value::tensor).transpose()?);
-    }
-    Ok(op.evaluate(&tensors)?.into_iter().map(Value::from).collect())
 }
 
 fn desc_of(plan: &Plan, value: usize) -> Result<&TensorDesc, TensorError> {

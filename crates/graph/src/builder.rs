@@ -1,4 +1,4 @@
-use crate::ops::{Binary, Call, Cast, Facts, Map, Op, Reshape, Transpose, Unary};
+use crate::ops::{Binary, Cast, Map, Op, Reshape, Transpose, Unary};
 use crate::{Fact, Graph, Node, OpError, ValueId};
 use halimede_tensor::{DType, Tensor};
 use smallvec::SmallVec;
@@ -78,7 +78,7 @@ impl<'g> Builder<'g> {
         let facts = {
             let facts: SmallVec<[Option<&Fact>; 4]> =
                 inputs.iter().map(|input| input.map(|v| self.graph.fact(v))).collect();
-            infer(&op, &facts)?
+            op.infer(&facts)?
         };
         let outputs: SmallVec<[ValueId; 1]> = facts
             .into_iter()
@@ -128,25 +128,4 @@ impl<'g> Builder<'g> {
         }
         self.add(Op::Transpose(Transpose { perm: perm.into() }), &[x])
     }
-}
-
-/// What is known of the outputs of any operation.
-pub(crate) fn infer(op: &Op, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-    match op {
-        Op::Call(call) => infer_call(call, inputs),
-        Op::If(_) | Op::Loop(_) | Op::Scan(_) => Err(OpError::unsupported("shapes of control flow")),
-        other => match other.tensor_op() {
-            Some(op) => op.infer(inputs),
-            None => Err(OpError::unsupported(other.name())),
-        },
-    }
-}
-
-fn infer_call(call: &Call, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-    let mut facts = match call.operator.infer {
-        Some(infer) => infer(call, inputs)?,
-        None => Facts::new(),
-    };
-    facts.resize(call.outputs.len(), Fact::default());
-    Ok(facts)
 }

@@ -13,6 +13,7 @@ mod contract;
 mod control;
 mod conv;
 mod cumulative;
+mod dispatch;
 mod expand;
 mod gather;
 mod map;

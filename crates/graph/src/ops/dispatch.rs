@@ -1,0 +1,44 @@
+//! One way in to the shape rule and the definition of every operation.
+
+use super::{Call, Facts, Op};
+use crate::{Fact, OpError};
+use halimede_tensor::{Tensor, Value};
+use smallvec::SmallVec;
+
+impl Op {
+    /// What is known of the outputs. Not for control flow, whose outputs its bodies decide.
+    pub fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
+        match self {
+            Op::Call(call) => infer_call(call, inputs),
+            other => match other.tensor_op() {
+                Some(op) => op.infer(inputs),
+                None => Err(OpError::unsupported(format!("shapes of {} by rule", other.name()))),
+            },
+        }
+    }
+
+    /// The outputs, by definition. Not for control flow, which needs somebody to run its bodies.
+    pub fn evaluate(&self, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
+        if let Op::Call(call) = self {
+            let evaluate = call.operator.evaluate.ok_or_else(|| {
+                OpError::unsupported(format!("{:?} (opset {}) in this form", call.operator, call.opset))
+            })?;
+            return evaluate(call, inputs);
+        }
+        let op = self.tensor_op().ok_or_else(|| OpError::unsupported(format!("{} by definition", self.name())))?;
+        let mut tensors: SmallVec<[Option<&Tensor>; 4]> = SmallVec::new();
+        for value in inputs {
+            tensors.push(value.as_ref().map(Value::tensor).transpose()?);
+        }
+        Ok(op.evaluate(&tensors)?.into_iter().map(Value::from).collect())
+    }
+}
+
+fn infer_call(call: &Call, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
+    let mut facts = match call.operator.infer {
+        Some(infer) => infer(call, inputs)?,
+        None => Facts::new(),
+    };
+    facts.resize(call.outputs.len(), Fact::default());
+    Ok(facts)
+}
