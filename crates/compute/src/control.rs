@@ -86,8 +86,11 @@ fn run_scan(op: &Scan, body: &mut Session, inputs: &[Option<Value>]) -> Result<V
         .map(|index| Ok(required(inputs, op.states + index)?.tensor()?))
         .collect::<Result<_, Error>>()?;
     let outside: Vec<Value> = inputs[op.states + op.inputs.len()..].iter().flatten().cloned().collect();
-    let axes: Vec<usize> =
-        scanned.iter().zip(&op.inputs).map(|(tensor, (axis, _))| resolve(*axis, tensor.rank())).collect::<Result<_, _>>()?;
+    let axes: Vec<usize> = scanned
+        .iter()
+        .zip(&op.inputs)
+        .map(|(tensor, (axis, _))| resolve(*axis, tensor.rank()))
+        .collect::<Result<_, _>>()?;
     let length = match (scanned.first(), axes.first()) {
         (Some(tensor), Some(&axis)) => tensor.shape()[axis],
         _ => return Err(OpError::invalid("Scan has no scan input").into()),

@@ -353,7 +353,8 @@ impl Memory {
                 "its definition gave {}{:?} where its shape rule said {}",
                 tensor.dtype(),
                 tensor.shape(),
-                planned.map_or_else(|| "nothing".to_owned(), |desc| format!("{}{:?}", desc.dtype, desc.shape.as_slice())),
+                planned
+                    .map_or_else(|| "nothing".to_owned(), |desc| format!("{}{:?}", desc.dtype, desc.shape.as_slice())),
             )));
         }
         target.copy_from_slice(tensor.bytes()?);
