@@ -40,6 +40,14 @@ pub enum TensorError {
     /// A sequence or an optional stands where a tensor is needed.
     #[error("expected a tensor, got {0}")]
     Kind(&'static str),
+    /// A string that should spell a number does not.
+    #[error("'{text}' does not read as a number of {to}")]
+    Parse {
+        /// The string.
+        text: String,
+        /// Datatype asked for.
+        to: DType,
+    },
     /// The memory could not be had.
     #[error("cannot allocate {0} bytes")]
     OutOfMemory(usize),

@@ -5,6 +5,7 @@
 
 mod block;
 mod buffer;
+pub mod convert;
 mod dtype;
 mod element;
 mod error;
@@ -14,6 +15,7 @@ mod value;
 
 pub use block::{Block, View};
 pub use buffer::{Buffer, Location};
+pub use convert::{CastOptions, ExponentRounding};
 pub use dtype::DType;
 pub use element::Element;
 pub use error::TensorError;
