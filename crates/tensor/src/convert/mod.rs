@@ -126,12 +126,7 @@ fn numbers(tensor: &Tensor) -> Result<Numbers, TensorError> {
         DType::Bf16 => Numbers::Float(widen(tensor, |v: bf16| v.to_f64())?),
         DType::F32 => Numbers::Float(widen(tensor, |v: f32| v.into())?),
         DType::F64 => Numbers::Float(widen(tensor, |v: f64| v)?),
-        DType::F8E4M3Fn
-        | DType::F8E4M3FnUz
-        | DType::F8E5M2
-        | DType::F8E5M2FnUz
-        | DType::F8E8M0
-        | DType::F4E2M1 => {
+        DType::F8E4M3Fn | DType::F8E4M3FnUz | DType::F8E5M2 | DType::F8E5M2FnUz | DType::F8E8M0 | DType::F4E2M1 => {
             let table = MiniFloat::of(dtype).expect("a float below 16 bits").table();
             Numbers::Float(widen(tensor, |v: u8| table[usize::from(v)].into())?)
         }

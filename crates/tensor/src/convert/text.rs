@@ -88,10 +88,8 @@ pub(super) fn parse(tensor: &Tensor, to: DType, options: CastOptions) -> Result<
             .collect::<Result<_, _>>()?;
         return super::from_signed(to, tensor.shape(), &integers, options);
     }
-    let floats: Vec<f64> = strings
-        .iter()
-        .map(|text| trimmed(text)?.parse::<f64>().map_err(|_| fail(text)))
-        .collect::<Result<_, _>>()?;
+    let floats: Vec<f64> =
+        strings.iter().map(|text| trimmed(text)?.parse::<f64>().map_err(|_| fail(text))).collect::<Result<_, _>>()?;
     super::from_float(to, tensor.shape(), &floats, options)
 }
 
