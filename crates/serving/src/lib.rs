@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod config;
 mod error;
 mod metadata;
 pub mod metrics;

@@ -1,0 +1,126 @@
+//! What a configuration asks for that this server does not do.
+//!
+//! A model whose answers would differ without it, or that counts on a protection, does not load; what
+//! only concerns speed, or devices that are not there, is a warning.
+
+use super::proto::{ModelConfig, ModelInstanceGroup, ModelOptimizationPolicy, model_config::SchedulingChoice};
+use crate::Error;
+
+/// Everything that keeps the model from being served, each as field and effect. Empty for a model that
+/// can be served.
+pub fn unsupported(config: &ModelConfig) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut refuse = |field: &str, effect: &str| found.push(format!("{field} ({effect})"));
+
+    if let Some(SchedulingChoice::SequenceBatching(_)) = &config.scheduling_choice {
+        refuse("sequence_batching", "requests of one sequence going to one instance");
+    }
+    if let Some(SchedulingChoice::EnsembleScheduling(ensemble)) = &config.scheduling_choice
+        && ensemble.max_inflight_requests > 0
+    {
+        refuse("ensemble_scheduling.max_inflight_requests", "a limit of the requests inside the ensemble");
+    }
+    // An ensemble carries the flag of its members, who are refused themselves.
+    if config.is_decoupled() && !config.is_ensemble() {
+        refuse("model_transaction_policy.decoupled", "any number of responses to a request");
+    }
+    if config.response_cache.as_ref().is_some_and(|cache| cache.enable) {
+        refuse("response_cache.enable", "answers from a cache");
+    }
+    for input in config.input.iter().filter(|input| input.allow_ragged_batch) {
+        refuse(&format!("input '{}' allow_ragged_batch", input.name), "batches of different shapes");
+    }
+    if !config.batch_input.is_empty() {
+        refuse("batch_input", "inputs computed from the batch");
+    }
+    if !config.batch_output.is_empty() {
+        refuse("batch_output", "outputs split by the shape of an input");
+    }
+    if config.model_operations.as_ref().is_some_and(|operations| !operations.op_library_filename.is_empty()) {
+        refuse("model_operations.op_library_filename", "custom operators from a library");
+    }
+    if config.model_repository_agents.as_ref().is_some_and(|agents| !agents.agents.is_empty()) {
+        refuse("model_repository_agents", "agents that act, or check, when the model is loaded");
+    }
+    if config.parameters.contains_key("TRITON_BATCH_STRATEGY_PATH") {
+        refuse("parameters TRITON_BATCH_STRATEGY_PATH", "a batching strategy from a library");
+    }
+    for group in &config.instance_group {
+        let place = |field: &str| format!("instance_group '{}' {field}", group.name);
+        if !group.secondary_devices.is_empty() {
+            refuse(&place("secondary_devices"), "devices of NVIDIA's DLA");
+        }
+        if group.passive {
+            refuse(&place("passive"), "instances that the scheduler leaves alone");
+        }
+    }
+    found
+}
+
+/// Fails with all of [`unsupported`] in one text.
+pub fn check_supported(config: &ModelConfig) -> Result<(), Error> {
+    let found = unsupported(config);
+    if found.is_empty() {
+        return Ok(());
+    }
+    let text = format!(
+        "model '{}' asks for what this server cannot do yet: {}. Remove it from the model's config.pbtxt to serve the \
+         model without it",
+        config.name,
+        found.join("; ")
+    );
+    Err(Error::unsupported(text))
+}
+
+/// Everything that is ignored without harm, each as one line for the log.
+pub fn ignored(config: &ModelConfig) -> Vec<String> {
+    let mut found = Vec::new();
+    let mut ignore = |field: &str, reason: &str| {
+        found.push(format!("model '{}': {field} is ignored: {reason}", config.name));
+    };
+    if let Some(optimization) = &config.optimization {
+        ignored_optimizations(optimization, &mut ignore);
+    }
+    for group in &config.instance_group {
+        ignored_in_group(group, &mut ignore);
+    }
+    if !config.cc_model_filenames.is_empty() {
+        ignore("cc_model_filenames", "it is for CUDA devices; default_model_filename is used");
+    }
+    if config.model_metrics.as_ref().is_some_and(|metrics| !metrics.metric_control.is_empty()) {
+        ignore("model_metrics", "there are no histograms to configure");
+    }
+    found
+}
+
+fn ignored_optimizations(optimization: &ModelOptimizationPolicy, ignore: &mut impl FnMut(&str, &str)) {
+    if optimization.cuda.is_some() {
+        ignore("optimization.cuda", "it is for CUDA devices");
+    }
+    if let Some(accelerators) = &optimization.execution_accelerators {
+        let gpu = accelerators.gpu_execution_accelerator.iter();
+        for accelerator in gpu.chain(&accelerators.cpu_execution_accelerator) {
+            let field = format!("execution accelerator '{}'", accelerator.name);
+            ignore(&field, "models run on this server's own engine");
+        }
+    }
+    if optimization.priority != 0 {
+        ignore("optimization.priority", "all models have the same priority");
+    }
+    if optimization.eager_batching {
+        ignore("optimization.eager_batching", "batches are gathered when an instance is free");
+    }
+    if optimization.gather_kernel_buffer_threshold != 0 {
+        ignore("optimization.gather_kernel_buffer_threshold", "it is for CUDA devices");
+    }
+}
+
+fn ignored_in_group(group: &ModelInstanceGroup, ignore: &mut impl FnMut(&str, &str)) {
+    let place = |field: &str| format!("instance_group '{}' {field}", group.name);
+    if group.rate_limiter.is_some() {
+        ignore(&place("rate_limiter"), "the rate limiter is off, as by default");
+    }
+    if !group.host_policy.is_empty() {
+        ignore(&place("host_policy"), "instances are not bound to cores or memory nodes");
+    }
+}

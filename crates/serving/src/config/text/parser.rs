@@ -1,0 +1,276 @@
+//! Reads a message from its text format.
+
+use prost_reflect::{
+    DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, ReflectMessage, Value,
+};
+
+use super::super::suggest::{nearest, suggestion};
+use super::{
+    TextError, excerpt,
+    lexer::{Lexer, Token},
+};
+
+/// Reads a message of the type `descriptor`. The depth of recursion is that of the schema, which is
+/// fixed: a field that the schema does not know ends the reading.
+pub(in super::super) fn parse_message(text: &str, descriptor: MessageDescriptor) -> Result<DynamicMessage, TextError> {
+    let mut parser = Parser::new(text)?;
+    let mut message = DynamicMessage::new(descriptor);
+    while parser.token != Token::End {
+        parser.field(&mut message)?;
+    }
+    Ok(message)
+}
+
+struct Parser<'a> {
+    lexer: Lexer<'a>,
+    token: Token<'a>,
+    /// Where `token` starts.
+    offset: usize,
+}
+
+impl<'a> Parser<'a> {
+    fn new(text: &'a str) -> Result<Self, TextError> {
+        let mut lexer = Lexer::new(text);
+        let (offset, token) = lexer.next()?;
+        Ok(Self { lexer, token, offset })
+    }
+
+    /// Takes the current token and moves on.
+    fn take(&mut self) -> Result<Token<'a>, TextError> {
+        let (offset, next) = self.lexer.next()?;
+        self.offset = offset;
+        Ok(std::mem::replace(&mut self.token, next))
+    }
+
+    /// Moves on if the current token is `symbol`.
+    fn eat(&mut self, symbol: char) -> Result<bool, TextError> {
+        let found = self.token == Token::Symbol(symbol);
+        if found {
+            self.take()?;
+        }
+        Ok(found)
+    }
+
+    fn expected<T>(&self, what: &str, field: &FieldDescriptor) -> Result<T, TextError> {
+        let found = self.token.describe();
+        Err(TextError::new(self.offset, format!("field \"{}\" expects {what}, found {found}", field.name())))
+    }
+
+    fn field(&mut self, message: &mut DynamicMessage) -> Result<(), TextError> {
+        let offset = self.offset;
+        let descriptor = message.descriptor();
+        let name = match &self.token {
+            Token::Identifier(name) => *name,
+            other => {
+                let text = format!("expected a field of \"{}\", found {}", descriptor.full_name(), other.describe());
+                return Err(TextError::new(offset, text));
+            }
+        };
+        let Some(field) = descriptor.get_field_by_name(name) else {
+            return Err(TextError::new(offset, unknown_field(&descriptor, name)));
+        };
+        self.take()?;
+
+        let colon = self.eat(':')?;
+        if !colon && !matches!(field.kind(), Kind::Message(_)) {
+            return self.expected("':' and a value", &field);
+        }
+        if field.is_map() || field.is_list() {
+            self.repeated(&field, message)?;
+        } else {
+            check_unset(&field, message, offset)?;
+            let value = self.value(&field)?;
+            message.set_field(&field, value);
+        }
+        if !self.eat(',')? {
+            self.eat(';')?;
+        }
+        Ok(())
+    }
+
+    /// One value of a repeated field, or a list of them in brackets.
+    fn repeated(&mut self, field: &FieldDescriptor, message: &mut DynamicMessage) -> Result<(), TextError> {
+        if !self.eat('[')? {
+            return self.element(field, message);
+        }
+        if self.eat(']')? {
+            return Ok(());
+        }
+        loop {
+            self.element(field, message)?;
+            if self.eat(']')? {
+                return Ok(());
+            }
+            if !self.eat(',')? {
+                return self.expected("',' or ']' after an element", field);
+            }
+        }
+    }
+
+    fn element(&mut self, field: &FieldDescriptor, message: &mut DynamicMessage) -> Result<(), TextError> {
+        let offset = self.offset;
+        let element = self.value(field)?;
+        match message.get_field_mut(field) {
+            Value::List(list) => list.push(element),
+            Value::Map(map) => {
+                let (key, value) =
+                    map_entry(element).ok_or_else(|| TextError::new(offset, "a map needs entries of key and value"))?;
+                map.insert(key, value);
+            }
+            // Only repeated fields and maps come here.
+            _ => return self.expected("one value", field),
+        }
+        Ok(())
+    }
+
+    /// One value of the field's type.
+    fn value(&mut self, field: &FieldDescriptor) -> Result<Value, TextError> {
+        Ok(match field.kind() {
+            Kind::Message(descriptor) => Value::Message(self.message(field, descriptor)?),
+            Kind::Enum(descriptor) => Value::EnumNumber(self.enumeration(field, &descriptor)?),
+            Kind::Bool => Value::Bool(self.boolean(field)?),
+            Kind::String => Value::String(self.string(field)?),
+            Kind::Bytes => Value::Bytes(self.bytes(field)?.into()),
+            Kind::Float => Value::F32(self.float(field)? as f32),
+            Kind::Double => Value::F64(self.float(field)?),
+            Kind::Int32 | Kind::Sint32 | Kind::Sfixed32 => Value::I32(self.integer(field, "a 32-bit integer")?),
+            Kind::Int64 | Kind::Sint64 | Kind::Sfixed64 => Value::I64(self.integer(field, "a 64-bit integer")?),
+            Kind::Uint32 | Kind::Fixed32 => Value::U32(self.integer(field, "a 32-bit integer from 0")?),
+            Kind::Uint64 | Kind::Fixed64 => Value::U64(self.integer(field, "a 64-bit integer from 0")?),
+        })
+    }
+
+    fn message(&mut self, field: &FieldDescriptor, descriptor: MessageDescriptor) -> Result<DynamicMessage, TextError> {
+        let close = if self.eat('{')? {
+            '}'
+        } else if self.eat('<')? {
+            '>'
+        } else {
+            return self.expected("a message in braces", field);
+        };
+        let opened = self.offset;
+        let mut message = DynamicMessage::new(descriptor);
+        loop {
+            if self.eat(close)? {
+                return Ok(message);
+            }
+            if self.token == Token::End {
+                return Err(TextError::new(opened, format!("field \"{}\" is not closed with '{close}'", field.name())));
+            }
+            self.field(&mut message)?;
+        }
+    }
+
+    fn enumeration(&mut self, field: &FieldDescriptor, descriptor: &EnumDescriptor) -> Result<i32, TextError> {
+        let Token::Identifier(name) = self.token else {
+            return self.integer(field, "the name of an enumeration value");
+        };
+        if let Some(value) = descriptor.get_value_by_name(name) {
+            self.take()?;
+            return Ok(value.number());
+        }
+        let values: Vec<_> = descriptor.values().collect();
+        let names = values.iter().map(|value| value.name());
+        let hint = match nearest(name, names.clone()) {
+            Some(near) => suggestion(near),
+            None => format!("; the values are {}", names.collect::<Vec<_>>().join(", ")),
+        };
+        let text = format!("unknown enumeration value of \"{}\" for field \"{}\"{hint}", excerpt(name), field.name());
+        Err(TextError::new(self.offset, text))
+    }
+
+    fn boolean(&mut self, field: &FieldDescriptor) -> Result<bool, TextError> {
+        let value = match &self.token {
+            Token::Identifier("true" | "True" | "t") | Token::Integer(Some(1)) => true,
+            Token::Identifier("false" | "False" | "f") | Token::Integer(Some(0)) => false,
+            _ => return self.expected("true or false", field),
+        };
+        self.take()?;
+        Ok(value)
+    }
+
+    /// Strings next to each other are one string.
+    fn bytes(&mut self, field: &FieldDescriptor) -> Result<Vec<u8>, TextError> {
+        if !matches!(self.token, Token::String(_)) {
+            return self.expected("a string in quotes", field);
+        }
+        let mut value = Vec::new();
+        while matches!(self.token, Token::String(_)) {
+            if let Token::String(bytes) = self.take()? {
+                value.extend(bytes);
+            }
+        }
+        Ok(value)
+    }
+
+    fn string(&mut self, field: &FieldDescriptor) -> Result<String, TextError> {
+        let offset = self.offset;
+        String::from_utf8(self.bytes(field)?)
+            .map_err(|_| TextError::new(offset, format!("the string of field \"{}\" is not UTF-8", field.name())))
+    }
+
+    fn float(&mut self, field: &FieldDescriptor) -> Result<f64, TextError> {
+        let negative = self.eat('-')?;
+        let value = match &self.token {
+            Token::Float(value) => *value,
+            Token::Integer(Some(value)) => *value as f64,
+            Token::Identifier(name) if ["inf", "infinity"].iter().any(|word| name.eq_ignore_ascii_case(word)) => {
+                f64::INFINITY
+            }
+            Token::Identifier(name) if name.eq_ignore_ascii_case("nan") => f64::NAN,
+            _ => return self.expected("a number", field),
+        };
+        self.take()?;
+        Ok(if negative { -value } else { value })
+    }
+
+    fn integer<T: TryFrom<i128>>(&mut self, field: &FieldDescriptor, what: &str) -> Result<T, TextError> {
+        let offset = self.offset;
+        let negative = self.eat('-')?;
+        let Token::Integer(magnitude) = self.token else {
+            return self.expected(what, field);
+        };
+        let value = magnitude.map(i128::from).map(|value| if negative { -value } else { value });
+        let Some(converted) = value.and_then(|value| T::try_from(value).ok()) else {
+            let text = format!("the value is out of range: field \"{}\" expects {what}", field.name());
+            return Err(TextError::new(offset, text));
+        };
+        self.take()?;
+        Ok(converted)
+    }
+}
+
+/// A field that is not repeated may be given once, and only one field of a oneof.
+fn check_unset(field: &FieldDescriptor, message: &DynamicMessage, offset: usize) -> Result<(), TextError> {
+    if message.has_field(field) {
+        let text = format!("non-repeated field \"{}\" is specified multiple times", field.name());
+        return Err(TextError::new(offset, text));
+    }
+    let Some(oneof) = field.containing_oneof() else {
+        return Ok(());
+    };
+    match oneof.fields().find(|other| message.has_field(other)) {
+        None => Ok(()),
+        Some(other) => {
+            let (name, other, oneof) = (field.name(), other.name(), oneof.name());
+            let text = format!(
+                "field \"{name}\" is specified along with field \"{other}\", another member of oneof \"{oneof}\""
+            );
+            Err(TextError::new(offset, text))
+        }
+    }
+}
+
+fn map_entry(entry: Value) -> Option<(MapKey, Value)> {
+    let Value::Message(entry) = entry else {
+        return None;
+    };
+    let key = entry.get_field_by_name("key")?.into_owned().into_map_key()?;
+    Some((key, entry.get_field_by_name("value")?.into_owned()))
+}
+
+fn unknown_field(descriptor: &MessageDescriptor, name: &str) -> String {
+    let fields: Vec<_> = descriptor.fields().collect();
+    let hint = nearest(name, fields.iter().map(|field| field.name())).map(suggestion).unwrap_or_default();
+    format!("message type \"{}\" has no field named \"{}\"{hint}", descriptor.full_name(), excerpt(name))
+}

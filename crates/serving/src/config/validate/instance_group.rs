@@ -1,0 +1,71 @@
+//! Checks of the instance groups (`ValidateInstanceGroup`).
+
+use super::super::Gpus;
+use super::super::proto::{ModelConfig, ModelInstanceGroup, model_instance_group::Kind};
+use super::TENSORRT_PLAN;
+use crate::Error;
+
+/// Checks the groups against the GPUs the server has. They must be normalized.
+pub fn validate_instance_groups(config: &ModelConfig, gpus: &Gpus) -> Result<(), Error> {
+    if config.is_ensemble() {
+        return Ok(());
+    }
+    if config.instance_group.is_empty() {
+        invalid!("must specify one or more 'instance group's for {}", config.name);
+    }
+    config.instance_group.iter().try_for_each(|group| validate_group(config, group, gpus))
+}
+
+fn validate_group(config: &ModelConfig, group: &ModelInstanceGroup, gpus: &Gpus) -> Result<(), Error> {
+    let place = format!("instance group {} of model {}", group.name, config.name);
+    match Kind::try_from(group.kind) {
+        Ok(Kind::Model) if !group.gpus.is_empty() => {
+            invalid!("{place} has kind KIND_MODEL but specifies one or more GPUs")
+        }
+        Ok(Kind::Cpu) if !group.gpus.is_empty() => {
+            invalid!("{place} has kind KIND_CPU but specifies one or more GPUs")
+        }
+        Ok(Kind::Model | Kind::Cpu) => {}
+        Ok(Kind::Gpu) => validate_gpus(group, gpus, &place)?,
+        Ok(Kind::Auto) => return Err(Error::internal(format!("{place} has unexpected kind KIND_AUTO"))),
+        Err(_) => return Err(Error::internal(format!("{place} has unexpected kind {}", group.kind))),
+    }
+    if group.profile.is_empty() {
+        return Ok(());
+    }
+    if config.platform != TENSORRT_PLAN {
+        // Triton forgets the blank before "specifies".
+        invalid!(
+            "{place} and platform {}specifies profile field which is only supported for TensorRT models",
+            config.platform
+        );
+    }
+    match group.profile.iter().find(|profile| profile.parse::<u32>().is_err()) {
+        None => Ok(()),
+        Some(profile) => invalid!(
+            "{place} and platform {} specifies invalid profile {profile}. The field should contain the string \
+             representation of a non-negative integer.",
+            config.platform
+        ),
+    }
+}
+
+fn validate_gpus(group: &ModelInstanceGroup, gpus: &Gpus, place: &str) -> Result<(), Error> {
+    let Gpus::Ids(available) = gpus else {
+        invalid!("{place} has kind KIND_GPU but server does not support GPUs");
+    };
+    if group.gpus.is_empty() {
+        let lacking = if available.is_empty() { "no GPUs are available" } else { "specifies no GPUs" };
+        invalid!("{place} has kind KIND_GPU but {lacking}");
+    }
+    match group.gpus.iter().find(|id| !available.contains(id)) {
+        None => Ok(()),
+        Some(id) => {
+            let available: Vec<String> = available.iter().map(i32::to_string).collect();
+            invalid!(
+                "{place} specifies invalid or unsupported gpu id {id}. The available GPUs are: {}",
+                available.join(", ")
+            )
+        }
+    }
+}
