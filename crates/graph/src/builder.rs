@@ -1,4 +1,4 @@
-use crate::ops::{Binary, Cast, Map, Op, Reshape, Transpose, Unary};
+use crate::ops::{Binary, Cast, Expr, Map, Op, Reduce, ReduceKind, Reshape, ShapeOf, Transpose, Unary};
 use crate::{Fact, Graph, Node, OpError, ValueId};
 use halimede_tensor::{DType, Tensor};
 use smallvec::SmallVec;
@@ -107,6 +107,42 @@ impl<'g> Builder<'g> {
         self.add(Op::Map(Map::binary(function)), &[a, b])
     }
 
+    /// A formula of values that broadcast; its numbers have the first value's datatype.
+    pub fn map(&mut self, formula: &Expr, inputs: &[ValueId]) -> Result<ValueId, OpError> {
+        let dtype = match inputs.first() {
+            Some(&first) => self.dtype(first)?,
+            None => return Err(OpError::invalid("a formula needs an input")),
+        };
+        self.add(Op::Map(formula.map(dtype)), inputs)
+    }
+
+    /// A number of a datatype as a constant without dimensions.
+    pub fn scalar(&mut self, value: f64, dtype: DType) -> Result<ValueId, OpError> {
+        let tensor = scalar(value, dtype)?;
+        Ok(self.constant(tensor))
+    }
+
+    /// A value with some axes reduced to one element each.
+    pub fn reduce(
+        &mut self,
+        kind: ReduceKind,
+        x: ValueId,
+        axes: impl IntoIterator<Item = usize>,
+        keep_dims: bool,
+    ) -> Result<ValueId, OpError> {
+        self.add(Op::Reduce(Reduce { kind, axes: axes.into_iter().collect(), keep_dims }), &[x])
+    }
+
+    /// The dimensions of a value (i64).
+    pub fn shape_of(&mut self, x: ValueId) -> Result<ValueId, OpError> {
+        self.add(Op::ShapeOf(ShapeOf { start: 0, end: None }), &[x])
+    }
+
+    /// A value under the shape that another value holds.
+    pub fn reshape_to(&mut self, x: ValueId, shape: ValueId) -> Result<ValueId, OpError> {
+        self.add(Op::Reshape(Reshape { allow_zero: true }), &[x, shape])
+    }
+
     /// A value as another datatype; the value itself where it has that one.
     pub fn cast(&mut self, x: ValueId, to: DType) -> Result<ValueId, OpError> {
         if self.fact(x).dtype == Some(to) {
@@ -128,4 +164,24 @@ impl<'g> Builder<'g> {
         }
         self.add(Op::Transpose(Transpose { perm: perm.into() }), &[x])
     }
+}
+
+/// A tensor without dimensions that holds `value` as a number of `dtype`.
+fn scalar(value: f64, dtype: DType) -> Result<Tensor, OpError> {
+    Ok(match dtype {
+        DType::Bool => Tensor::from_bools(&[], &[value != 0.0])?,
+        DType::U8 => Tensor::scalar(value as u8),
+        DType::I8 => Tensor::scalar(value as i8),
+        DType::U16 => Tensor::scalar(value as u16),
+        DType::I16 => Tensor::scalar(value as i16),
+        DType::U32 => Tensor::scalar(value as u32),
+        DType::I32 => Tensor::scalar(value as i32),
+        DType::U64 => Tensor::scalar(value as u64),
+        DType::I64 => Tensor::scalar(value as i64),
+        DType::F16 => Tensor::scalar(half::f16::from_f64(value)),
+        DType::Bf16 => Tensor::scalar(half::bf16::from_f64(value)),
+        DType::F32 => Tensor::scalar(value as f32),
+        DType::F64 => Tensor::scalar(value),
+        other => return Err(OpError::unsupported(format!("a constant of datatype {other}"))),
+    })
 }

@@ -1,5 +1,7 @@
+//! Examples of operators with the answers they must give.
+
 use super::{Attribute, Attributes, Operator};
-use halimede_tensor::Value;
+use halimede_tensor::{Element, Tensor, Value};
 
 /// One example of an operator: attributes and inputs with the outputs they must give.
 #[derive(Debug, Clone)]
@@ -66,4 +68,20 @@ impl Case {
         (self.rtol, self.atol) = (rtol, atol);
         self
     }
+}
+
+/// A tensor for an example. Panics where the elements do not fill the shape: the example is then wrong.
+pub fn tensor<T: Element>(shape: &[usize], elements: &[T]) -> Tensor {
+    Tensor::from_slice(shape, elements).expect("the elements of an example fill its shape")
+}
+
+/// A Bool tensor for an example. Panics where the elements do not fill the shape.
+pub fn bools(shape: &[usize], elements: &[bool]) -> Tensor {
+    Tensor::from_bools(shape, elements).expect("the elements of an example fill its shape")
+}
+
+/// A String tensor for an example. Panics where the elements do not fill the shape.
+pub fn strings(shape: &[usize], elements: &[&str]) -> Tensor {
+    let elements = elements.iter().map(|s| s.as_bytes().to_vec()).collect();
+    Tensor::from_strings(shape, elements).expect("the elements of an example fill its shape")
 }

@@ -1,7 +1,7 @@
 //! ONNX: operators by name, and the import of models.
 
 mod attributes;
-mod case;
+pub mod case;
 mod operator;
 pub mod ops;
 

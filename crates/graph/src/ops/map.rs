@@ -17,6 +17,17 @@ pub enum Scalar {
     Bool(bool),
 }
 
+impl Scalar {
+    /// The number `value` of a datatype; an integer type truncates it.
+    pub fn of(value: f64, dtype: DType) -> Scalar {
+        match dtype {
+            DType::Bool => Scalar::Bool(value != 0.0),
+            integer if integer.is_integer() => Scalar::Int(value as i64, integer),
+            float => Scalar::Float(value, float),
+        }
+    }
+}
+
 /// A function of one number. The result has the operand's datatype unless it says otherwise.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 #[allow(missing_docs, reason = "named after what they compute")]

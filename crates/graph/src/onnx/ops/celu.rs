@@ -1,0 +1,20 @@
+use super::common::one;
+use crate::onnx::case::tensor;
+use crate::onnx::{Case, OnnxNode, Operator, Outputs};
+use crate::ops::{Binary, Expr};
+use crate::{Builder, OpError};
+
+/// `max(0, x) + min(0, α(e^(x/α) - 1))` (ONNX Celu, opset 28).
+pub static OPERATOR: Operator = Operator::new("Celu").lower(lower).cases(cases);
+
+fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
+    let alpha = node.attributes.float_or("alpha", 1.0)?;
+    let x = Expr::input(0);
+    let formula = x.max(0.0) + ((x / alpha).exp() - 1.0).with(Binary::Mul, alpha).min(0.0);
+    one(b.map(&formula, &[node.input(0)?])?)
+}
+
+fn cases() -> Vec<Case> {
+    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[-0.86466473f32, -0.22119921, 0.0, 0.75, 3.5]));
+    vec![Case::new("defaults", &OPERATOR, 28).input(x).output(y)]
+}

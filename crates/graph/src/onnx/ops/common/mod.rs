@@ -1,0 +1,32 @@
+//! What families of operators share.
+
+mod axes;
+mod broadcast;
+mod late;
+mod reduce;
+mod rows;
+mod windows;
+
+pub use axes::{axis_or, iota, resolve_axis};
+pub use broadcast::{broadcast_dims, broadcast_index};
+pub use late::evaluate_by_lowering;
+pub use reduce::lower_reduce;
+pub use rows::lower_rows;
+pub use windows::{Windows, sizes, spatial_rank};
+
+use crate::onnx::{OnnxNode, Outputs};
+use crate::ops::{Binary, Expr};
+use crate::{OpError, ValueId};
+use smallvec::smallvec;
+
+/// The answer of a lowering with one output.
+pub fn one(output: ValueId) -> Result<Option<Outputs>, OpError> {
+    Ok(Some(smallvec![output]))
+}
+
+/// A function of two joined over all inputs of a node, with those inputs.
+pub fn fold(node: &OnnxNode, function: Binary) -> Result<(Expr, Vec<ValueId>), OpError> {
+    let inputs: Vec<ValueId> = (0..node.inputs.len()).map(|i| node.input(i)).collect::<Result<_, _>>()?;
+    let formula = (1..inputs.len()).fold(Expr::input(0), |joined, i| joined.with(function, Expr::input(i)));
+    Ok((formula, inputs))
+}

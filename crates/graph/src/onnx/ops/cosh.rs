@@ -1,0 +1,17 @@
+use super::common::one;
+use crate::onnx::case::tensor;
+use crate::onnx::{Case, OnnxNode, Operator, Outputs};
+use crate::ops::Unary;
+use crate::{Builder, OpError};
+
+/// Hyperbolic cosine (ONNX Cosh, opset 22).
+pub static OPERATOR: Operator = Operator::new("Cosh").lower(lower).cases(cases);
+
+fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
+    one(b.unary(Unary::Cosh, node.input(0)?)?)
+}
+
+fn cases() -> Vec<Case> {
+    let (x, y) = (tensor(&[3], &[-1.0f32, 0.0, 2.0]), tensor(&[3], &[1.5430807f32, 1.0, 3.7621956]));
+    vec![Case::new("values", &OPERATOR, 22).input(x).output(y)]
+}

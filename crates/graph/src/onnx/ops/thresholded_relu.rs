@@ -1,0 +1,20 @@
+use super::common::one;
+use crate::onnx::case::tensor;
+use crate::onnx::{Case, OnnxNode, Operator, Outputs};
+use crate::ops::Expr;
+use crate::{Builder, OpError};
+
+/// x above α, else 0 (ONNX ThresholdedRelu, opset 22).
+pub static OPERATOR: Operator = Operator::new("ThresholdedRelu").lower(lower).cases(cases);
+
+fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
+    let alpha = node.attributes.float_or("alpha", 1.0)?;
+    let x = Expr::input(0);
+    let formula = x.greater(alpha).select(x, 0.0);
+    one(b.map(&formula, &[node.input(0)?])?)
+}
+
+fn cases() -> Vec<Case> {
+    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[0.0f32, 0.0, 0.0, 0.0, 3.5]));
+    vec![Case::new("defaults", &OPERATOR, 22).input(x).output(y)]
+}
