@@ -189,8 +189,7 @@ mod tests {
         let map = (square.clone() + square * 2.0).map(DType::F32);
         use Instruction::{Binary as B, Constant, Input};
         let two = Constant(Scalar::Float(2.0, DType::F32));
-        let expected =
-            [Input(0), B(Binary::Mul, 0, 0), two, B(Binary::Mul, 1, 2), B(Binary::Add, 1, 3)];
+        let expected = [Input(0), B(Binary::Mul, 0, 0), two, B(Binary::Mul, 1, 2), B(Binary::Add, 1, 3)];
         assert_eq!(map.instructions, expected);
     }
 

@@ -15,6 +15,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 }
 
 fn cases() -> Vec<Case> {
-    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[-0.86466473f32, -0.22119921, 0.0, 0.75, 3.5]));
+    let (x, y) =
+        (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[-0.86466473f32, -0.22119921, 0.0, 0.75, 3.5]));
     vec![Case::new("defaults", &OPERATOR, 28).input(x).output(y)]
 }

@@ -40,7 +40,10 @@ fn cases() -> Vec<Case> {
     let x = || tensor(&[3], &[-2.0f32, 0.0, 2.0]);
     let case = |name| Case::new(name, &OPERATOR, 13).input(x());
     vec![
-        case("both bounds").input(Tensor::scalar(-1f32)).input(Tensor::scalar(1f32)).output(tensor(&[3], &[-1f32, 0.0, 1.0])),
+        case("both bounds")
+            .input(Tensor::scalar(-1f32))
+            .input(Tensor::scalar(1f32))
+            .output(tensor(&[3], &[-1f32, 0.0, 1.0])),
         case("upper bound").no_input().input(Tensor::scalar(1f32)).output(tensor(&[3], &[-2f32, 0.0, 1.0])),
         case("crossed bounds").input(Tensor::scalar(2f32)).input(Tensor::scalar(1f32)).output(tensor(&[3], &[1f32; 3])),
         Case::new("bounds as attributes", &OPERATOR, 6)

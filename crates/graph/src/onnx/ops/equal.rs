@@ -45,7 +45,10 @@ fn cases() -> Vec<Case> {
     let (s, t) = (strings(&[2, 1], &["a", "b"]), strings(&[2], &["b", "a"]));
     let crossed = || bools(&[2, 2], &[false, true, true, false]);
     vec![
-        Case::new("a row broadcasts", &OPERATOR, 19).input(a).input(b).output(bools(&[2, 2], &[true, false, false, true])),
+        Case::new("a row broadcasts", &OPERATOR, 19)
+            .input(a)
+            .input(b)
+            .output(bools(&[2, 2], &[true, false, false, true])),
         Case::new("strings", &OPERATOR, 19).input(s).input(t).output(crossed()),
     ]
 }

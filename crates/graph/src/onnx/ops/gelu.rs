@@ -18,6 +18,9 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 }
 
 fn cases() -> Vec<Case> {
-    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[-0.045500264f32, -0.10032342, 0.0, 0.5800295, 3.4991858]));
+    let (x, y) = (
+        tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]),
+        tensor(&[5], &[-0.045500264f32, -0.10032342, 0.0, 0.5800295, 3.4991858]),
+    );
     vec![Case::new("defaults", &OPERATOR, 20).input(x).output(y)]
 }

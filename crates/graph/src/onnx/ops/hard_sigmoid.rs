@@ -15,6 +15,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 }
 
 fn cases() -> Vec<Case> {
-    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[0.099999994f32, 0.45, 0.5, 0.65, 1.0]));
+    let (x, y) =
+        (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[0.099999994f32, 0.45, 0.5, 0.65, 1.0]));
     vec![Case::new("defaults", &OPERATOR, 22).input(x).output(y)]
 }

@@ -14,6 +14,9 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 }
 
 fn cases() -> Vec<Case> {
-    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[-0.33333334f32, -0.114583336, 0.0, 0.46875, 3.5]));
+    let (x, y) = (
+        tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]),
+        tensor(&[5], &[-0.33333334f32, -0.114583336, 0.0, 0.46875, 3.5]),
+    );
     vec![Case::new("defaults", &OPERATOR, 22).input(x).output(y)]
 }

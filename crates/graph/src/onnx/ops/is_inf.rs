@@ -27,7 +27,11 @@ fn cases() -> Vec<Case> {
     let case = |name| Case::new(name, &OPERATOR, 20).input(x());
     vec![
         case("either sign").output(bools(&[4], &[false, true, true, false])),
-        case("negative").attribute("detect_positive", Attribute::Int(0)).output(bools(&[4], &[false, false, true, false])),
-        case("positive").attribute("detect_negative", Attribute::Int(0)).output(bools(&[4], &[false, true, false, false])),
+        case("negative")
+            .attribute("detect_positive", Attribute::Int(0))
+            .output(bools(&[4], &[false, false, true, false])),
+        case("positive")
+            .attribute("detect_negative", Attribute::Int(0))
+            .output(bools(&[4], &[false, true, false, false])),
     ]
 }

@@ -14,6 +14,9 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 }
 
 fn cases() -> Vec<Case> {
-    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[-0.2525015f32, -0.12992696, 0.0, 0.6100183, 3.4939907]));
+    let (x, y) = (
+        tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]),
+        tensor(&[5], &[-0.2525015f32, -0.12992696, 0.0, 0.6100183, 3.4939907]),
+    );
     vec![Case::new("defaults", &OPERATOR, 22).input(x).output(y)]
 }

@@ -13,5 +13,10 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 
 fn cases() -> Vec<Case> {
     let (a, b) = (tensor(&[2, 2], &[1.0f32, 2.0, 3.0, 4.0]), tensor(&[2], &[2.0f32, 3.0]));
-    vec![Case::new("a row broadcasts", &OPERATOR, 14).input(a).input(b).output(tensor(&[2, 2], &[2.0f32, 6.0, 6.0, 12.0]))]
+    vec![
+        Case::new("a row broadcasts", &OPERATOR, 14)
+            .input(a)
+            .input(b)
+            .output(tensor(&[2, 2], &[2.0f32, 6.0, 6.0, 12.0])),
+    ]
 }

@@ -27,8 +27,17 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 fn cases() -> Vec<Case> {
     let case = |name| Case::new(name, &OPERATOR, 15);
     vec![
-        case("floats").input(tensor(&[3], &[1f32, 2.0, 3.0])).input(tensor(&[], &[2f32])).output(tensor(&[3], &[1f32, 4.0, 9.0])),
-        case("an integer exponent").input(tensor(&[2], &[2f32, 3.0])).input(tensor(&[2], &[5i64, -1])).output(tensor(&[2], &[32f32, 1.0 / 3.0])),
-        case("an integer base").input(tensor(&[2], &[4i32, 9])).input(tensor(&[2], &[0.5f32, 2.0])).output(tensor(&[2], &[2i32, 81])),
+        case("floats")
+            .input(tensor(&[3], &[1f32, 2.0, 3.0]))
+            .input(tensor(&[], &[2f32]))
+            .output(tensor(&[3], &[1f32, 4.0, 9.0])),
+        case("an integer exponent")
+            .input(tensor(&[2], &[2f32, 3.0]))
+            .input(tensor(&[2], &[5i64, -1]))
+            .output(tensor(&[2], &[32f32, 1.0 / 3.0])),
+        case("an integer base")
+            .input(tensor(&[2], &[4i32, 9]))
+            .input(tensor(&[2], &[0.5f32, 2.0]))
+            .output(tensor(&[2], &[2i32, 81])),
     ]
 }

@@ -5,7 +5,8 @@ use crate::ops::ReduceKind;
 use crate::{Builder, OpError};
 
 /// Logarithm of the sum of exponentials over axes (ONNX ReduceLogSumExp, opset 18; the axes are an input from 18 on).
-pub static OPERATOR: Operator = Operator::new("ReduceLogSumExp").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
+pub static OPERATOR: Operator =
+    Operator::new("ReduceLogSumExp").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     lower_reduce(node, b, ReduceKind::LogSumExp, 18)

@@ -5,7 +5,8 @@ use crate::ops::ReduceKind;
 use crate::{Builder, OpError};
 
 /// Sum of squares over axes (ONNX ReduceSumSquare, opset 18; the axes are an input from 18 on).
-pub static OPERATOR: Operator = Operator::new("ReduceSumSquare").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
+pub static OPERATOR: Operator =
+    Operator::new("ReduceSumSquare").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     lower_reduce(node, b, ReduceKind::SumSquare, 18)

@@ -16,6 +16,9 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 }
 
 fn cases() -> Vec<Case> {
-    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[-1.5201665f32, -0.3888902, 0.0, 0.78802574, 3.6774535]));
+    let (x, y) = (
+        tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]),
+        tensor(&[5], &[-1.5201665f32, -0.3888902, 0.0, 0.78802574, 3.6774535]),
+    );
     vec![Case::new("defaults", &OPERATOR, 22).input(x).output(y)]
 }

@@ -14,6 +14,9 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 }
 
 fn cases() -> Vec<Case> {
-    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[-0.6666667f32, -0.2, 0.0, 0.42857143, 0.7777778]));
+    let (x, y) = (
+        tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]),
+        tensor(&[5], &[-0.6666667f32, -0.2, 0.0, 0.42857143, 0.7777778]),
+    );
     vec![Case::new("defaults", &OPERATOR, 22).input(x).output(y)]
 }

@@ -17,6 +17,9 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 }
 
 fn cases() -> Vec<Case> {
-    let (x, y) = (tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]), tensor(&[5], &[-0.23840584f32, -0.109455876, 0.0, 0.50938404, 3.3974073]));
+    let (x, y) = (
+        tensor(&[5], &[-2.0f32, -0.25, 0.0, 0.75, 3.5]),
+        tensor(&[5], &[-0.23840584f32, -0.109455876, 0.0, 0.50938404, 3.3974073]),
+    );
     vec![Case::new("defaults", &OPERATOR, 24).input(x).output(y)]
 }

@@ -52,7 +52,13 @@ fn cases() -> Vec<Case> {
     let condition = || bools(&[2, 1], &[true, false]);
     let case = |name| Case::new(name, &OPERATOR, 16).input(condition());
     vec![
-        case("numbers").input(tensor(&[2], &[1f32, 2.0])).input(tensor(&[], &[0f32])).output(tensor(&[2, 2], &[1f32, 2.0, 0.0, 0.0])),
-        case("strings").input(strings(&[], &["yes"])).input(strings(&[], &["no"])).output(strings(&[2, 1], &["yes", "no"])),
+        case("numbers")
+            .input(tensor(&[2], &[1f32, 2.0]))
+            .input(tensor(&[], &[0f32]))
+            .output(tensor(&[2, 2], &[1f32, 2.0, 0.0, 0.0])),
+        case("strings")
+            .input(strings(&[], &["yes"]))
+            .input(strings(&[], &["no"]))
+            .output(strings(&[2, 1], &["yes", "no"])),
     ]
 }

@@ -18,7 +18,8 @@ pub fn broadcast_index(mut flat: usize, shape: &[usize], operand: &[usize]) -> u
 /// The dimensions that two shapes broadcast to.
 pub fn broadcast_dims(a: &[Dim], b: &[Dim]) -> Result<Dims, OpError> {
     let rank = a.len().max(b.len());
-    let at = |dims: &[Dim], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(Dim::from(1), |i| dims[i].clone());
+    let at =
+        |dims: &[Dim], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(Dim::from(1), |i| dims[i].clone());
     (0..rank)
         .map(|axis| at(a, axis).broadcast(&at(b, axis)))
         .collect::<Option<_>>()

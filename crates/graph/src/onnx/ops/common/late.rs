@@ -24,9 +24,8 @@ pub fn evaluate_by_lowering(call: &Call, inputs: &[Option<Value>]) -> Result<Vec
     }
     let mut builder = Builder::new(&mut graph);
     builder.at(call.operator.name, call.operator.name);
-    let outputs = lower(&node, &mut builder)?.ok_or_else(|| {
-        OpError::unsupported(format!("{} with these attributes and datatypes", call.operator.name))
-    })?;
+    let outputs = lower(&node, &mut builder)?
+        .ok_or_else(|| OpError::unsupported(format!("{} with these attributes and datatypes", call.operator.name)))?;
     let values = run(&graph)?;
     outputs.iter().map(|&output| Ok(Value::Tensor(value(&graph, &values, output)?))).collect()
 }

@@ -1,7 +1,7 @@
-use crate::ops::Padding;
-use crate::onnx::OnnxNode;
-use crate::{OpError, ValueId};
 use crate::Builder;
+use crate::onnx::OnnxNode;
+use crate::ops::Padding;
+use crate::{OpError, ValueId};
 use smallvec::SmallVec;
 
 /// What convolutions and poolings say of their windows: steps, distances and border per spatial axis.
@@ -27,9 +27,17 @@ impl Windows {
                 Some(pads) => return Err(wrong_length("pads", pads.len(), 2 * spatial)),
                 None => Padding::Explicit(SmallVec::from_elem(0, 2 * spatial)),
             },
-            other => return Err(OpError::invalid(format!("auto_pad is '{other}'; ONNX knows NOTSET, SAME_UPPER, SAME_LOWER and VALID"))),
+            other => {
+                return Err(OpError::invalid(format!(
+                    "auto_pad is '{other}'; ONNX knows NOTSET, SAME_UPPER, SAME_LOWER and VALID"
+                )));
+            }
         };
-        Ok(Windows { strides: sizes(node, "strides", spatial)?, dilations: sizes(node, "dilations", spatial)?, padding })
+        Ok(Windows {
+            strides: sizes(node, "strides", spatial)?,
+            dilations: sizes(node, "dilations", spatial)?,
+            padding,
+        })
     }
 }
 
@@ -41,7 +49,10 @@ pub fn sizes(node: &OnnxNode, name: &str, spatial: usize) -> Result<SmallVec<[us
     }
     let positive = |&size: &i64| usize::try_from(size).ok().filter(|&size| size > 0);
     list.iter()
-        .map(|size| positive(size).ok_or_else(|| OpError::invalid(format!("attribute '{name}' has {size}; each must be positive"))))
+        .map(|size| {
+            positive(size)
+                .ok_or_else(|| OpError::invalid(format!("attribute '{name}' has {size}; each must be positive")))
+        })
         .collect()
 }
 
@@ -50,7 +61,9 @@ pub fn spatial_rank(b: &Builder, x: ValueId) -> Result<Option<usize>, OpError> {
     match b.rank(x) {
         None => Ok(None),
         Some(rank) if rank >= 3 => Ok(Some(rank - 2)),
-        Some(rank) => Err(OpError::invalid(format!("the input has {rank} dimensions; batch, channels and at least one spatial axis are needed"))),
+        Some(rank) => Err(OpError::invalid(format!(
+            "the input has {rank} dimensions; batch, channels and at least one spatial axis are needed"
+        ))),
     }
 }
 
