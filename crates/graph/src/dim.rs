@@ -37,10 +37,25 @@ enum Atom {
     Broadcast(Dim, Dim),
 }
 
+/// No model's symbol: a name there is never empty and this one holds a blank.
+const UNKNOWN: &str = "? ";
+
 impl Dim {
     /// A named unknown. The same name is the same number everywhere in one model.
     pub fn symbol(name: &str) -> Dim {
         Dim::atom(Atom::Symbol(name.into()))
+    }
+
+    /// A size that depends on data. An operator's `infer` says this where it knows no more; the value
+    /// then gets a symbol of its own ([`crate::Fact::name_unknowns`]), so that two unknowns never pass
+    /// for equal.
+    pub fn unknown() -> Dim {
+        Dim::symbol(UNKNOWN)
+    }
+
+    /// Whether this is [`Dim::unknown`], not yet named.
+    pub fn is_unknown(&self) -> bool {
+        *self == Dim::unknown()
     }
 
     /// The number, where it is known.

@@ -62,6 +62,15 @@ impl Fact {
         Fact { dtype: Some(dtype), shape: Some(shape), elements: Some(elements), ..Fact::default() }
     }
 
+    /// Gives each dimension that is [`Dim::unknown`] a symbol of its own, made from the value's name.
+    pub fn name_unknowns(&mut self, value: &str) {
+        for (axis, dim) in self.shape.iter_mut().flatten().enumerate() {
+            if dim.is_unknown() {
+                *dim = Dim::symbol(&format!("{value}.{axis}"));
+            }
+        }
+    }
+
     /// Number of dimensions, where known.
     pub fn rank(&self) -> Option<usize> {
         self.shape.as_ref().map(|shape| shape.len())

@@ -46,6 +46,39 @@ impl DType {
         ]
     };
 
+    /// The datatype with that number in ONNX's `TensorProto.DataType`.
+    pub const fn from_onnx(code: i64) -> Option<DType> {
+        Some(match code {
+            1 => DType::F32,
+            2 => DType::U8,
+            3 => DType::I8,
+            4 => DType::U16,
+            5 => DType::I16,
+            6 => DType::I32,
+            7 => DType::I64,
+            8 => DType::String,
+            9 => DType::Bool,
+            10 => DType::F16,
+            11 => DType::F64,
+            12 => DType::U32,
+            13 => DType::U64,
+            14 => DType::Complex64,
+            15 => DType::Complex128,
+            16 => DType::Bf16,
+            17 => DType::F8E4M3Fn,
+            18 => DType::F8E4M3FnUz,
+            19 => DType::F8E5M2,
+            20 => DType::F8E5M2FnUz,
+            21 => DType::U4,
+            22 => DType::I4,
+            23 => DType::F4E2M1,
+            24 => DType::F8E8M0,
+            25 => DType::U2,
+            26 => DType::I2,
+            _ => return None,
+        })
+    }
+
     /// Bytes that one element takes in memory. A string tensor has no fixed size: its elements live
     /// outside the buffer, so this says 0.
     pub const fn size(self) -> usize {
