@@ -82,8 +82,9 @@ impl<'g> Builder<'g> {
         };
         let outputs: SmallVec<[ValueId; 1]> = facts
             .into_iter()
-            .map(|fact| {
+            .map(|mut fact| {
                 let name = format!("{}/{}{}", self.name, op.name(), self.graph.values.len());
+                fact.name_unknowns(&name);
                 self.graph.add_value(name, fact)
             })
             .collect();

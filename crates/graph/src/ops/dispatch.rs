@@ -1,6 +1,7 @@
 //! One way in to the shape rule and the definition of every operation.
 
 use super::{Call, Facts, Op};
+use crate::onnx::ops::infer_by_lowering;
 use crate::{Fact, OpError};
 use halimede_tensor::{Tensor, Value};
 use smallvec::SmallVec;
@@ -35,9 +36,12 @@ impl Op {
 }
 
 fn infer_call(call: &Call, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-    let mut facts = match call.operator.infer {
-        Some(infer) => infer(call, inputs)?,
-        None => Facts::new(),
+    // With the numbers of a request an operator can often be lowered that could not be at load; its
+    // core operators then say the shapes.
+    let mut facts = match (infer_by_lowering(call, inputs)?, call.operator.infer) {
+        (Some(facts), _) => facts,
+        (None, Some(infer)) => infer(call, inputs)?,
+        (None, None) => Facts::new(),
     };
     facts.resize(call.outputs.len(), Fact::default());
     Ok(facts)

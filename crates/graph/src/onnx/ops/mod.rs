@@ -21,14 +21,24 @@ mod ceil;
 mod celu;
 mod clip;
 mod common;
+mod concat;
 mod cos;
 mod cosh;
+mod cum_prod;
+mod cum_sum;
+mod depth_to_space;
 mod div;
 mod elu;
 mod equal;
 mod erf;
 mod exp;
+mod expand;
+mod eye_like;
+mod flatten;
 mod floor;
+mod gather;
+mod gather_elements;
+mod gather_nd;
 mod gelu;
 mod greater;
 mod greater_or_equal;
@@ -51,9 +61,12 @@ mod modulo;
 mod mul;
 mod neg;
 mod not;
+mod one_hot;
 mod or;
 mod p_relu;
+mod pad;
 mod pow;
+mod range;
 mod reciprocal;
 mod reduce_l1;
 mod reduce_l2;
@@ -66,25 +79,43 @@ mod reduce_prod;
 mod reduce_sum;
 mod reduce_sum_square;
 mod relu;
+mod reshape;
 mod round;
+mod scatter;
+mod scatter_elements;
+mod scatter_nd;
 mod selu;
+mod shape;
 mod shrink;
 mod sigmoid;
 mod sign;
 mod sin;
 mod sinh;
+mod size;
+mod slice;
 mod softmax;
 mod softplus;
 mod softsign;
+mod space_to_depth;
+mod split;
 mod sqrt;
+mod squeeze;
 mod sub;
 mod sum;
 mod swish;
 mod tan;
 mod tanh;
+mod tensor_scatter;
 mod thresholded_relu;
+mod tile;
+mod top_k;
+mod transpose;
+mod trilu;
+mod unsqueeze;
 mod r#where;
 mod xor;
+
+pub(crate) use common::infer_by_lowering;
 
 use super::Operator;
 
@@ -109,14 +140,24 @@ pub static OPERATORS: &[&Operator] = &[
     &ceil::OPERATOR,
     &celu::OPERATOR,
     &clip::OPERATOR,
+    &concat::OPERATOR,
     &cos::OPERATOR,
     &cosh::OPERATOR,
+    &cum_prod::OPERATOR,
+    &cum_sum::OPERATOR,
+    &depth_to_space::OPERATOR,
     &div::OPERATOR,
     &elu::OPERATOR,
     &equal::OPERATOR,
     &erf::OPERATOR,
     &exp::OPERATOR,
+    &expand::OPERATOR,
+    &eye_like::OPERATOR,
+    &flatten::OPERATOR,
     &floor::OPERATOR,
+    &gather::OPERATOR,
+    &gather_elements::OPERATOR,
+    &gather_nd::OPERATOR,
     &gelu::OPERATOR,
     &greater::OPERATOR,
     &greater_or_equal::OPERATOR,
@@ -139,9 +180,12 @@ pub static OPERATORS: &[&Operator] = &[
     &mul::OPERATOR,
     &neg::OPERATOR,
     &not::OPERATOR,
+    &one_hot::OPERATOR,
     &or::OPERATOR,
     &p_relu::OPERATOR,
+    &pad::OPERATOR,
     &pow::OPERATOR,
+    &range::OPERATOR,
     &reciprocal::OPERATOR,
     &reduce_l1::OPERATOR,
     &reduce_l2::OPERATOR,
@@ -154,23 +198,39 @@ pub static OPERATORS: &[&Operator] = &[
     &reduce_sum::OPERATOR,
     &reduce_sum_square::OPERATOR,
     &relu::OPERATOR,
+    &reshape::OPERATOR,
     &round::OPERATOR,
+    &scatter::OPERATOR,
+    &scatter_elements::OPERATOR,
+    &scatter_nd::OPERATOR,
     &selu::OPERATOR,
+    &shape::OPERATOR,
     &shrink::OPERATOR,
     &sigmoid::OPERATOR,
     &sign::OPERATOR,
     &sin::OPERATOR,
     &sinh::OPERATOR,
+    &size::OPERATOR,
+    &slice::OPERATOR,
     &softmax::OPERATOR,
     &softplus::OPERATOR,
     &softsign::OPERATOR,
+    &space_to_depth::OPERATOR,
+    &split::OPERATOR,
     &sqrt::OPERATOR,
+    &squeeze::OPERATOR,
     &sub::OPERATOR,
     &sum::OPERATOR,
     &swish::OPERATOR,
     &tan::OPERATOR,
     &tanh::OPERATOR,
+    &tensor_scatter::OPERATOR,
     &thresholded_relu::OPERATOR,
+    &tile::OPERATOR,
+    &top_k::OPERATOR,
+    &transpose::OPERATOR,
+    &trilu::OPERATOR,
+    &unsqueeze::OPERATOR,
     &r#where::OPERATOR,
     &xor::OPERATOR,
 ];

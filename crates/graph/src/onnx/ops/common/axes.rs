@@ -12,6 +12,14 @@ pub fn resolve_axis(axis: i64, rank: usize) -> Result<usize, OpError> {
         .ok_or_else(|| OpError::invalid(format!("axis {axis} lies outside a tensor of {rank} dimensions")))
 }
 
+/// An axis as a position, where it can be told: one counted from the end needs the rank.
+pub fn position(axis: i64, rank: Option<usize>) -> Result<Option<usize>, OpError> {
+    match rank {
+        Some(rank) => resolve_axis(axis, rank).map(Some),
+        None => Ok(usize::try_from(axis).ok()),
+    }
+}
+
 /// The attribute `axis` of a node, or its default, as a position in a tensor of `rank` dimensions.
 pub fn axis_or(node: &OnnxNode, default: i64, rank: usize) -> Result<usize, OpError> {
     resolve_axis(node.attributes.int_or("axis", default)?, rank)

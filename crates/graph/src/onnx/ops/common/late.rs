@@ -1,33 +1,48 @@
-use crate::onnx::OnnxNode;
-use crate::ops::{Call, Op, Tensors};
+use crate::onnx::{OnnxNode, Outputs};
+use crate::ops::{Call, Facts, Op, Tensors};
 use crate::{Builder, Fact, Graph, OpError, ValueId};
 use halimede_tensor::{Tensor, Value};
 
 /// The reference evaluation of an operator whose lowering only lacked facts when the model was loaded:
 /// lowers it again with the inputs as constants, and evaluates what that gives.
 pub fn evaluate_by_lowering(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
-    let lower = call.operator.lower.ok_or_else(|| OpError::unsupported(call.operator.name))?;
-    let mut graph = Graph::default();
-    let mut node = OnnxNode {
-        name: call.operator.name.to_owned(),
-        opset: call.opset,
-        inputs: Vec::with_capacity(inputs.len()),
-        outputs: call.outputs.iter().enumerate().map(|(i, &wanted)| wanted.then(|| format!("output{i}"))).collect(),
-        attributes: call.attributes.clone(),
+    let fact = |input: &Option<Value>| match input {
+        Some(value) => Ok(Some(Fact::constant(value.tensor()?.clone()))),
+        None => Ok(None),
     };
-    for input in inputs {
-        let id = match input {
-            Some(value) => Some(graph.add_value("input", Fact::constant(value.tensor()?.clone()))),
-            None => None,
-        };
-        node.inputs.push(id);
-    }
-    let mut builder = Builder::new(&mut graph);
-    builder.at(call.operator.name, call.operator.name);
-    let outputs = lower(&node, &mut builder)?
+    let facts = inputs.iter().map(fact).collect::<Result<Vec<_>, OpError>>()?;
+    let (graph, outputs) = lower(call, facts)?
         .ok_or_else(|| OpError::unsupported(format!("{} with these attributes and datatypes", call.operator.name)))?;
     let values = run(&graph)?;
     outputs.iter().map(|&output| Ok(Value::Tensor(value(&graph, &values, output)?))).collect()
+}
+
+/// What is known of the outputs of such a call: what its lowering says, where these facts already are
+/// enough for one.
+pub fn infer_by_lowering(call: &Call, inputs: &[Option<&Fact>]) -> Result<Option<Facts>, OpError> {
+    if call.operator.lower.is_none() {
+        return Ok(None);
+    }
+    let lowered = lower(call, inputs.iter().map(|fact| fact.cloned()).collect())?;
+    Ok(lowered.map(|(graph, outputs)| outputs.iter().map(|&output| graph.fact(output).clone()).collect()))
+}
+
+/// The lowering of a call as a graph of its own, with its outputs.
+fn lower(call: &Call, inputs: Vec<Option<Fact>>) -> Result<Option<(Graph, Outputs)>, OpError> {
+    let lower = call.operator.lower.ok_or_else(|| OpError::unsupported(call.operator.name))?;
+    let mut graph = Graph::default();
+    let inputs = inputs.into_iter().map(|fact| fact.map(|fact| graph.add_value("input", fact))).collect();
+    let node = OnnxNode {
+        name: call.operator.name.to_owned(),
+        opset: call.opset,
+        inputs,
+        outputs: call.outputs.iter().enumerate().map(|(i, &wanted)| wanted.then(|| format!("output{i}"))).collect(),
+        attributes: call.attributes.clone(),
+    };
+    let mut builder = Builder::new(&mut graph);
+    builder.at(call.operator.name, call.operator.name);
+    let outputs = lower(&node, &mut builder)?;
+    Ok(outputs.map(|outputs| (graph, outputs)))
 }
 
 /// Evaluates every node in order; constants stay in the graph's facts.

@@ -1,17 +1,29 @@
 //! What families of operators share.
 
+mod attributes;
 mod axes;
 mod broadcast;
+mod cumulative;
+mod facts;
+mod int_list;
 mod late;
 mod reduce;
 mod rows;
+mod scatter;
+mod size;
 mod windows;
 
-pub use axes::{axis_or, iota, resolve_axis};
+pub use attributes::{block_size, dtype_attribute};
+pub use axes::{axis_or, iota, position, resolve_axis};
 pub use broadcast::{broadcast_dims, broadcast_index};
-pub use late::evaluate_by_lowering;
+pub use cumulative::lower_cumulative;
+pub use facts::same_dtype;
+pub use int_list::IntList;
+pub use late::{evaluate_by_lowering, infer_by_lowering};
 pub use reduce::lower_reduce;
 pub use rows::lower_rows;
+pub use scatter::scatter_reduction;
+pub use size::{Size, expand, reshape, shape};
 pub use windows::{Windows, sizes, spatial_rank};
 
 use crate::onnx::{OnnxNode, Outputs};
