@@ -14,7 +14,9 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
         "edge" => PadMode::Edge,
         "reflect" => PadMode::Reflect,
         "wrap" => PadMode::Wrap,
-        other => return Err(OpError::invalid(format!("mode is '{other}'; ONNX knows constant, edge, reflect and wrap"))),
+        other => {
+            return Err(OpError::invalid(format!("mode is '{other}'; ONNX knows constant, edge, reflect and wrap")));
+        }
     };
     let x = node.input(0)?;
     let inputs: Vec<Option<ValueId>> = if node.opset < 11 {

@@ -21,7 +21,9 @@ fn checked(perm: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
     let mut sorted = perm.to_vec();
     sorted.sort_unstable();
     if !sorted.iter().copied().eq(0..rank as i64) {
-        return Err(OpError::invalid(format!("perm {perm:?} does not order the axes of a tensor of {rank} dimensions")));
+        return Err(OpError::invalid(format!(
+            "perm {perm:?} does not order the axes of a tensor of {rank} dimensions"
+        )));
     }
     Ok(perm.iter().map(|&axis| axis as usize).collect())
 }

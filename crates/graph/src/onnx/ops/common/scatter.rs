@@ -10,6 +10,8 @@ pub fn scatter_reduction(node: &OnnxNode) -> Result<ScatterReduction, OpError> {
         "mul" => ScatterReduction::Mul,
         "max" => ScatterReduction::Max,
         "min" => ScatterReduction::Min,
-        other => return Err(OpError::invalid(format!("reduction is '{other}'; ONNX knows none, add, mul, max and min"))),
+        other => {
+            return Err(OpError::invalid(format!("reduction is '{other}'; ONNX knows none, add, mul, max and min")));
+        }
     })
 }
