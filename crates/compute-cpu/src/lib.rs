@@ -1,1 +1,14 @@
 //! The CPU unit: kernels, micro-kernels and the thread pool.
+//!
+//! [`CpuUnit`] compiles a graph into a program of kernels. A kernel is written once, generic over the
+//! instruction set ([`isa`]), and splits its work over the unit's [`Pool`].
+
+mod isa;
+mod kernels;
+mod map;
+mod pool;
+mod unit;
+
+pub use isa::Isa;
+pub use pool::Pool;
+pub use unit::{CpuOptions, CpuUnit};

@@ -1,0 +1,102 @@
+/// An instruction set that kernels are compiled for.
+///
+/// Holding a value other than [`Isa::Portable`] proves that this machine has the instructions: only
+/// [`Isa::detect`] and [`Isa::available`] make them.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Isa(Level);
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+enum Level {
+    Portable,
+    #[cfg(target_arch = "x86_64")]
+    Avx2,
+    #[cfg(target_arch = "x86_64")]
+    Avx512,
+}
+
+impl Isa {
+    /// What every machine of this architecture has: SSE2 on x86-64, NEON on arm64.
+    pub const PORTABLE: Isa = Isa(Level::Portable);
+
+    /// The widest set of this machine.
+    pub fn detect() -> Isa {
+        *Isa::available().last().unwrap_or(&Isa::PORTABLE)
+    }
+
+    /// Every set of this machine, narrowest first.
+    pub fn available() -> Vec<Isa> {
+        #[allow(unused_mut, reason = "arm64 has one set so far")]
+        let mut sets = vec![Isa::PORTABLE];
+        #[cfg(target_arch = "x86_64")]
+        {
+            if is_x86_feature_detected!("avx2") && is_x86_feature_detected!("fma") && is_x86_feature_detected!("f16c") {
+                sets.push(Isa(Level::Avx2));
+                if is_x86_feature_detected!("avx512f")
+                    && is_x86_feature_detected!("avx512bw")
+                    && is_x86_feature_detected!("avx512dq")
+                    && is_x86_feature_detected!("avx512vl")
+                {
+                    sets.push(Isa(Level::Avx512));
+                }
+            }
+        }
+        sets
+    }
+
+    /// The name in listings.
+    pub fn name(self) -> &'static str {
+        match self.0 {
+            Level::Portable if cfg!(target_arch = "aarch64") => "neon",
+            Level::Portable => "portable",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx2 => "avx2",
+            #[cfg(target_arch = "x86_64")]
+            Level::Avx512 => "avx512",
+        }
+    }
+
+    /// Whether this is AVX-512 (F, BW, DQ, VL), which implies [`Isa::has_avx2`].
+    pub fn has_avx512(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Level::Avx512;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Whether this is AVX2 with FMA and F16C or wider.
+    pub fn has_avx2(self) -> bool {
+        self.0 != Level::Portable
+    }
+}
+
+/// Defines a function that runs `$body`, which must be `#[inline(always)]`, compiled for the given
+/// instruction set: the compiler vectorises the one body once per set.
+macro_rules! multiversion {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) = $body:path) => {
+        $(#[$meta])*
+        $vis fn $name(isa: $crate::Isa, $($arg: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+                fn avx512($($arg: $type),*) {
+                    $body($($arg),*)
+                }
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn avx2($($arg: $type),*) {
+                    $body($($arg),*)
+                }
+                if isa.has_avx512() {
+                    // SAFETY: an `Isa` with AVX-512 exists only where the machine has it.
+                    return unsafe { avx512($($arg),*) };
+                }
+                if isa.has_avx2() {
+                    // SAFETY: as above for AVX2, FMA and F16C.
+                    return unsafe { avx2($($arg),*) };
+                }
+            }
+            let _ = isa;
+            $body($($arg),*)
+        }
+    };
+}
+pub(crate) use multiversion;

@@ -1,0 +1,53 @@
+//! The kernels by core operator: one visible list.
+
+mod map;
+
+use crate::{Isa, Pool};
+use halimede_compute::{CostHint, Kernel, OpDesc};
+use halimede_graph::{Graph, Node, Op};
+use std::sync::Arc;
+
+/// What every kernel gets: the instruction set and the threads.
+#[derive(Clone)]
+pub(crate) struct Machine {
+    pub isa: Isa,
+    pub pool: Arc<Pool>,
+}
+
+/// The CPU's kernels.
+pub(crate) struct Kernels {
+    machine: Machine,
+}
+
+impl Kernels {
+    pub fn new(isa: Isa, pool: Arc<Pool>) -> Kernels {
+        Kernels { machine: Machine { isa, pool } }
+    }
+
+    /// Bytes that the operation moves, where a kernel takes it. Arithmetic is counted per operator by
+    /// the tuner; until then a kernel's cost is its traffic.
+    pub fn cost(&self, operation: &OpDesc<'_>) -> Option<CostHint> {
+        let graph = Graph::default();
+        let node = Node {
+            name: String::new(),
+            origin: String::new(),
+            op: operation.op.clone(),
+            inputs: Default::default(),
+            outputs: Default::default(),
+        };
+        let kernel = halimede_compute::Kernels::kernel(self, &graph, &node)?;
+        kernel.prepare(operation.inputs, operation.outputs).ok()?;
+        let bytes: usize = operation.inputs.iter().flatten().chain(operation.outputs).map(|desc| desc.bytes()).sum();
+        Some(CostHint { operations: 0.0, bytes: bytes as f64 })
+    }
+}
+
+impl halimede_compute::Kernels for Kernels {
+    fn kernel(&self, _graph: &Graph, node: &Node) -> Option<Box<dyn Kernel>> {
+        let machine = self.machine.clone();
+        Some(match &node.op {
+            Op::Map(op) => Box::new(map::MapKernel::new(op.clone(), machine)),
+            _ => return None,
+        })
+    }
+}

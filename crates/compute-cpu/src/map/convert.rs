@@ -1,0 +1,119 @@
+//! Elements between memory and registers.
+
+use super::{BLOCK, Register};
+use half::{bf16, f16, slice::HalfFloatSliceExt};
+use halimede_tensor::{DType, Element, View};
+
+/// Reads `count` elements from `start` on into a register from `at` on.
+///
+/// # Safety
+/// As [`View::slice`]; `at + count` is at most [`BLOCK`].
+#[inline(always)]
+pub(crate) unsafe fn load(
+    view: View<'_>,
+    dtype: DType,
+    start: usize,
+    count: usize,
+    at: usize,
+    register: &mut Register,
+) {
+    debug_assert!(at + count <= BLOCK);
+    /// # Safety
+    /// As `load`.
+    #[inline(always)]
+    unsafe fn ints<T: Element + Into<i64>>(v: View<'_>, start: usize, count: usize, at: usize, r: &mut Register) {
+        // SAFETY: the caller's duty.
+        let source = unsafe { &v.slice::<T>()[start..start + count] };
+        for (target, &element) in r.i64_mut()[at..at + count].iter_mut().zip(source) {
+            *target = element.into();
+        }
+    }
+    // SAFETY: the caller's duty.
+    unsafe {
+        match dtype {
+            DType::F32 => register.f32_mut()[at..at + count].copy_from_slice(&view.slice()[start..start + count]),
+            DType::F64 => register.f64_mut()[at..at + count].copy_from_slice(&view.slice()[start..start + count]),
+            DType::I64 => register.i64_mut()[at..at + count].copy_from_slice(&view.slice()[start..start + count]),
+            DType::U64 => {
+                let source = &view.slice::<u64>()[start..start + count];
+                register.i64_mut()[at..at + count].copy_from_slice(bytemuck::cast_slice(source));
+            }
+            DType::F16 => {
+                view.slice::<f16>()[start..start + count].convert_to_f32_slice(&mut register.f32_mut()[at..at + count])
+            }
+            DType::Bf16 => {
+                view.slice::<bf16>()[start..start + count].convert_to_f32_slice(&mut register.f32_mut()[at..at + count])
+            }
+            DType::Bool | DType::U8 => ints::<u8>(view, start, count, at, register),
+            DType::I8 => ints::<i8>(view, start, count, at, register),
+            DType::U16 => ints::<u16>(view, start, count, at, register),
+            DType::I16 => ints::<i16>(view, start, count, at, register),
+            DType::U32 => ints::<u32>(view, start, count, at, register),
+            DType::I32 => ints::<i32>(view, start, count, at, register),
+            other => unreachable!("the program was compiled for classes that exclude {other}"),
+        }
+    }
+}
+
+/// Fills a register with one element.
+///
+/// # Safety
+/// As [`View::slice`].
+#[inline(always)]
+pub(crate) unsafe fn splat(
+    view: View<'_>,
+    dtype: DType,
+    index: usize,
+    count: usize,
+    at: usize,
+    register: &mut Register,
+) {
+    let mut one = Register([0; BLOCK]);
+    // SAFETY: the caller's duty.
+    unsafe { load(view, dtype, index, 1, 0, &mut one) };
+    match dtype {
+        DType::F32 | DType::F16 | DType::Bf16 => register.f32_mut()[at..at + count].fill(one.f32()[0]),
+        _ => register.i64_mut()[at..at + count].fill(one.i64()[0]),
+    }
+}
+
+/// Writes the first `count` elements of a register to `start` on.
+///
+/// # Safety
+/// As [`View::slice_mut`] for those elements.
+#[inline(always)]
+pub(crate) unsafe fn store(register: &Register, view: View<'_>, dtype: DType, start: usize, count: usize) {
+    /// # Safety
+    /// As `store`.
+    #[inline(always)]
+    unsafe fn part<'a, T: Element>(view: View<'a>, start: usize, count: usize) -> &'a mut [T] {
+        assert!((start + count) * size_of::<T>() <= view.len());
+        // SAFETY: inside the view (just checked), whose elements from `start` on are the caller's alone;
+        // a slice of the whole view would overlap other threads' parts.
+        unsafe { std::slice::from_raw_parts_mut(view.as_ptr().cast::<T>().add(start), count) }
+    }
+    macro_rules! ints {
+        ($t:ty) => {
+            for (target, &element) in unsafe { part::<$t>(view, start, count) }.iter_mut().zip(register.i64()) {
+                *target = element as $t;
+            }
+        };
+    }
+    // SAFETY: the caller's duty, here and in the integers' macro.
+    unsafe {
+        match dtype {
+            DType::F32 => part::<f32>(view, start, count).copy_from_slice(&register.f32()[..count]),
+            DType::F64 => part::<f64>(view, start, count).copy_from_slice(&register.f64()[..count]),
+            DType::F16 => part::<f16>(view, start, count).convert_from_f32_slice(&register.f32()[..count]),
+            DType::Bf16 => part::<bf16>(view, start, count).convert_from_f32_slice(&register.f32()[..count]),
+            DType::I64 | DType::U64 => part::<i64>(view, start, count).copy_from_slice(&register.i64()[..count]),
+            DType::Bool | DType::U8 => ints!(u8),
+            DType::I8 => ints!(i8),
+            DType::U16 => ints!(u16),
+            DType::I16 => ints!(i16),
+            DType::U32 => ints!(u32),
+            DType::I32 => ints!(i32),
+            other => unreachable!("the program was compiled for classes that exclude {other}"),
+        }
+    }
+}

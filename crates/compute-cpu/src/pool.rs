@@ -1,0 +1,284 @@
+//! A thread pool for short parallel loops: workers spin for a moment after each loop, then park.
+//!
+//! One atomic word holds the state of the current loop:
+//!
+//! ```text
+//! bits 0..16   workers inside the loop
+//! bit  16      the loop is open
+//! bits 17..64  number of the loop
+//! ```
+//!
+//! A worker enters by adding one while the loop is open, takes parts from a shared counter until none
+//! is left, and leaves by subtracting one. The caller takes parts too, closes the loop when none is
+//! left and waits until no worker is inside. So a worker that wakes late finds the loop closed and
+//! costs nothing, and nobody reads a loop that has ended.
+
+use parking_lot::{Condvar, Mutex};
+use std::cell::UnsafeCell;
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::thread::JoinHandle;
+
+const OPEN: u64 = 1 << 16;
+const INSIDE: u64 = OPEN - 1;
+const LOOP: u64 = 1 << 17;
+
+/// How often a worker looks for the next loop before it parks: about 20 to 50 microseconds.
+const SPINS: u32 = 2_000;
+
+type Task<'a> = &'a (dyn Fn(usize) + Sync);
+
+/// Workers that run loops together with the calling thread.
+pub struct Pool {
+    shared: Arc<Shared>,
+    /// Held by the caller whose loop is running.
+    caller: Mutex<()>,
+    workers: Vec<JoinHandle<()>>,
+}
+
+struct Shared {
+    state: AtomicU64,
+    /// The loop's body, valid while the loop is open or somebody is inside.
+    task: UnsafeCell<Option<Task<'static>>>,
+    parts: AtomicUsize,
+    next: AtomicUsize,
+    panicked: AtomicBool,
+    stop: AtomicBool,
+    sleepers: AtomicUsize,
+    sleep: Mutex<()>,
+    wake: Condvar,
+}
+
+// SAFETY: `task` is written only by the caller that holds `Pool::caller` while the loop is closed and
+// nobody is inside, and read only by workers inside the loop (see the module's text).
+unsafe impl Sync for Shared {}
+
+impl Pool {
+    /// A pool that runs loops on `threads` threads, the caller being one of them.
+    pub fn new(threads: usize) -> Pool {
+        let shared = Arc::new(Shared {
+            state: AtomicU64::new(0),
+            task: UnsafeCell::new(None),
+            parts: AtomicUsize::new(0),
+            next: AtomicUsize::new(0),
+            panicked: AtomicBool::new(false),
+            stop: AtomicBool::new(false),
+            sleepers: AtomicUsize::new(0),
+            sleep: Mutex::new(()),
+            wake: Condvar::new(),
+        });
+        let workers = (1..threads.max(1))
+            .filter_map(|index| {
+                let shared = shared.clone();
+                // A machine that refuses a thread runs with fewer; the caller alone can do every loop.
+                std::thread::Builder::new().name(format!("halimede-cpu-{index}")).spawn(move || shared.work()).ok()
+            })
+            .collect();
+        Pool { shared, caller: Mutex::new(()), workers }
+    }
+
+    /// Threads that run a loop, the caller included.
+    pub fn threads(&self) -> usize {
+        self.workers.len() + 1
+    }
+
+    /// Runs `task(part)` for every part below `parts` and returns when all are done. While another
+    /// loop is running (another instance's, or the one this call stands in) it runs here alone, so
+    /// that several instances never ask for more threads than there are.
+    ///
+    /// # Panics
+    /// Where a part panics, after all others have ended.
+    pub fn run(&self, parts: usize, task: &(dyn Fn(usize) + Sync)) {
+        let caller = if parts > 1 && !self.workers.is_empty() { self.caller.try_lock() } else { None };
+        match caller {
+            Some(_caller) => self.run_shared(parts, task),
+            None => (0..parts).for_each(task),
+        }
+    }
+
+    fn run_shared(&self, parts: usize, task: Task<'_>) {
+        let shared = &*self.shared;
+        // SAFETY: only the lifetime changes; the loop is closed and left by all before this returns.
+        let task: Task<'static> = unsafe { std::mem::transmute::<Task<'_>, Task<'static>>(task) };
+        // SAFETY: the loop is closed, nobody is inside, and we hold `caller`.
+        unsafe { *shared.task.get() = Some(task) };
+        shared.parts.store(parts, Ordering::Relaxed);
+        shared.next.store(0, Ordering::Relaxed);
+        let number = shared.state.load(Ordering::Relaxed) & !(INSIDE | OPEN);
+        // SeqCst with the sleepers' count: either we see the sleeper or it sees the open loop.
+        shared.state.store(number.wrapping_add(LOOP) | OPEN, Ordering::SeqCst);
+        if shared.sleepers.load(Ordering::SeqCst) > 0 {
+            let _guard = shared.sleep.lock();
+            shared.wake.notify_all();
+        }
+        let mine = catch_unwind(AssertUnwindSafe(|| shared.take_parts(task, parts)));
+        if mine.is_err() {
+            shared.next.store(parts, Ordering::Relaxed);
+        }
+        shared.state.fetch_and(!OPEN, Ordering::AcqRel);
+        let mut spins = 0u32;
+        while shared.state.load(Ordering::Acquire) & INSIDE != 0 {
+            spins += 1;
+            if spins.is_multiple_of(1 << 12) { std::thread::yield_now() } else { std::hint::spin_loop() }
+        }
+        let theirs = shared.panicked.swap(false, Ordering::Relaxed);
+        if let Err(panic) = mine {
+            resume_unwind(panic);
+        }
+        assert!(!theirs, "a part of a parallel loop panicked");
+    }
+}
+
+impl Drop for Pool {
+    fn drop(&mut self) {
+        self.shared.stop.store(true, Ordering::SeqCst);
+        {
+            let _guard = self.shared.sleep.lock();
+            self.shared.wake.notify_all();
+        }
+        for worker in self.workers.drain(..) {
+            // A worker catches the panics of its parts, so it ends in order.
+            let _ = worker.join();
+        }
+    }
+}
+
+impl Shared {
+    fn work(&self) {
+        halimede_platform_worker_setup();
+        let mut seen = 0;
+        while let Some(number) = self.wait_for_loop(seen) {
+            seen = number;
+            if !self.enter(number) {
+                continue;
+            }
+            // SAFETY: we are inside, so the task stays until we leave.
+            let task = unsafe { *self.task.get() };
+            if let Some(task) = task {
+                let parts = self.parts.load(Ordering::Relaxed);
+                if catch_unwind(AssertUnwindSafe(|| self.take_parts(task, parts))).is_err() {
+                    self.panicked.store(true, Ordering::Relaxed);
+                }
+            }
+            self.state.fetch_sub(1, Ordering::Release);
+        }
+    }
+
+    fn take_parts(&self, task: Task<'_>, parts: usize) {
+        loop {
+            let part = self.next.fetch_add(1, Ordering::Relaxed);
+            if part >= parts {
+                return;
+            }
+            task(part);
+        }
+    }
+
+    /// Adds this worker to loop `number`; `false` where that has closed.
+    fn enter(&self, number: u64) -> bool {
+        let mut state = self.state.load(Ordering::Relaxed);
+        loop {
+            if state & OPEN == 0 || state / LOOP != number {
+                return false;
+            }
+            match self.state.compare_exchange_weak(state, state + 1, Ordering::Acquire, Ordering::Relaxed) {
+                Ok(_) => return true,
+                Err(now) => state = now,
+            }
+        }
+    }
+
+    /// The number of an open loop other than `seen`; `None` when the pool stops.
+    fn wait_for_loop(&self, seen: u64) -> Option<u64> {
+        let fresh = || {
+            let state = self.state.load(Ordering::SeqCst);
+            (state & OPEN != 0 && state / LOOP != seen).then_some(state / LOOP)
+        };
+        for _ in 0..SPINS {
+            if let Some(number) = fresh() {
+                return Some(number);
+            }
+            if self.stop.load(Ordering::Relaxed) {
+                return None;
+            }
+            std::hint::spin_loop();
+        }
+        let mut guard = self.sleep.lock();
+        self.sleepers.fetch_add(1, Ordering::SeqCst);
+        let found = loop {
+            if self.stop.load(Ordering::SeqCst) {
+                break None;
+            }
+            if let Some(number) = fresh() {
+                break Some(number);
+            }
+            self.wake.wait(&mut guard);
+        };
+        self.sleepers.fetch_sub(1, Ordering::SeqCst);
+        found
+    }
+}
+
+/// Denormals cost a hundred cycles each and carry nothing; every worker treats them as zero.
+fn halimede_platform_worker_setup() {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_part_runs_once() {
+        for threads in [1, 2, 4] {
+            let pool = Pool::new(threads);
+            for parts in [0, 1, 2, 3, 100] {
+                for _ in 0..200 {
+                    let counts: Vec<AtomicUsize> = (0..parts).map(|_| AtomicUsize::new(0)).collect();
+                    pool.run(parts, &|part| {
+                        counts[part].fetch_add(1, Ordering::Relaxed);
+                    });
+                    assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_loop_inside_a_loop_runs_alone() {
+        let pool = Pool::new(2);
+        let total = AtomicUsize::new(0);
+        pool.run(4, &|_| {
+            pool.run(3, &|_| {
+                total.fetch_add(1, Ordering::Relaxed);
+            })
+        });
+        assert_eq!(total.load(Ordering::Relaxed), 12);
+    }
+
+    #[test]
+    fn a_panic_reaches_the_caller_and_the_pool_lives() {
+        let pool = Pool::new(3);
+        for _ in 0..20 {
+            let caught = catch_unwind(AssertUnwindSafe(|| pool.run(8, &|part| assert_ne!(part, 5))));
+            assert!(caught.is_err());
+        }
+        let total = AtomicUsize::new(0);
+        pool.run(10, &|part| {
+            total.fetch_add(part, Ordering::Relaxed);
+        });
+        assert_eq!(total.load(Ordering::Relaxed), 45);
+    }
+
+    #[test]
+    fn workers_wake_from_sleep() {
+        let pool = Pool::new(2);
+        for _ in 0..5 {
+            std::thread::sleep(std::time::Duration::from_millis(5));
+            let total = AtomicUsize::new(0);
+            pool.run(2, &|_| {
+                total.fetch_add(1, Ordering::Relaxed);
+            });
+            assert_eq!(total.load(Ordering::Relaxed), 2);
+        }
+    }
+}
