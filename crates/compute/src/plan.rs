@@ -266,6 +266,10 @@ impl Memory {
         self.descs[value].as_ref().map_or(0, TensorDesc::bytes)
     }
 
+    fn elements(&self, value: usize) -> usize {
+        self.descs[value].as_ref().map_or(0, TensorDesc::len)
+    }
+
     /// Lays out memory and writes the plan.
     fn place(mut self, program: &Program, drafts: Vec<Option<Draft>>) -> Result<Plan, RunError> {
         let graph = program.graph();
@@ -368,7 +372,9 @@ impl Memory {
             let (from, to) = (self.root(input), self.root(output));
             let uses = graph.nodes[node].inputs.iter().flatten().filter(|v| self.root(v.index()) == from).count();
             let free = self.places[from] == Place::Nothing && last_use[from] == position && uses == 1;
-            if free && from != to && to == output && self.bytes(from) == self.bytes(output) {
+            // As many bytes alone would let two half-sized elements stand for one.
+            let fits = self.bytes(from) == self.bytes(output) && self.elements(input) == self.elements(output);
+            if free && fits && from != to && to == output {
                 self.roots[to] = from;
                 last_use[from] = last_use[to];
             }

@@ -94,7 +94,7 @@ pub(crate) unsafe fn store(register: &Register, view: View<'_>, dtype: DType, st
     }
     macro_rules! ints {
         ($t:ty) => {
-            for (target, &element) in unsafe { part::<$t>(view, start, count) }.iter_mut().zip(register.i64()) {
+            for (target, &element) in part::<$t>(view, start, count).iter_mut().zip(register.i64()) {
                 *target = element as $t;
             }
         };
