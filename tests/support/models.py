@@ -57,14 +57,31 @@ def identity(dtype, shape):
     )
 
 
+def pick():
+    """OUTPUT0 is the element of [10, 20, 30] at each index of INPUT0; other indices fail when it runs."""
+    table = helper.make_tensor("table", TensorProto.INT64, [3], [10, 20, 30])
+    return onnx_model(
+        [helper.make_node("Gather", ["table", "INPUT0"], ["OUTPUT0"], "pick")],
+        [info("INPUT0", TensorProto.INT64, [2])],
+        [info("OUTPUT0", TensorProto.INT64, [2])],
+        [table],
+    )
+
+
 def io(kind, name, datatype, dims, extra=""):
     """One input or output of a config.pbtxt."""
     dims = ", ".join(str(d) for d in dims)
     return f'{kind} [ {{ name: "{name}" data_type: TYPE_{datatype} dims: [ {dims} ] {extra} }} ]\n'
 
 
+def copy_config(datatype, dims=(-1,), batch=8, extra=""):
+    """The configuration of an ONNX model that copies INPUT0 to OUTPUT0."""
+    text = f'platform: "onnxruntime_onnx"\nmax_batch_size: {batch}\n'
+    return text + io("input", "INPUT0", datatype, dims) + io("output", "OUTPUT0", datatype, dims) + extra
+
+
 def identity_config(datatype="FP32", dims=(-1,), batch=8, delay_ms=0, extra=""):
-    """A model of the built-in `identity` backend."""
+    """A model of the built-in `identity` backend, whose replies carry example parameters."""
     text = f'backend: "identity"\nmax_batch_size: {batch}\n'
     text += io("input", "INPUT0", datatype, dims) + io("output", "OUTPUT0", datatype, dims)
     text += "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
@@ -119,16 +136,17 @@ def standard(path):
     repository.add("add_sub", add_sub(TensorProto.FLOAT, [4]))
     repository.add("simple", add_sub(TensorProto.INT32, ["batch", 16]), BATCHED_INT32)
     repository.add("twice", config=ENSEMBLE)
-    repository.add("raw", config=identity_config("FP32", [-1]))
-    repository.add("text", config=identity_config("STRING", [-1]))
+    repository.add("raw", identity(TensorProto.FLOAT, [-1, -1]), copy_config("FP32"))
+    repository.add("text", identity(TensorProto.STRING, [-1, -1]), copy_config("STRING"))
     repository.add("classes", identity(TensorProto.FLOAT, ["batch", 4]), CLASSES, labels=["ant", "bee", "cat"])
+    repository.add("pick", pick())
     repository.add("slow", config=identity_config(delay_ms=300, batch=0))
     repository.add("queue", config=identity_config(delay_ms=300, batch=1, extra=QUEUE))
     for datatype, element in DATATYPES.items():
         repository.add(f"identity_{datatype.lower()}", identity(element, [-1, -1]))
     policy = "version_policy { specific { versions: [ 1, 3 ] } }\n"
     for version in (1, 2, 3):
-        repository.add("versions", config=identity_config(extra=policy), version=version)
+        repository.add("versions", identity(TensorProto.FLOAT, [-1, -1]), copy_config("FP32", extra=policy), version)
     return repository
 
 

@@ -1,0 +1,93 @@
+"""Every command of the README and the documentation runs as printed.
+
+A fenced block of the language `console` is a transcript: its lines that begin
+with `$ ` run with bash in the root of the project. A block may be preceded by
+a comment that says how the test treats it:
+
+    <!-- test: server -->   a server of the example repository runs meanwhile on
+                            the standard ports 8000 to 8002
+    <!-- test: skip REASON -->
+"""
+
+import os
+import re
+import socket
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from support.server import ROOT, binary
+
+BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^\n]*?) -->\n+)?```(?P<language>console|python)\n(?P<text>.*?)^```", re.S | re.M)
+FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
+
+
+def blocks():
+    for path in FILES:
+        if not path.exists():
+            continue
+        text = path.read_text()
+        for found in BLOCK.finditer(text):
+            line = text.count("\n", 0, found.start("text"))
+            note = found["note"] or ""
+            if found["language"] == "python" and not note:
+                continue
+            yield pytest.param(found["language"], found["text"], note, id=f"{path.relative_to(ROOT)}:{line}")
+
+
+@pytest.fixture(scope="module")
+def standard_ports():
+    """A server on 8000, 8001 and 8002, as the documentation assumes."""
+    for port in (8000, 8001, 8002):
+        with socket.socket() as s:
+            if s.connect_ex(("127.0.0.1", port)) == 0:
+                pytest.fail(f"port {port} is taken; the commands of the documentation need it")
+    command = [str(binary()), "serve", "--model-repository", str(ROOT / "examples" / "repository")]
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    for _ in range(500):
+        ready = subprocess.run(["curl", "-sf", "localhost:8000/v2/health/ready"], capture_output=True)
+        if ready.returncode == 0:
+            break
+        assert process.poll() is None, "the server ended"
+    yield
+    process.terminate()
+    assert process.wait(40) == 0
+
+
+def commands(text):
+    """The lines behind `$ `, with their continuations."""
+    found, open_line = [], False
+    for line in text.splitlines():
+        if line.startswith("$ "):
+            found.append(line[2:])
+        elif open_line:
+            found[-1] += "\n" + line.removeprefix("> ")
+        open_line = (line.startswith("$ ") or open_line) and line.endswith("\\")
+    return found
+
+
+@pytest.mark.halimede_only
+@pytest.mark.parametrize("language, text, note", blocks())
+def test_block(request, language, text, note):
+    if note.startswith("skip"):
+        pytest.skip(note.removeprefix("skip").strip())
+    if note == "server":
+        request.getfixturevalue("standard_ports")
+    if language == "python":
+        script = ["python", "-c", text]
+    else:
+        assert commands(text), "a console block without a line that begins with `$ `"
+        script = ["bash", "-euo", "pipefail", "-c", "\n".join(commands(text))]
+    environment = {**os.environ, "PATH": f"{Path(binary()).parent}:{os.environ['PATH']}"}
+    result = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+@pytest.mark.halimede_only
+def test_the_readme_has_commands():
+    assert any(p.id.startswith("README.md") for p in blocks())
+
+
+def test_transcripts_are_split_into_commands():
+    assert commands("$ one\nits output\n$ two \\\n    more\nmore output\n") == ["one", "two \\\n    more"]

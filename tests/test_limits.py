@@ -1,0 +1,99 @@
+"""Sizes, depths and counts at which a request is refused; the server lives on."""
+
+import http.client
+import json
+import socket
+
+import pytest
+from onnx import TensorProto
+
+from support import models
+
+
+def test_nesting_depth(http):
+    deep = "[" * 5000 + "]" * 5000
+    body = '{"inputs":[{"name":"INPUT0","datatype":"FP32","shape":[4],"data":%s}]}' % deep
+    reply = http.infer("add_sub", body)
+    assert reply.status in (400, 500)
+    assert http.get("/v2/health/live").status == 200
+
+
+@pytest.mark.halimede_only("a stack overflow in 2.51.0, an error in later versions")
+def test_nesting_beyond_the_stack(http):
+    reply = http.infer("add_sub", "[" * 1_000_000)
+    assert reply.status in (400, 500)
+    assert http.get("/v2/health/live").status == 200
+
+
+@pytest.mark.halimede_only("a flag of later versions")
+def test_body_beyond_the_limit(repository, serve):
+    repository.add("raw", models.identity(TensorProto.FLOAT, [-1, -1]), models.copy_config("FP32"))
+    server = serve(repository, "--http-max-input-size=1000000")
+    head = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 500000],
+                        "parameters": {"binary_data_size": 2000000}}]}  # fmt: skip
+    try:
+        assert server.http.infer_binary("raw", head, bytes(2000000)).status == 400
+    except (http.client.HTTPException, OSError):
+        pass  # closing the connection while the body arrives is an answer too
+    assert server.http.get("/v2/health/live").status == 200
+
+
+def test_shape_beyond_64_bits(http):
+    big = 2**63 - 1
+    body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [big, big], "data": []}]}
+    reply = http.infer("raw", body)
+    assert reply.status in (400, 500)
+    assert http.get("/v2/health/live").status == 200
+
+
+def test_chunked_body(server):
+    body = json.dumps({"inputs": [{"name": n, "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}
+                                  for n in ("INPUT0", "INPUT1")]}).encode()  # fmt: skip
+    connection = http.client.HTTPConnection(server.http_address, timeout=20)
+    chunks = (body[i : i + 7] for i in range(0, len(body), 7))
+    connection.request("POST", "/v2/models/add_sub/infer", chunks, {"Transfer-Encoding": "chunked"}, encode_chunked=True)
+    assert connection.getresponse().status == 200
+    connection.close()
+
+
+def test_keep_alive(server):
+    connection = http.client.HTTPConnection(server.http_address, timeout=20)
+    for path, status in (("/v2/health/live", 200), ("/nope", 404), ("/v2", 200), ("/v2/models/nope", 404)):
+        connection.request("GET", path)
+        reply = connection.getresponse()
+        reply.read()
+        assert reply.status == status
+        sock = connection.sock
+        assert sock is not None, "the server closed the connection"
+    connection.close()
+
+
+GARBAGE = {
+    "no HTTP": b"\x16\x03\x01\x02\x00\x01\x00",
+    "bad request line": b"NOPE\r\n\r\n",
+    "negative length": b"POST /v2/models/add_sub/infer HTTP/1.1\r\nHost: x\r\nContent-Length: -1\r\n\r\n",
+    "huge header": b"GET /v2 HTTP/1.1\r\nHost: x\r\nX: " + b"a" * 2_000_000 + b"\r\n\r\n",
+}
+
+
+@pytest.mark.parametrize("sent", GARBAGE.values(), ids=GARBAGE.keys())
+def test_garbage_on_the_port(server, sent):
+    with socket.create_connection(("127.0.0.1", server.http_port), timeout=5) as s:
+        try:
+            s.sendall(sent)
+            s.shutdown(socket.SHUT_WR)
+            s.recv(1000)
+        except OSError:
+            pass
+    assert server.http.get("/v2/health/live").status == 200
+
+
+@pytest.mark.halimede_only("2.51.0 ends with a segmentation fault")
+def test_classes_of_bytes_are_refused(http):
+    request = {
+        "inputs": [{"name": "INPUT0", "datatype": "BYTES", "shape": [1, 1], "data": ["a"]}],
+        "outputs": [{"name": "OUTPUT0", "parameters": {"classification": 1}}],
+    }
+    reply = http.infer("text", request)
+    assert reply.status == 400
+    assert "class result not available for output due to unsupported type 'BYTES'" in reply.error

@@ -1,0 +1,191 @@
+"""How the process starts and ends: exit codes, signals, flags."""
+
+import signal
+import socket
+import subprocess
+import threading
+import time
+
+import pytest
+from onnx import TensorProto
+
+from support import models
+from support.server import Server, binary, peer_command
+from test_repository_control import BROKEN
+
+
+def run(*arguments):
+    command = [peer_command()] if peer_command() else [str(binary()), "serve"]
+    return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
+
+
+@pytest.fixture
+def small(repository):
+    return repository.add("add_sub", models.add_sub(TensorProto.FLOAT, [4]))
+
+
+@pytest.mark.parametrize("sig", [signal.SIGTERM, signal.SIGINT], ids=lambda s: s.name)
+def test_a_signal_ends_it_with_status_0(small, serve, sig):
+    assert serve(small).stop(sig) == 0
+
+
+WRONG = {
+    "unknown flag": ["--no-such-flag=1"],
+    "value of the wrong type": ["--http-port=abc"],
+    "control mode unknown": ["--model-control-mode=nope"],
+    "repository missing": ["--model-repository=/no/such/folder"],
+    "no repository": [],
+    "trace level unknown": ["--trace-config=level=NOPE"],
+}
+
+
+@pytest.mark.parametrize("flags", WRONG.values(), ids=WRONG.keys())
+def test_wrong_flags_end_it_with_status_1(small, repository_for, flags, request):
+    if request.node.callspec.id not in ("repository missing", "no repository"):
+        flags = [f"--model-repository={repository_for(small.path)}", *flags]
+    result = run(*flags, "--http-port=0", "--grpc-port=0", "--metrics-port=0")
+    assert result.returncode == 1
+    assert result.stderr != "" or result.stdout != ""
+
+
+def test_help_has_status_1_as_tritonserver():
+    if not peer_command():
+        pytest.skip("`halimede --help` is an answer, not an error; see test_help_of_the_other_name")
+    assert run("--help").returncode == 1
+
+
+@pytest.mark.halimede_only
+def test_help_of_the_other_name(tmp_path):
+    """Started under the name tritonserver, the flags stand without a verb and --help has status 1."""
+    link = tmp_path / "tritonserver"
+    link.symlink_to(binary())
+    result = subprocess.run([str(link), "--help"], capture_output=True, text=True, timeout=60)
+    assert result.returncode == 1
+    assert "--model-repository" in result.stdout + result.stderr
+
+
+@pytest.mark.halimede_only
+def test_serves_under_the_name_tritonserver(tmp_path, small, monkeypatch):
+    link = tmp_path / "tritonserver"
+    link.symlink_to(binary())
+    monkeypatch.setenv("TRITONSERVER", str(link))
+    with Server([small.path]) as server:
+        assert server.http.get("/v2").json["name"] == "triton"
+
+
+def test_port_in_use(small, repository_for):
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        server = Server([repository_for(small.path)], f"--http-port={port}", wait=False)
+        assert server.wait_exit() == 1
+
+
+def test_a_failed_model_ends_it(small, repository_for):
+    small.add("broken", config=BROKEN)
+    server = Server([repository_for(small.path)], wait=False)
+    assert server.wait_exit() == 1
+    assert "creating server: Internal - failed to load all models" in server.log_text()
+
+
+def test_exit_on_error_false_serves_the_rest(small, serve):
+    small.add("broken", config=BROKEN)
+    server = serve(small, "--exit-on-error=false", wait=False)
+    server.wait_ready("/v2/health/live")
+    assert server.http.get("/v2/health/ready").status == 400
+    end = time.monotonic() + 20
+    while server.http.get("/v2/models/add_sub/ready").status != 200:
+        assert time.monotonic() < end
+        time.sleep(0.05)
+
+
+def test_strict_readiness_off(small, serve):
+    small.add("broken", config=BROKEN)
+    server = serve(small, "--exit-on-error=false", "--strict-readiness=false")
+    assert server.http.get("/v2/health/ready").status == 200
+
+
+def test_a_request_in_flight_is_answered_before_the_end(repository, serve):
+    repository.add("slow", config=models.identity_config(delay_ms=1500, batch=0))
+    server = serve(repository)
+    request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [7]}]}
+    replies = []
+    thread = threading.Thread(target=lambda: replies.append(server.http.infer("slow", request)))
+    thread.start()
+    time.sleep(0.5)
+    assert server.stop() == 0
+    thread.join()
+    assert replies[0].status == 200
+
+
+def test_exit_timeout(repository, repository_for):
+    repository.add("slow", config=models.identity_config(delay_ms=15000, batch=0))
+    server = Server([repository_for(repository.path)], "--exit-timeout-secs=1")
+    request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [7]}]}
+
+    def send():
+        try:
+            server.http.infer("slow", request)
+        except OSError:
+            pass
+
+    thread = threading.Thread(target=send)
+    thread.start()
+    time.sleep(0.5)
+    start = time.monotonic()
+    assert server.stop() == 1
+    assert time.monotonic() - start < 10
+    assert "Exit timeout expired. Exiting immediately." in server.log_text()
+    thread.join()
+
+
+def test_server_id(small, serve):
+    assert serve(small, "--id=mine").http.get("/v2").json["name"] == "mine"
+
+
+OFF = [("--allow-http=false", "http_port"), ("--allow-grpc=false", "grpc_port"), ("--allow-metrics=false", "metrics_port")]
+
+
+@pytest.mark.parametrize("flag, port", OFF, ids=[o[0] for o in OFF])
+def test_a_service_switched_off_does_not_listen(small, serve, flag, port):
+    server = serve(small, flag, wait=False)
+    ports = {"http_port", "grpc_port", "metrics_port"} - {port}
+    end = time.monotonic() + 60
+    while not all(listening(getattr(server, p)) for p in ports):
+        assert time.monotonic() < end and server.process.poll() is None, server.log_text()
+        time.sleep(0.05)
+    assert not listening(getattr(server, port))
+
+
+def listening(port):
+    with socket.socket() as s:
+        return s.connect_ex(("127.0.0.1", port)) == 0
+
+
+REFUSED = {
+    "TLS without support or without files": ["--grpc-use-ssl=true"],
+    "mutual TLS": ["--grpc-use-ssl-mutual=true"],
+    "restricted HTTP": ["--http-restricted-api=inference:key=value"],
+    "restricted gRPC": ["--grpc-restricted-protocol=inference:key=value"],
+}
+
+
+@pytest.mark.halimede_only("tritonserver protects; what does not protect yet must not start")
+@pytest.mark.parametrize("flags", REFUSED.values(), ids=REFUSED.keys())
+def test_a_flag_that_protects_is_never_ignored(small, flags):
+    """Either the server refuses to start, or it really refuses unprotected requests."""
+    server = Server([small.path], *flags, wait=False)
+    try:
+        status = server.process.wait(5)
+        assert status == 1
+    except subprocess.TimeoutExpired:
+        request = {"inputs": [{"name": n, "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}
+                              for n in ("INPUT0", "INPUT1")]}  # fmt: skip
+        if "http" in flags[0]:
+            assert server.http.infer("add_sub", request).status == 403
+        else:
+            from support.grpc import Grpc, add_sub
+
+            assert Grpc(server.grpc_address).error("ModelInfer", add_sub())[0] == "UNAVAILABLE"
+        server.stop()

@@ -1,0 +1,152 @@
+"""Queue limits, priorities, timeouts, preserved order and dynamic batching."""
+
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from support import models
+
+
+def one(value=0, **parameters):
+    request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, 1], "data": [value]}]}
+    if parameters:
+        request["parameters"] = parameters
+    return request
+
+
+def at_once(http, model, requests, gap_s=0.05):
+    """Send requests one after the other without waiting; (reply, time of its arrival) of each."""
+    with ThreadPoolExecutor(len(requests)) as pool:
+        futures = []
+        for request in requests:
+            futures.append(pool.submit(lambda r=request: (http.infer(model, r), time.monotonic())))
+            time.sleep(gap_s)
+        return [f.result() for f in futures]
+
+
+QUEUE = """dynamic_batching {{
+  {extra}
+  default_queue_policy {{ {policy} }}
+}}
+"""
+
+
+def queue_model(repository, name="queue", delay_ms=400, policy="", extra="", batch=1):
+    text = QUEUE.format(extra=extra, policy=policy)
+    return repository.add(name, config=models.identity_config(delay_ms=delay_ms, batch=batch, extra=text))
+
+
+def test_full_queue_is_unavailable(repository, serve):
+    queue_model(repository, policy="max_queue_size: 2")
+    http = serve(repository).http
+    replies = [r for r, _ in at_once(http, "queue", [one(i) for i in range(8)], 0.02)]
+    statuses = [r.status for r in replies]
+    assert statuses[0] == 200
+    assert statuses.count(503) >= 3
+    full = next(r for r in replies if r.status == 503)
+    assert full.error == "[request id: <id_unknown>] Exceeds maximum queue size"
+
+
+def test_timeout_rejects(repository, serve):
+    queue_model(repository, policy="timeout_action: REJECT default_timeout_microseconds: 100000")
+    http = serve(repository).http
+    replies = [r for r, _ in at_once(http, "queue", [one(0), one(1), one(2)], 0.02)]
+    assert replies[0].status == 200
+    late = replies[2]
+    assert (late.status, late.error) == (503, "Request timeout expired")
+
+
+def test_timeout_delays(repository, serve):
+    queue_model(repository, policy="timeout_action: DELAY default_timeout_microseconds: 100000")
+    http = serve(repository).http
+    assert [r.status for r, _ in at_once(http, "queue", [one(i) for i in range(3)], 0.02)] == [200, 200, 200]
+
+
+OVERRIDE = [
+    # default timeout in microseconds, override allowed, timeout of the request, status of the waiting request
+    (60_000_000, "true", 50_000, 503),
+    (60_000_000, "false", 50_000, 200),
+    (0, "true", 50_000, 200),
+]
+
+
+@pytest.mark.parametrize("default, allowed, asked, status", OVERRIDE)
+def test_timeout_of_the_request_only_shortens(repository, serve, default, allowed, asked, status):
+    policy = f"default_timeout_microseconds: {default} allow_timeout_override: {allowed}"
+    queue_model(repository, policy=policy)
+    http = serve(repository).http
+    replies = [r for r, _ in at_once(http, "queue", [one(0), one(1), one(2, timeout=asked)], 0.02)]
+    assert replies[2].status == status
+
+
+def test_priorities(repository, serve):
+    queue_model(repository, delay_ms=300, extra="priority_levels: 3 default_priority_level: 3")
+    http = serve(repository).http
+    requests = [one(0), one(1), one(2, priority=3), one(3, priority=2), one(4, priority=1), one(5, priority=99)]
+    replies = at_once(http, "queue", requests, 0.03)
+    assert all(r.status == 200 for r, _ in replies)
+    order = sorted(range(6), key=lambda i: replies[i][1])
+    # 0 runs and 1 is at most one step ahead; among the others the smaller number is first, 0 and 99 mean the default.
+    waiting = [i for i in order if i >= 2]
+    assert waiting == [4, 3, 2, 5]
+
+
+def test_batches_form(repository, serve):
+    queue_model(repository, batch=8, delay_ms=200, extra="max_queue_delay_microseconds: 100000")
+    http = serve(repository).http
+    replies = [r for r, _ in at_once(http, "queue", [one(i) for i in range(9)], 0.001)]
+    assert [r.json["outputs"][0]["data"] for r in replies] == [[float(i)] for i in range(9)]
+    stats = http.get("/v2/models/queue/stats").json["model_stats"][0]
+    assert stats["inference_count"] == 9
+    assert stats["execution_count"] < 9
+    assert max(b["batch_size"] for b in stats["batch_stats"]) > 1
+    assert sum(b["batch_size"] * b["compute_infer"]["count"] for b in stats["batch_stats"]) == 9
+
+
+def test_different_shapes_are_not_batched_together(repository, serve):
+    queue_model(repository, batch=8, delay_ms=100, extra="max_queue_delay_microseconds: 50000")
+    http = serve(repository).http
+    requests = [
+        {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, n], "data": [float(n)] * n}]} for n in (1, 2, 3, 1)
+    ]
+    replies = [r for r, _ in at_once(http, "queue", requests, 0.001)]
+    assert [r.json["outputs"][0]["shape"] for r in replies] == [[1, 1], [1, 2], [1, 3], [1, 1]]
+
+
+def test_the_default_scheduler_runs_one_request_at_a_time(server):
+    """One instance with a delay of 300 ms: three requests take three delays."""
+    request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+    start = time.monotonic()
+    replies = at_once(server.http, "slow", [request] * 3, 0)
+    assert all(r.status == 200 for r, _ in replies)
+    assert time.monotonic() - start >= 0.9
+
+
+@pytest.mark.halimede_only("the peer's identity model is written in Python, without these parameters")
+def test_identity_backend_attaches_its_example_parameters(server):
+    request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+    expected = {"param0": "an example string parameter", "param1": 42, "param2": False, "param3": 123.123}
+    assert server.http.infer("slow", request).json["parameters"] == expected
+
+
+def test_reload_drops_no_request(repository, serve):
+    repository.add("slow", config=models.identity_config(delay_ms=100, batch=0))
+    http = serve(repository, "--model-control-mode=explicit", "--load-model=slow").http
+    request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
+    statuses, end = [], threading.Event()
+
+    def client():
+        while not end.is_set():
+            statuses.append(http.infer("slow", request).status)
+
+    threads = [threading.Thread(target=client) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for _ in range(3):
+        assert http.post("/v2/repository/models/slow/load").status == 200
+    end.set()
+    for thread in threads:
+        thread.join()
+    assert set(statuses) == {200}
