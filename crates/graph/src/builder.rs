@@ -1,3 +1,4 @@
+use crate::fold::fold;
 use crate::ops::{Binary, Cast, Expr, Map, Op, Reduce, ReduceKind, Reshape, ShapeOf, Transpose, Unary};
 use crate::{Fact, Graph, Node, OpError, ValueId};
 use halimede_tensor::{DType, Tensor};
@@ -73,13 +74,16 @@ impl<'g> Builder<'g> {
         Ok(self.add_all(op, inputs)?[0])
     }
 
-    /// An operation with all its outputs.
+    /// An operation with all its outputs. What is cheap to work out already becomes a constant.
     pub fn add_all(&mut self, op: Op, inputs: &[Option<ValueId>]) -> Result<SmallVec<[ValueId; 1]>, OpError> {
         let facts = {
             let facts: SmallVec<[Option<&Fact>; 4]> =
                 inputs.iter().map(|input| input.map(|v| self.graph.fact(v))).collect();
             op.infer(&facts)?
         };
+        if let Some(tensors) = fold(self.graph, &op, inputs, &facts) {
+            return Ok(tensors.into_iter().map(|tensor| self.constant(tensor)).collect());
+        }
         let outputs: SmallVec<[ValueId; 1]> = facts
             .into_iter()
             .map(|mut fact| {
@@ -96,6 +100,37 @@ impl<'g> Builder<'g> {
             outputs: outputs.clone(),
         });
         Ok(outputs)
+    }
+
+    /// The nodes of a whole graph in place of a call of it, and its outputs.
+    pub fn inline(&mut self, body: &Graph, inputs: &[ValueId]) -> Result<SmallVec<[ValueId; 1]>, OpError> {
+        if inputs.len() != body.inputs.len() {
+            let (takes, given) = (body.inputs.len(), inputs.len());
+            return Err(OpError::invalid(format!("the body takes {takes} values and is given {given}")));
+        }
+        let mut values: Vec<Option<ValueId>> = vec![None; body.values.len()];
+        for (inner, outer) in body.inputs.iter().zip(inputs) {
+            values[inner.index()] = Some(*outer);
+        }
+        for (value, info) in values.iter_mut().zip(&body.values) {
+            if let Some(tensor) = &info.fact.constant {
+                *value = Some(self.graph.add_constant(info.name.as_str(), tensor.clone()));
+            }
+        }
+        let (name, origin) = (self.name.clone(), self.origin.clone());
+        for node in &body.nodes {
+            let unwritten = || OpError::invalid(format!("node '{}' reads a value before it is written", node.name));
+            let read = |input: &Option<ValueId>| input.map(|id| values[id.index()].ok_or_else(unwritten)).transpose();
+            let inputs: Vec<Option<ValueId>> = node.inputs.iter().map(read).collect::<Result<_, _>>()?;
+            let outputs = self.at(&node.name, &node.origin).add_all(node.op.clone(), &inputs)?;
+            for (inner, outer) in node.outputs.iter().zip(outputs) {
+                self.graph.values[outer.index()].name = body.values[inner.index()].name.clone();
+                values[inner.index()] = Some(outer);
+            }
+        }
+        self.at(&name, &origin);
+        let unwritten = || OpError::invalid("the body never writes one of its outputs");
+        body.outputs.iter().map(|output| values[output.index()].ok_or_else(unwritten)).collect()
     }
 
     /// A function of one value.

@@ -143,6 +143,19 @@ impl Dim {
         total
     }
 
+    /// Calls `each` with every symbol that the expression speaks of, again for each time.
+    pub fn symbols(&self, each: &mut dyn FnMut(&str)) {
+        for atom in self.parts().1.iter().flat_map(|(product, _)| product) {
+            match atom {
+                Atom::Symbol(name) => each(name),
+                Atom::FloorDiv(a, b) | Atom::Min(a, b) | Atom::Max(a, b) | Atom::Broadcast(a, b) => {
+                    a.symbols(each);
+                    b.symbols(each);
+                }
+            }
+        }
+    }
+
     fn atom(atom: Atom) -> Dim {
         Dim(Repr::Sum(Arc::new(Sum { constant: 0, terms: vec![(smallvec::smallvec![atom], 1)] })))
     }

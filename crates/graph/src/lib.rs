@@ -11,13 +11,17 @@ mod builder;
 mod dim;
 mod error;
 mod fact;
+mod fold;
 mod graph;
+mod infer;
 pub mod onnx;
 pub mod ops;
+pub mod reference;
 
 pub use builder::Builder;
 pub use dim::Dim;
 pub use error::{GraphError, OpError};
 pub use fact::{Dims, Fact, Kind};
+pub use infer::infer_values;
 pub use graph::{Graph, Node, ValueId, ValueInfo};
 pub use ops::Op;

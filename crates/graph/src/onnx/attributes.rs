@@ -11,14 +11,23 @@ pub enum Attribute {
     Float(f32),
     String(Vec<u8>),
     Tensor(Tensor),
-    /// A body whose outside values follow its own inputs; the operator's node has them as further inputs.
-    Graph(Arc<Graph>),
+    Graph(Body),
     Ints(Vec<i64>),
     Floats(Vec<f32>),
     Strings(Vec<Vec<u8>>),
     Tensors(Vec<Tensor>),
     /// A type, as its tensor's datatype.
     Type(Option<DType>),
+}
+
+/// A graph inside a node. It is closed: the values that it takes from outside follow its own inputs, and
+/// the node has them as its last inputs. All bodies of one node take the same outside values.
+#[derive(Debug, Clone)]
+pub struct Body {
+    /// The graph.
+    pub graph: Arc<Graph>,
+    /// How many of its last inputs come from outside.
+    pub captured: usize,
 }
 
 /// The attributes of a node by name.
@@ -99,7 +108,7 @@ impl Attributes {
     }
 
     /// A body, where the node has it.
-    pub fn graph(&self, name: &str) -> Result<Option<&Arc<Graph>>, OpError> {
+    pub fn graph(&self, name: &str) -> Result<Option<&Body>, OpError> {
         self.typed(name, "a graph", |a| if let Attribute::Graph(v) = a { Some(v) } else { None })
     }
 

@@ -3,8 +3,13 @@
 mod attributes;
 pub mod case;
 mod operator;
+pub mod import;
 pub mod ops;
+#[allow(missing_docs, clippy::all, reason = "generated from proto/")]
+pub(crate) mod proto {
+    include!(concat!(env!("OUT_DIR"), "/onnx.rs"));
+}
 
-pub use attributes::{Attribute, Attributes};
+pub use attributes::{Attribute, Attributes, Body};
 pub use case::Case;
 pub use operator::{EvaluateFn, InferFn, LowerFn, OnnxNode, Operator, Outputs};

@@ -7,10 +7,11 @@ use halimede_tensor::{Tensor, Value};
 use smallvec::SmallVec;
 
 impl Op {
-    /// What is known of the outputs. Not for control flow, whose outputs its bodies decide.
+    /// What is known of the outputs.
     pub fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
         match self {
             Op::Call(call) => infer_call(call, inputs),
+            Op::If(_) | Op::Loop(_) | Op::Scan(_) => super::control::infer(self, inputs),
             other => match other.tensor_op() {
                 Some(op) => op.infer(inputs),
                 None => Err(OpError::unsupported(format!("shapes of {} by rule", other.name()))),

@@ -22,6 +22,8 @@ mod celu;
 mod clip;
 mod common;
 mod concat;
+mod constant;
+mod constant_of_shape;
 mod cos;
 mod cosh;
 mod cum_prod;
@@ -45,6 +47,8 @@ mod greater_or_equal;
 mod hard_sigmoid;
 mod hard_swish;
 mod hardmax;
+mod identity;
+mod r#if;
 mod is_inf;
 mod is_nan;
 mod leaky_relu;
@@ -52,6 +56,7 @@ mod less;
 mod less_or_equal;
 mod log;
 mod log_softmax;
+mod r#loop;
 mod mat_mul;
 mod max;
 mod mean;
@@ -81,6 +86,7 @@ mod reduce_sum_square;
 mod relu;
 mod reshape;
 mod round;
+mod scan;
 mod scatter;
 mod scatter_elements;
 mod scatter_nd;
@@ -141,6 +147,8 @@ pub static OPERATORS: &[&Operator] = &[
     &celu::OPERATOR,
     &clip::OPERATOR,
     &concat::OPERATOR,
+    &constant::OPERATOR,
+    &constant_of_shape::OPERATOR,
     &cos::OPERATOR,
     &cosh::OPERATOR,
     &cum_prod::OPERATOR,
@@ -164,6 +172,8 @@ pub static OPERATORS: &[&Operator] = &[
     &hard_sigmoid::OPERATOR,
     &hard_swish::OPERATOR,
     &hardmax::OPERATOR,
+    &identity::OPERATOR,
+    &r#if::OPERATOR,
     &is_inf::OPERATOR,
     &is_nan::OPERATOR,
     &leaky_relu::OPERATOR,
@@ -171,6 +181,7 @@ pub static OPERATORS: &[&Operator] = &[
     &less_or_equal::OPERATOR,
     &log::OPERATOR,
     &log_softmax::OPERATOR,
+    &r#loop::OPERATOR,
     &mat_mul::OPERATOR,
     &max::OPERATOR,
     &mean::OPERATOR,
@@ -200,6 +211,7 @@ pub static OPERATORS: &[&Operator] = &[
     &relu::OPERATOR,
     &reshape::OPERATOR,
     &round::OPERATOR,
+    &scan::OPERATOR,
     &scatter::OPERATOR,
     &scatter_elements::OPERATOR,
     &scatter_nd::OPERATOR,

@@ -1,3 +1,13 @@
+//! Control flow: operations that run graphs.
+
+mod infer;
+mod run;
+
+pub(super) use infer::infer;
+pub(crate) use infer::weaken;
+pub use run::run_control;
+
+use super::Op;
 use crate::Graph;
 use std::sync::Arc;
 
@@ -34,4 +44,16 @@ pub struct Scan {
     pub inputs: Vec<(i64, bool)>,
     /// Per scan output its axis and whether it is built from the end.
     pub outputs: Vec<(i64, bool)>,
+}
+
+impl Op {
+    /// The bodies of control flow, in a fixed order; none for other operations.
+    pub fn bodies(&self) -> Vec<&Arc<Graph>> {
+        match self {
+            Op::If(op) => vec![&op.then_branch, &op.else_branch],
+            Op::Loop(op) => vec![&op.body],
+            Op::Scan(op) => vec![&op.body],
+            _ => Vec::new(),
+        }
+    }
 }
