@@ -24,11 +24,8 @@ pub fn infer_values(graph: &Graph, inputs: &[Fact]) -> Result<Vec<Fact>, GraphEr
                 node.inputs.iter().map(|input| input.map(|value| &facts[value.index()])).collect();
             node.op.infer(&known)
         };
-        let inferred = inferred.map_err(|source| GraphError {
-            node: node.name.clone(),
-            operator: node.origin.clone(),
-            source,
-        })?;
+        let inferred =
+            inferred.map_err(|source| GraphError { node: node.name.clone(), operator: node.origin.clone(), source })?;
         for (mut fact, &output) in inferred.into_iter().zip(&node.outputs) {
             let info = &graph.values[output.index()];
             fact.dtype = fact.dtype.or(info.fact.dtype);

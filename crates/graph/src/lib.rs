@@ -22,6 +22,6 @@ pub use builder::Builder;
 pub use dim::Dim;
 pub use error::{GraphError, OpError};
 pub use fact::{Dims, Fact, Kind};
-pub use infer::infer_values;
 pub use graph::{Graph, Node, ValueId, ValueInfo};
+pub use infer::infer_values;
 pub use ops::Op;

@@ -2,8 +2,8 @@
 
 mod attributes;
 pub mod case;
-mod operator;
 pub mod import;
+mod operator;
 pub mod ops;
 #[allow(missing_docs, clippy::all, reason = "generated from proto/")]
 pub(crate) mod proto {

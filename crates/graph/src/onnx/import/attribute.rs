@@ -25,7 +25,7 @@ pub(super) fn value(proto: &AttributeProto, external: &mut External) -> Result<O
         AttributeType::Strings => Attribute::Strings(proto.strings.iter().map(|s| s.to_vec()).collect()),
         AttributeType::Tensors => {
             Attribute::Tensors(proto.tensors.iter().map(|tensor| read(tensor, external)).collect::<Result<_, _>>()?)
-        },
+        }
         AttributeType::SparseTensors => Attribute::Tensors(
             proto.sparse_tensors.iter().map(|tensor| read_sparse(tensor, external)).collect::<Result<_, _>>()?,
         ),

@@ -224,9 +224,8 @@ impl<'m> Reader<'m> {
         let known = self.scopes.graph().values.len();
         let values = add(self.scopes.graph(), operator, &node, &origin).map_err(error)?;
         for (index, name) in proto.output.iter().enumerate().filter(|(_, name)| !name.is_empty()) {
-            let value = *values
-                .get(index)
-                .ok_or_else(|| error(OpError::unsupported(format!("output {index} ('{name}')"))))?;
+            let value =
+                *values.get(index).ok_or_else(|| error(OpError::unsupported(format!("output {index} ('{name}')"))))?;
             self.written(name, value, known)?;
         }
         Ok(())

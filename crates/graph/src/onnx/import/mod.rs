@@ -114,11 +114,7 @@ pub fn load_with(path: &Path, options: &Options) -> Result<Model, ImportError> {
 }
 
 /// Reads a model from memory. External data is looked for in `directory`; without one it is refused.
-pub fn from_bytes(
-    bytes: impl Into<Bytes>,
-    directory: Option<&Path>,
-    options: &Options,
-) -> Result<Model, ImportError> {
+pub fn from_bytes(bytes: impl Into<Bytes>, directory: Option<&Path>, options: &Options) -> Result<Model, ImportError> {
     read(bytes.into(), directory, options).map_err(|reason| reason.of(None))
 }
 

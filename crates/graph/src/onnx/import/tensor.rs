@@ -54,7 +54,8 @@ pub(super) fn shape(dims: &[i64]) -> Result<Vec<usize>, String> {
 /// The tensor that a message holds.
 pub(super) fn read(proto: &TensorProto, external: &mut External) -> Result<Tensor, String> {
     let code = proto.data_type();
-    let dtype = dtype_from_code(code.into()).ok_or_else(|| format!("datatype {code} is not one of ONNX's (1 to 26)"))?;
+    let dtype =
+        dtype_from_code(code.into()).ok_or_else(|| format!("datatype {code} is not one of ONNX's (1 to 26)"))?;
     if proto.segment.is_some() {
         return Err("split into segments, which no ONNX tool writes".to_owned());
     }

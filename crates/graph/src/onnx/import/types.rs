@@ -41,9 +41,9 @@ fn element(name: &str, proto: Option<&TypeProto>) -> Result<Option<DType>, Reaso
 fn datatype(name: &str, code: i32) -> Result<Option<DType>, Reason> {
     match code {
         0 => Ok(None),
-        code => dtype_from_code(code.into())
-            .map(Some)
-            .ok_or_else(|| Reason::model(format!("'{name}' has datatype {code}, which is not one of ONNX's (1 to 26)"))),
+        code => dtype_from_code(code.into()).map(Some).ok_or_else(|| {
+            Reason::model(format!("'{name}' has datatype {code}, which is not one of ONNX's (1 to 26)"))
+        }),
     }
 }
 
@@ -77,8 +77,12 @@ impl ValueType {
     /// The kind of a declared type; a tensor where nothing is declared.
     pub(super) fn of(proto: Option<&TypeProto>) -> ValueType {
         match proto.and_then(|proto| proto.value.as_ref()) {
-            Some(type_proto::Value::SequenceType(t)) => ValueType::Sequence(ValueType::of(t.elem_type.as_deref()).into()),
-            Some(type_proto::Value::OptionalType(t)) => ValueType::Optional(ValueType::of(t.elem_type.as_deref()).into()),
+            Some(type_proto::Value::SequenceType(t)) => {
+                ValueType::Sequence(ValueType::of(t.elem_type.as_deref()).into())
+            }
+            Some(type_proto::Value::OptionalType(t)) => {
+                ValueType::Optional(ValueType::of(t.elem_type.as_deref()).into())
+            }
             Some(type_proto::Value::MapType(_)) => ValueType::Map,
             _ => ValueType::Tensor,
         }

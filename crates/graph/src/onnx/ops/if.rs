@@ -11,7 +11,10 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let branch = |name| node.attributes.required(name, node.attributes.graph(name)?);
     if let Some(tensor) = b.graph().constant(condition) {
         let &[truth] = tensor.slice::<u8>()? else {
-            return Err(OpError::invalid(format!("the condition has shape {:?}; it takes one element", tensor.shape())));
+            return Err(OpError::invalid(format!(
+                "the condition has shape {:?}; it takes one element",
+                tensor.shape()
+            )));
         };
         let graph = branch(if truth != 0 { "then_branch" } else { "else_branch" })?.graph.clone();
         return Ok(Some(b.inline(&graph, &outside)?));

@@ -79,7 +79,6 @@ fn over_batch(node: &OnnxNode, b: &mut Builder, scan: Scan) -> Result<Outputs, O
     body.outputs = std::iter::once(go_on).chain(outputs).collect();
     let batch = b.add(Op::ShapeOf(ShapeOf { start: 0, end: Some(1) }), &outside[..1])?;
     let batch = b.reshape(batch, &[])?;
-    let inputs: Vec<Option<ValueId>> =
-        [Some(batch), None].into_iter().chain(outside.into_iter().map(Some)).collect();
+    let inputs: Vec<Option<ValueId>> = [Some(batch), None].into_iter().chain(outside.into_iter().map(Some)).collect();
     b.add_all(Op::Loop(Loop { body: Arc::new(body), carried: 0 }), &inputs)
 }
