@@ -60,6 +60,21 @@ pub struct Resize {
     pub keep_aspect_ratio: u8,
 }
 
+impl Resize {
+    /// Resampling without any of the rarer attributes.
+    pub fn new(mode: ResizeMode, transform: CoordinateTransform) -> Resize {
+        Resize {
+            mode,
+            transform,
+            antialias: false,
+            exclude_outside: false,
+            extrapolation_value: 0.0,
+            axes: SmallVec::new(),
+            keep_aspect_ratio: 0,
+        }
+    }
+}
+
 impl TensorOp for Resize {
     fn infer(&self, _inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
         Err(OpError::unsupported("Resize"))

@@ -5,6 +5,7 @@ mod abs;
 mod acos;
 mod acosh;
 mod add;
+mod affine_grid;
 mod and;
 mod arg_max;
 mod arg_min;
@@ -17,8 +18,10 @@ mod bitwise_and;
 mod bitwise_not;
 mod bitwise_or;
 mod bitwise_xor;
+mod blackman_window;
 mod ceil;
 mod celu;
+mod center_crop_pad;
 mod clip;
 mod common;
 mod concat;
@@ -44,11 +47,15 @@ mod gather_nd;
 mod gelu;
 mod greater;
 mod greater_or_equal;
+mod gru;
+mod hamming_window;
+mod hann_window;
 mod hard_sigmoid;
 mod hard_swish;
 mod hardmax;
 mod identity;
 mod r#if;
+mod if;
 mod is_inf;
 mod is_nan;
 mod leaky_relu;
@@ -57,6 +64,8 @@ mod less_or_equal;
 mod log;
 mod log_softmax;
 mod r#loop;
+mod loop;
+mod lstm;
 mod mat_mul;
 mod max;
 mod mean;
@@ -85,6 +94,10 @@ mod reduce_sum;
 mod reduce_sum_square;
 mod relu;
 mod reshape;
+mod resize;
+mod reverse_sequence;
+mod rnn;
+mod rotary_embedding;
 mod round;
 mod scan;
 mod scatter;
@@ -118,6 +131,7 @@ mod top_k;
 mod transpose;
 mod trilu;
 mod unsqueeze;
+mod upsample;
 mod r#where;
 mod xor;
 
@@ -131,6 +145,7 @@ pub static OPERATORS: &[&Operator] = &[
     &acos::OPERATOR,
     &acosh::OPERATOR,
     &add::OPERATOR,
+    &affine_grid::OPERATOR,
     &and::OPERATOR,
     &arg_max::OPERATOR,
     &arg_min::OPERATOR,
@@ -143,8 +158,10 @@ pub static OPERATORS: &[&Operator] = &[
     &bitwise_not::OPERATOR,
     &bitwise_or::OPERATOR,
     &bitwise_xor::OPERATOR,
+    &blackman_window::OPERATOR,
     &ceil::OPERATOR,
     &celu::OPERATOR,
+    &center_crop_pad::OPERATOR,
     &clip::OPERATOR,
     &concat::OPERATOR,
     &constant::OPERATOR,
@@ -169,11 +186,15 @@ pub static OPERATORS: &[&Operator] = &[
     &gelu::OPERATOR,
     &greater::OPERATOR,
     &greater_or_equal::OPERATOR,
+    &gru::OPERATOR,
+    &hamming_window::OPERATOR,
+    &hann_window::OPERATOR,
     &hard_sigmoid::OPERATOR,
     &hard_swish::OPERATOR,
     &hardmax::OPERATOR,
     &identity::OPERATOR,
     &r#if::OPERATOR,
+    &if::OPERATOR,
     &is_inf::OPERATOR,
     &is_nan::OPERATOR,
     &leaky_relu::OPERATOR,
@@ -182,6 +203,8 @@ pub static OPERATORS: &[&Operator] = &[
     &log::OPERATOR,
     &log_softmax::OPERATOR,
     &r#loop::OPERATOR,
+    &loop::OPERATOR,
+    &lstm::OPERATOR,
     &mat_mul::OPERATOR,
     &max::OPERATOR,
     &mean::OPERATOR,
@@ -210,6 +233,10 @@ pub static OPERATORS: &[&Operator] = &[
     &reduce_sum_square::OPERATOR,
     &relu::OPERATOR,
     &reshape::OPERATOR,
+    &resize::OPERATOR,
+    &reverse_sequence::OPERATOR,
+    &rnn::OPERATOR,
+    &rotary_embedding::OPERATOR,
     &round::OPERATOR,
     &scan::OPERATOR,
     &scatter::OPERATOR,
@@ -243,6 +270,7 @@ pub static OPERATORS: &[&Operator] = &[
     &transpose::OPERATOR,
     &trilu::OPERATOR,
     &unsqueeze::OPERATOR,
+    &upsample::OPERATOR,
     &r#where::OPERATOR,
     &xor::OPERATOR,
 ];

@@ -7,10 +7,13 @@ mod cumulative;
 mod facts;
 mod int_list;
 mod late;
+mod recurrent;
 mod reduce;
+mod resize;
 mod rows;
 mod scatter;
 mod size;
+mod window;
 mod windows;
 
 pub use attributes::{block_size, dtype_attribute};
@@ -20,10 +23,13 @@ pub use cumulative::lower_cumulative;
 pub use facts::same_dtype;
 pub use int_list::IntList;
 pub use late::{evaluate_by_lowering, infer_by_lowering};
+pub use recurrent::lower_recurrent;
 pub use reduce::lower_reduce;
+pub use resize::{coordinate_transform, early_rounding, nearest_rounding, resize_mode};
 pub use rows::lower_rows;
 pub use scatter::scatter_reduction;
 pub use size::{Size, expand, reshape, shape};
+pub use window::lower_cosine_window;
 pub use windows::{Windows, sizes, spatial_rank};
 
 use crate::onnx::{OnnxNode, Outputs};
