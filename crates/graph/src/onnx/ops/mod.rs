@@ -13,6 +13,7 @@ mod asin;
 mod asinh;
 mod atan;
 mod atanh;
+mod attention;
 mod bit_shift;
 mod bitwise_and;
 mod bitwise_not;
@@ -32,6 +33,7 @@ mod cosh;
 mod cum_prod;
 mod cum_sum;
 mod depth_to_space;
+mod dft;
 mod div;
 mod elu;
 mod equal;
@@ -119,6 +121,7 @@ mod space_to_depth;
 mod split;
 mod sqrt;
 mod squeeze;
+mod stft;
 mod sub;
 mod sum;
 mod swish;
@@ -153,6 +156,7 @@ pub static OPERATORS: &[&Operator] = &[
     &asinh::OPERATOR,
     &atan::OPERATOR,
     &atanh::OPERATOR,
+    &attention::OPERATOR,
     &bit_shift::OPERATOR,
     &bitwise_and::OPERATOR,
     &bitwise_not::OPERATOR,
@@ -171,6 +175,7 @@ pub static OPERATORS: &[&Operator] = &[
     &cum_prod::OPERATOR,
     &cum_sum::OPERATOR,
     &depth_to_space::OPERATOR,
+    &dft::OPERATOR,
     &div::OPERATOR,
     &elu::OPERATOR,
     &equal::OPERATOR,
@@ -258,6 +263,7 @@ pub static OPERATORS: &[&Operator] = &[
     &split::OPERATOR,
     &sqrt::OPERATOR,
     &squeeze::OPERATOR,
+    &stft::OPERATOR,
     &sub::OPERATOR,
     &sum::OPERATOR,
     &swish::OPERATOR,

@@ -1,10 +1,12 @@
 //! What families of operators share.
 
+mod attention_mask;
 mod attributes;
 mod axes;
 mod broadcast;
 mod cumulative;
 mod facts;
+mod fourier;
 mod int_list;
 mod late;
 mod recurrent;
@@ -16,11 +18,13 @@ mod size;
 mod window;
 mod windows;
 
+pub use attention_mask::{AttentionMask, Places, join_heads, split_heads};
 pub use attributes::{block_size, dtype_attribute};
 pub use axes::{axis_or, iota, position, resolve_axis};
 pub use broadcast::{broadcast_dims, broadcast_index};
 pub use cumulative::lower_cumulative;
 pub use facts::same_dtype;
+pub use fourier::{Complex, Transform, fft};
 pub use int_list::IntList;
 pub use late::{evaluate_by_lowering, infer_by_lowering};
 pub use recurrent::lower_recurrent;
