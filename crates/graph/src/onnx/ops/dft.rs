@@ -34,7 +34,9 @@ impl Form {
         }
         let axis = resolve_axis(axis, shape.len())?;
         if axis == shape.len() - 1 {
-            return Err(OpError::invalid(format!("axis {axis} holds the parts of the numbers and cannot be transformed")));
+            return Err(OpError::invalid(format!(
+                "axis {axis} holds the parts of the numbers and cannot be transformed"
+            )));
         }
         let (Some(size), Some(parts)) = (shape[axis].size(), shape[shape.len() - 1].size()) else { return Ok(None) };
         if parts != 1 && parts != 2 {
@@ -61,12 +63,8 @@ impl Form {
 }
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
-    let call = Call {
-        operator: &OPERATOR,
-        opset: node.opset,
-        attributes: node.attributes.clone(),
-        outputs: vec![true],
-    };
+    let call =
+        Call { operator: &OPERATOR, opset: node.opset, attributes: node.attributes.clone(), outputs: vec![true] };
     let x = node.input(0)?;
     let integer = |index: usize, b: &Builder| node.optional(index).map(|value| b.fact(value).ints());
     let (length, axis) = (integer(1, b), integer(2, b));
@@ -176,8 +174,9 @@ fn cases() -> Vec<Case> {
             .attribute("axis", Attribute::Int(0))
             .input(tensor(&[2, 2], &[3.0f32, 0.0, -1.0, 0.0]))
             .output(tensor(&[2, 2], &[1.0f32, 0.0, 2.0, 0.0])),
-        Case::new("a long one", &OPERATOR, 20)
-            .input(long)
-            .output(tensor(&[1, 2048, 2], &std::array::from_fn::<f32, 4096, _>(|i| if i % 2 == 0 { 1.0 } else { 0.0 }))),
+        Case::new("a long one", &OPERATOR, 20).input(long).output(tensor(
+            &[1, 2048, 2],
+            &std::array::from_fn::<f32, 4096, _>(|i| if i % 2 == 0 { 1.0 } else { 0.0 }),
+        )),
     ]
 }

@@ -9,8 +9,6 @@ pub static OPERATOR: Operator = Operator::new("HammingWindow")
 
 fn cases() -> Vec<Case> {
     vec![
-        Case::new("periodic", &OPERATOR, 17)
-            .input(tensor(&[], &[2i64]))
-            .output(tensor(&[2], &[0.086_956_52_f32, 1.0])),
+        Case::new("periodic", &OPERATOR, 17).input(tensor(&[], &[2i64])).output(tensor(&[2], &[0.086_956_52_f32, 1.0])),
     ]
 }

@@ -8,8 +8,6 @@ pub static OPERATOR: Operator =
 
 fn cases() -> Vec<Case> {
     vec![
-        Case::new("periodic", &OPERATOR, 17)
-            .input(tensor(&[], &[4i32]))
-            .output(tensor(&[4], &[0.0f32, 0.5, 1.0, 0.5])),
+        Case::new("periodic", &OPERATOR, 17).input(tensor(&[], &[4i32])).output(tensor(&[4], &[0.0f32, 0.5, 1.0, 0.5])),
     ]
 }

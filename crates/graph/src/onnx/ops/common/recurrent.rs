@@ -41,7 +41,9 @@ pub fn lower_recurrent(
 fn hidden_size(node: &OnnxNode, b: &Builder) -> Result<Option<usize>, OpError> {
     if let Some(size) = node.attributes.int("hidden_size")? {
         let positive = usize::try_from(size).ok().filter(|&size| size > 0);
-        return positive.map(Some).ok_or_else(|| OpError::invalid(format!("hidden_size is {size}; it must be positive")));
+        return positive
+            .map(Some)
+            .ok_or_else(|| OpError::invalid(format!("hidden_size is {size}; it must be positive")));
     }
     let weights = node.input(2)?;
     Ok(b.fact(weights).shape.as_ref().and_then(|shape| shape.last()?.size()))
