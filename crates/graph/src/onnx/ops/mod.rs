@@ -57,7 +57,6 @@ mod hard_swish;
 mod hardmax;
 mod identity;
 mod r#if;
-mod if;
 mod is_inf;
 mod is_nan;
 mod leaky_relu;
@@ -66,7 +65,6 @@ mod less_or_equal;
 mod log;
 mod log_softmax;
 mod r#loop;
-mod loop;
 mod lstm;
 mod mat_mul;
 mod max;
@@ -199,7 +197,6 @@ pub static OPERATORS: &[&Operator] = &[
     &hardmax::OPERATOR,
     &identity::OPERATOR,
     &r#if::OPERATOR,
-    &if::OPERATOR,
     &is_inf::OPERATOR,
     &is_nan::OPERATOR,
     &leaky_relu::OPERATOR,
@@ -208,7 +205,6 @@ pub static OPERATORS: &[&Operator] = &[
     &log::OPERATOR,
     &log_softmax::OPERATOR,
     &r#loop::OPERATOR,
-    &loop::OPERATOR,
     &lstm::OPERATOR,
     &mat_mul::OPERATOR,
     &max::OPERATOR,
