@@ -2,19 +2,21 @@
 
 use crate::{Error, system, unix};
 
-/// The limit on open files (sockets included) of this process.
+/// The limit on open files (sockets included) of this process; `u64::MAX` means unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct OpenFiles {
     /// What applies now.
     pub soft: u64,
-    /// What an unprivileged process may raise the soft limit to; `u64::MAX` for unlimited.
+    /// What an unprivileged process may raise the soft limit to.
     pub hard: u64,
 }
 
 /// The present limit on open files.
 pub fn open_files() -> Result<OpenFiles, Error> {
     let limit = unix::open_file_limit().map_err(|cause| Error::new("read", "the limit of open files", cause))?;
-    Ok(OpenFiles { soft: limit.rlim_cur, hard: limit.rlim_max })
+    // Systems differ in the number that means "unlimited".
+    let known = |limit| if limit == libc::RLIM_INFINITY { u64::MAX } else { limit };
+    Ok(OpenFiles { soft: known(limit.rlim_cur), hard: known(limit.rlim_max) })
 }
 
 /// Raises the soft limit on open files as far as the system allows, and says what applies then.

@@ -184,10 +184,14 @@ pub(crate) fn create_shared_memory(key: &CStr, length: u64) -> io::Result<OwnedF
     let object = check(unsafe { libc::shm_open(key.as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, mode) })?;
     // SAFETY: a descriptor just opened, owned by nobody else.
     let object = unsafe { OwnedFd::from_raw_fd(object) };
-    // SAFETY: a valid descriptor and a plain integer.
-    if let Err(error) = check(unsafe { libc::ftruncate(object.as_raw_fd(), length) }) {
-        let _ = unlink_shared_memory(key); // the first error is the one to report
-        return Err(error);
+    if length > 0 {
+        // SAFETY: a valid descriptor and a plain integer. (A new object is empty already, and
+        // macOS lets an object be sized once.)
+        let sized = check(unsafe { libc::ftruncate(object.as_raw_fd(), length) });
+        if let Err(error) = sized {
+            let _ = unlink_shared_memory(key); // the first error is the one to report
+            return Err(error);
+        }
     }
     Ok(object)
 }
