@@ -1,3 +1,5 @@
 //! The `halimede` command.
 
+#![forbid(unsafe_code)]
+
 fn main() {}
