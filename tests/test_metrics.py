@@ -86,7 +86,8 @@ def small(repository, serve):
     repository.add("simple", models.add_sub(TensorProto.INT32, ["batch", 16]), models.BATCHED_INT32)
     repository.add("pick", models.pick())
     repository.add("queue", config=models.identity_config(
-        delay_ms=400, batch=1, extra="dynamic_batching { default_queue_policy { max_queue_size: 1 } }\n"))  # fmt: skip
+        delay_ms=400, batch=1,
+        extra="dynamic_batching { default_queue_policy { default_timeout_microseconds: 100000 } }\n"))  # fmt: skip
     return serve(repository, "--metrics-interval-ms=200")
 
 
@@ -125,7 +126,7 @@ def test_failures_have_a_reason(small):
     assert metrics.of("nv_inference_request_success", model="pick", version="1") == 0
 
 
-def test_rejected_requests(small):
+def test_requests_rejected_for_their_timeout(small):
     from test_schedule_policy import at_once, one
 
     replies = [r.status for r, _ in at_once(small.http, "queue", [one(i) for i in range(6)], 0.02)]
@@ -134,10 +135,10 @@ def test_rejected_requests(small):
 
 
 def test_cpu_memory_is_plausible(small):
-    metrics = Metrics(small.metrics_address)
-    total, used = metrics.of("nv_cpu_memory_total_bytes"), metrics.of("nv_cpu_memory_used_bytes")
+    total = eventually(small.metrics_address, "nv_cpu_memory_total_bytes")
+    used = eventually(small.metrics_address, "nv_cpu_memory_used_bytes")
     assert 2**28 < used < total < 2**46
-    assert 0 <= metrics.of("nv_cpu_utilization") <= 1
+    assert 0 <= Metrics(small.metrics_address).of("nv_cpu_utilization") <= 1
 
 
 def test_summaries(repository, serve):

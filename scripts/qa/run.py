@@ -1,0 +1,241 @@
+"""Run NVIDIA's QA suites and client examples, unmodified, against the server.
+
+    QA_SERVER=<checkout of triton-inference-server/server> \\
+    QA_SERVER_2_51=<the same at tag v2.51.0> \\
+    QA_CLIENT=<checkout of triton-inference-server/client> \\
+    python scripts/qa/run.py [--out FOLDER] [--server BINARY] [SUITE ...]
+
+Nothing of NVIDIA's is part of this project: the checkouts are copied to a
+scratch folder, models are generated there, and the suites run in namespaces of
+their own (see sandbox.sh). Needs Linux, the packages of tests/requirements.txt
+and `requests`. Prints a table, and writes it and all logs to the scratch folder.
+"""
+
+import argparse
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import aliases
+import repositories
+from suites import SEQUENCES, SUITES
+
+HERE = Path(__file__).resolve().parent
+ROOT = HERE.parent.parent
+VERSION = "2.51"
+SUITE_SECONDS_MAX = 1500
+
+RAN = re.compile(r"^Ran (\d+) tests?", re.M)
+BAD = re.compile(r"^(?:FAIL|ERROR): (\w+)", re.M)
+SKIPPED = re.compile(r"skipped=(\d+)")
+FOREIGN = re.compile(r"unknown model: '((?:libtorch|plan|python|openvino|graphdef|savedmodel)\w*)'")
+
+EXAMPLES_LEFT = {
+    "sequence": SEQUENCES,
+    "cudashm": "needs a GPU",
+    "custom_repeat": "needs decoupled models",
+    "image_client": "needs a download",
+    "memory_growth": "a measurement over hours",
+    "grpc_client.py": "needs a download",
+    "ensemble_image": "needs a download",
+}
+
+
+class Harness:
+    """A scratch folder with copies of the checkouts and their models."""
+
+    def __init__(self, out, server):
+        self.out, self.server = out, server
+        self.checkouts = {"newest": Path(os.environ["QA_SERVER"])}
+        self.checkouts["2.51.0"] = Path(os.environ.get("QA_SERVER_2_51", self.checkouts["newest"]))
+        self.data = {version: self.generated(version) for version in self.checkouts}
+
+    def generated(self, version):
+        data = self.out / f"models-{version}"
+        if not data.exists():
+            subprocess.run([HERE / "models.sh", self.checkouts[version], data, sys.executable], check=True)
+            aliases.main(data)
+        return data
+
+    def sandbox(self, folder, version, command, environment, log):
+        """Status of `command` where the scripts find server and models; all it printed goes to `log`."""
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        everything = {
+            **os.environ, "PATH": path, "PYTHONPATH": "../common", "TRITON_SERVER_CPU_ONLY": "1",
+            "TRITONSERVER_IPADDR": "localhost", **environment,
+        }  # fmt: skip
+        with open(log, "w") as sink:
+            try:
+                done = subprocess.run(
+                    [HERE / "sandbox.sh", self.server, self.data[version], VERSION, *command],
+                    cwd=folder, env=everything, stdout=sink, stderr=subprocess.STDOUT, timeout=SUITE_SECONDS_MAX,
+                )  # fmt: skip
+                return done.returncode
+            except subprocess.TimeoutExpired:
+                sink.write(f"\nended after {SUITE_SECONDS_MAX} s\n")
+                return 124
+
+    def folder(self, suite):
+        """A fresh copy of the suite beside the rest of its qa folder."""
+        qa = self.out / f"qa-{suite.version}"
+        if not qa.exists():
+            shutil.copytree(self.checkouts[suite.version] / "qa", qa)
+            shutil.copytree(self.checkouts[suite.version] / "docs", self.out / "docs", dirs_exist_ok=True)
+        folder = qa / suite.name
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(self.checkouts[suite.version] / "qa" / suite.name, folder)
+        return folder
+
+    def logs(self, suite):
+        logs = self.out / "logs" / f"{suite.name}-{suite.version}"
+        shutil.rmtree(logs, ignore_errors=True)
+        logs.mkdir(parents=True)
+        return logs
+
+    # One method per kind of suite; each yields (name, status, text of the logs).
+
+    def run_script(self, suite, folder, logs):
+        status = self.sandbox(folder, suite.version, ["bash", "-e", suite.script, VERSION], suite.environment,
+                              logs / "script.log")  # fmt: skip
+        # The script repeats the log of a failed client in its own output: count only the clients'.
+        text = ""
+        for log in sorted({*folder.glob("*client*.log*"), *folder.glob("*test*.log*")}):
+            shutil.copy(log, logs)
+            text += log.read_text(errors="replace")
+        yield suite.script, status, text or (logs / "script.log").read_text(errors="replace")
+
+    def run_sections(self, suite, folder, logs):
+        marker = re.compile(rf"^# {suite.sections}\.(\w+)", re.M)
+        script = (folder / "test.sh").read_text()
+        cuts = list(marker.finditer(script))
+        head = script[: cuts[0].start()]
+        ends = [cut.start() for cut in cuts[1:]] + [len(script)]
+        for number, (cut, end) in enumerate(zip(cuts, ends)):
+            name = cut[1]
+            if name in suite.not_applicable:
+                yield name, None, suite.not_applicable[name]
+                continue
+            part = folder / f"section_{number}.sh"
+            body = script[cut.start() : end]
+            if end == len(script):
+                body = body[: body.rindex("if [ $RET -eq 0 ]")]
+            part.write_text(head + body + "\nexit $RET\n")
+            log = logs / f"{number:02}-{name}.log"
+            status = self.sandbox(folder, suite.version, ["bash", "-e", part.name, VERSION], suite.environment, log)
+            yield f"{name}", status, log.read_text(errors="replace")
+
+    def run_modules(self, suite, folder, logs):
+        for number, module in enumerate(suite.modules):
+            models = folder / f"models_{number}"
+            models.mkdir()
+            module.repository(models, self.data[suite.version], self.checkouts[suite.version])
+            flags = " ".join(module.flags)
+            test = f"python3 {module.file} " + " ".join(module.tests)
+            log = logs / f"{number}-{Path(module.file).stem}.log"
+            status = self.beside_server(folder, suite.version, models, flags, test, suite.environment, log)
+            yield module.file, status, log.read_text(errors="replace")
+
+    def beside_server(self, folder, version, models, flags, command, environment, log):
+        """`command` while a server serves `models`; its status, or 100 when the server fails."""
+        script = folder / "beside.sh"
+        script.write_text(f"""
+/opt/tritonserver/bin/tritonserver --model-repository={models} {flags} >{log}.server 2>&1 &
+server=$!
+for _ in $(seq 1200); do
+  curl -sf localhost:8000/v2/health/ready && break
+  kill -0 $server || {{ cat {log}.server; exit 100; }}
+  sleep 0.1
+done
+{command}
+status=$?
+kill $server
+wait $server || {{ echo "the server ended with $?"; exit 101; }}
+exit $status
+""")
+        return self.sandbox(folder, version, ["bash", script.name], environment, log)
+
+    def run(self, suite):
+        """The rows of one suite: name, ran, bad tests, not applicable with reasons."""
+        if "*" in suite.not_applicable:
+            yield suite.name, 0, [], {"all": suite.not_applicable["*"]}
+            return
+        folder, logs = self.folder(suite), self.logs(suite)
+        kind = self.run_script if suite.script else self.run_sections if suite.sections else self.run_modules
+        for name, status, text in kind(suite, folder, logs):
+            if status is None:
+                yield name, 0, [], {name: text}
+                continue
+            ran = sum(int(n) for n in RAN.findall(text)) - sum(int(n) for n in SKIPPED.findall(text))
+            bad = sorted(set(BAD.findall(text)))
+            left = {test: suite.not_applicable[test] for test in bad if test in suite.not_applicable}
+            bad = [test for test in bad if test not in left]
+            if foreign := FOREIGN.search(text):
+                left |= {test: f"needs another framework ({foreign[1]})" for test in bad}
+                bad = []
+            if status != 0 and not bad and not left:
+                bad = [f"status {status}"]
+            yield name, max(ran, 1), bad, left
+
+    def client_examples(self):
+        """NVIDIA's Python client examples, one after the other beside one server each."""
+        examples = Path(os.environ["QA_CLIENT"]) / "src" / "python" / "examples"
+        folder = self.out / "client-examples"
+        shutil.rmtree(folder, ignore_errors=True)
+        shutil.copytree(examples, folder)
+        models = folder / "models"
+        models.mkdir()
+        repositories.client_examples(models, self.data["newest"], self.checkouts["newest"])
+        logs = self.out / "logs" / "client-examples"
+        logs.mkdir(parents=True, exist_ok=True)
+        for example in sorted(examples.glob("*.py")):
+            reason = next((why for part, why in EXAMPLES_LEFT.items() if part in example.name), None)
+            if reason:
+                yield example.name, 0, [], {example.name: reason}
+                continue
+            flags = "--model-control-mode=explicit" if "model_control" in example.name else ""
+            url = "localhost:8001" if "grpc" in example.name or "reuse" in example.name else "localhost:8000"
+            protocol = "-i grpc" if "reuse" in example.name else ""
+            log = logs / f"{example.stem}.log"
+            status = self.beside_server(folder, "newest", models, flags, f"python3 {example.name} -u {url} {protocol}",
+                                        {}, log)  # fmt: skip
+            yield example.name, 1, [] if status == 0 else [f"status {status}"], {}
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--out", type=Path, default=ROOT / "target" / "qa")
+    parser.add_argument("--server", type=Path, default=ROOT / "target" / "release" / "halimede")
+    parser.add_argument("suites", nargs="*", help="names, or client-examples; all if none")
+    options = parser.parse_args()
+    options.out.mkdir(parents=True, exist_ok=True)
+    harness = Harness(options.out.resolve(), options.server.resolve())
+    rows = []
+    for suite in SUITES:
+        if not options.suites or suite.name in options.suites:
+            start = time.monotonic()
+            for name, ran, bad, left in harness.run(suite):
+                rows.append([f"{suite.name} {suite.version}", name, ran, bad, left])
+                print(f"{suite.name}: {name}: {ran} ran, bad {bad}, left {left}", file=sys.stderr, flush=True)
+            print(f"{suite.name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
+    if not options.suites or "client-examples" in options.suites:
+        for name, ran, bad, left in harness.client_examples():
+            rows.append(["client examples", name, ran, bad, left])
+            print(f"{name}: bad {bad}, left {left}", file=sys.stderr, flush=True)
+    text = "| suite | part | passed | failed | not applicable |\n|---|---|---|---|---|\n"
+    for suite, name, ran, bad, left in rows:
+        reasons = "; ".join(f"{test}: {why}" for test, why in left.items())
+        passed = max(0, ran - len(bad) - len(left)) if ran else 0
+        text += f"| {suite} | {name} | {passed} | {', '.join(bad) or 0} | {reasons or 0} |\n"
+    print(text)
+    (options.out / "table.md").write_text(text)
+    (options.out / "table.json").write_text(json.dumps(rows, indent=1) + "\n")
+    sys.exit(any(bad for _, _, _, bad, _ in rows))
+
+
+if __name__ == "__main__":
+    main()
