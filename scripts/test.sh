@@ -33,7 +33,9 @@ awk -v status="$status" '
 [ "$status" = 0 ] || failed=1
 
 python_tests() {
-    cargo build --locked --package halimede-server --bin halimede || return
+    # With --tests the packages have the features that they had a moment ago, and only the binary
+    # remains to be linked.
+    cargo build --locked --workspace --tests --bin halimede || return
     python_environment || return
     HALIMEDE_BIN="${HALIMEDE_BIN:-${CARGO_TARGET_DIR:-$PWD/target}/debug/halimede}" \
         .venv/bin/python -m pytest --junitxml "$report" tests/ "$@"
