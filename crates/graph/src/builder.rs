@@ -184,7 +184,7 @@ impl<'g> Builder<'g> {
         if self.fact(x).dtype == Some(to) {
             return Ok(x);
         }
-        self.add(Op::Cast(Cast { to, saturate: true }), &[x])
+        self.add(Op::Cast(Cast::to(to)), &[x])
     }
 
     /// A value under a shape that is written out; one -1 is worked out, 0 copies a dimension.

@@ -15,6 +15,8 @@ pub struct Dim(Repr);
 enum Repr {
     Known(i64),
     Sum(Arc<Sum>),
+    /// See [`Dim::unknown`].
+    Unknown,
 }
 
 /// `constant + Σ coefficient · product`, terms sorted by product, no coefficient zero, never empty.
@@ -37,32 +39,44 @@ enum Atom {
     Broadcast(Dim, Dim),
 }
 
-/// No model's symbol: a name there is never empty and this one holds a blank.
-const UNKNOWN: &str = "? ";
-
 impl Dim {
     /// A named unknown. The same name is the same number everywhere in one model.
     pub fn symbol(name: &str) -> Dim {
         Dim::atom(Atom::Symbol(name.into()))
     }
 
-    /// A size that depends on data. An operator's `infer` says this where it knows no more; the value
-    /// then gets a symbol of its own ([`crate::Fact::name_unknowns`]), so that two unknowns never pass
-    /// for equal.
+    /// A size that depends on data. Whatever is computed from it is unknown too. A shape rule gives it,
+    /// and the graph names it with a symbol of its own ([`crate::Fact::name_unknowns`]), because two
+    /// unknowns need not be equal.
     pub fn unknown() -> Dim {
-        Dim::symbol(UNKNOWN)
+        Dim(Repr::Unknown)
     }
 
-    /// Whether this is [`Dim::unknown`], not yet named.
+    /// Whether this is [`Dim::unknown`].
     pub fn is_unknown(&self) -> bool {
-        *self == Dim::unknown()
+        matches!(self.0, Repr::Unknown)
     }
 
     /// The number, where it is known.
     pub fn known(&self) -> Option<i64> {
         match self.0 {
             Repr::Known(value) => Some(value),
-            Repr::Sum(_) => None,
+            Repr::Sum(_) | Repr::Unknown => None,
+        }
+    }
+
+    /// Whether no assignment of sizes to the symbols can make this negative; `false` where that
+    /// cannot be told.
+    pub fn is_non_negative(&self) -> bool {
+        match &self.0 {
+            Repr::Known(value) => *value >= 0,
+            Repr::Unknown => false,
+            Repr::Sum(sum) => {
+                let positive = |(product, coefficient): &(Product, i64)| {
+                    *coefficient >= 0 && product.iter().all(Atom::is_non_negative)
+                };
+                sum.constant >= 0 && sum.terms.iter().all(positive)
+            }
         }
     }
 
@@ -74,7 +88,9 @@ impl Dim {
     /// `self / other` rounded down; exact division of polynomials by a constant stays a polynomial.
     pub fn floor_div(&self, other: &Dim) -> Dim {
         match (self.known(), other.known()) {
-            (Some(a), Some(b)) if b != 0 => return Dim::from(a.div_euclid(b)),
+            _ if self.is_unknown() || other.is_unknown() => return Dim::unknown(),
+            (Some(a), Some(b)) if b > 0 => return Dim::from(a.div_euclid(b)),
+            (Some(a), Some(b)) if b < 0 => return Dim::from(a.saturating_neg().div_euclid(b.saturating_neg())),
             (_, Some(1)) => return self.clone(),
             (None, Some(b)) if b > 1 => {
                 if let Some(quotient) = self.divide_exactly(b) {
@@ -100,6 +116,7 @@ impl Dim {
     /// The smaller of two.
     pub fn minimum(&self, other: &Dim) -> Dim {
         match (self.known(), other.known()) {
+            _ if self.is_unknown() || other.is_unknown() => Dim::unknown(),
             (Some(a), Some(b)) => Dim::from(a.min(b)),
             _ if self == other => self.clone(),
             _ => Dim::commutative(Atom::Min, self, other),
@@ -109,6 +126,7 @@ impl Dim {
     /// The larger of two.
     pub fn maximum(&self, other: &Dim) -> Dim {
         match (self.known(), other.known()) {
+            _ if self.is_unknown() || other.is_unknown() => Dim::unknown(),
             (Some(a), Some(b)) => Dim::from(a.max(b)),
             _ if self == other => self.clone(),
             _ => Dim::commutative(Atom::Max, self, other),
@@ -125,6 +143,7 @@ impl Dim {
             // An unknown beside a size above 1 must be that size (or 1) for the model to be right.
             (Some(_), None) => Some(self.clone()),
             (None, Some(_)) => Some(other.clone()),
+            (None, None) if self.is_unknown() || other.is_unknown() => Some(Dim::unknown()),
             (None, None) => Some(Dim::commutative(Atom::Broadcast, self, other)),
         }
     }
@@ -203,15 +222,27 @@ impl Dim {
         if merged.is_empty() { Dim::from(constant) } else { Dim(Repr::Sum(Arc::new(Sum { constant, terms: merged }))) }
     }
 
-    fn parts(&self) -> (i64, &[(Product, i64)]) {
+    /// Constant and terms; `None` of an unknown.
+    fn parts(&self) -> Option<(i64, &[(Product, i64)])> {
         match &self.0 {
-            Repr::Known(value) => (*value, &[]),
-            Repr::Sum(sum) => (sum.constant, &sum.terms),
+            Repr::Known(value) => Some((*value, &[])),
+            Repr::Sum(sum) => Some((sum.constant, &sum.terms)),
+            Repr::Unknown => None,
         }
     }
 }
 
 impl Atom {
+    fn is_non_negative(&self) -> bool {
+        match self {
+            Atom::Symbol(_) => true,
+            Atom::FloorDiv(a, b) | Atom::Min(a, b) | Atom::Broadcast(a, b) => {
+                a.is_non_negative() && b.is_non_negative()
+            }
+            Atom::Max(a, b) => a.is_non_negative() || b.is_non_negative(),
+        }
+    }
+
     fn evaluate(&self, value: &dyn Fn(&str) -> Option<i64>) -> Dim {
         match self {
             Atom::Symbol(name) => value(name).map_or_else(|| Dim::atom(self.clone()), Dim::from),
@@ -247,7 +278,7 @@ impl From<usize> for Dim {
 impl std::ops::Add for Dim {
     type Output = Dim;
     fn add(self, other: Dim) -> Dim {
-        let ((a, x), (b, y)) = (self.parts(), other.parts());
+        let (Some((a, x)), Some((b, y))) = (self.parts(), other.parts()) else { return Dim::unknown() };
         Dim::from_terms(a.saturating_add(b), [x, y].concat())
     }
 }
@@ -269,7 +300,7 @@ impl std::ops::Sub for Dim {
 impl std::ops::Mul for Dim {
     type Output = Dim;
     fn mul(self, other: Dim) -> Dim {
-        let ((a, x), (b, y)) = (self.parts(), other.parts());
+        let (Some((a, x)), Some((b, y))) = (self.parts(), other.parts()) else { return Dim::unknown() };
         let mut terms = Vec::with_capacity(x.len() + y.len() + x.len() * y.len());
         terms.extend(x.iter().map(|(p, c)| (p.clone(), c.saturating_mul(b))));
         terms.extend(y.iter().map(|(p, c)| (p.clone(), c.saturating_mul(a))));
@@ -286,7 +317,7 @@ impl std::ops::Mul for Dim {
 
 impl fmt::Display for Dim {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let (constant, terms) = self.parts();
+        let Some((constant, terms)) = self.parts() else { return f.write_str("?") };
         for (index, (product, coefficient)) in terms.iter().enumerate() {
             let sign = if *coefficient < 0 {
                 "-"
@@ -347,6 +378,30 @@ mod tests {
         let out = (s + Dim::from(2) - Dim::from(3)).floor_div(&Dim::from(2)) + Dim::from(1);
         assert_eq!(out.to_string(), "floor((s-1)/(2))+1");
         assert_eq!(out.evaluate(&|_| Some(10)).known(), Some(5));
+    }
+
+    #[test]
+    fn an_unknown_makes_everything_unknown() {
+        let (n, u) = (Dim::symbol("n"), Dim::unknown());
+        for result in [n.clone() + u.clone(), u.clone() - u.clone(), u.floor_div(&n), n.maximum(&u), u.evaluate(&|_| Some(1))] {
+            assert!(result.is_unknown(), "{result}");
+        }
+        assert_eq!(u.broadcast(&Dim::from(4)), Some(Dim::from(4)));
+        assert!(u.broadcast(&n).unwrap().is_unknown());
+    }
+
+    #[test]
+    fn signs_that_need_no_numbers() {
+        let n = Dim::symbol("n");
+        assert!((n.clone() * Dim::from(2) + Dim::from(1)).is_non_negative());
+        assert!(!(n.clone() - Dim::from(1)).is_non_negative());
+        assert!((n - Dim::from(1)).maximum(&Dim::from(0)).is_non_negative());
+    }
+
+    #[test]
+    fn division_rounds_down_for_every_sign() {
+        let floor = |a: i64, b: i64| Dim::from(a).floor_div(&Dim::from(b)).known();
+        assert_eq!([floor(7, 2), floor(-7, 2), floor(7, -2), floor(-7, -2)], [Some(3), Some(-4), Some(-4), Some(3)]);
     }
 
     #[test]

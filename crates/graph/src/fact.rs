@@ -1,7 +1,10 @@
 use crate::Dim;
-use halimede_tensor::{DType, Shape, Tensor};
+use halimede_tensor::{DType, Shape, Tensor, element_count};
 use smallvec::SmallVec;
 use std::sync::Arc;
+
+/// Elements are followed as expressions in tensors of at most so many of them.
+const MAX_ELEMENTS: usize = 256;
 
 /// Symbolic dimensions, outermost first.
 pub type Dims = SmallVec<[Dim; 6]>;
@@ -30,7 +33,8 @@ pub struct Fact {
     pub shape: Option<Dims>,
     /// The whole value, where it does not depend on a request.
     pub constant: Option<Tensor>,
-    /// The elements of a small integer tensor as expressions: shapes on their way through a model.
+    /// The elements of a small tensor of integers or Bool (0 and 1) as expressions, in row-major order:
+    /// shapes on their way through a model.
     pub elements: Option<Arc<[Dim]>>,
 }
 
@@ -81,24 +85,81 @@ impl Fact {
         self.shape.as_ref()?.iter().map(Dim::size).collect()
     }
 
-    /// The elements of an integer tensor as expressions, from the constant or from propagation.
+    /// Number of elements, where known.
+    pub fn count(&self) -> Option<usize> {
+        self.known_shape().and_then(|shape| element_count(&shape).ok())
+    }
+
+    /// The elements of a small tensor of integers or Bool as expressions, from the constant or from
+    /// propagation.
     pub fn dims(&self) -> Option<Vec<Dim>> {
         if let Some(elements) = &self.elements {
             return Some(elements.to_vec());
         }
-        Some(self.ints()?.into_iter().map(Dim::from).collect())
+        let small = self.constant.as_ref().is_some_and(|tensor| tensor.len() <= MAX_ELEMENTS);
+        Some(self.ints().filter(|_| small)?.into_iter().map(Dim::from).collect())
     }
 
-    /// The elements of an integer tensor, where every one is a number.
+    /// The elements of a tensor of integers or Bool, where every one is a number.
     pub fn ints(&self) -> Option<Vec<i64>> {
         if let Some(elements) = &self.elements {
             return elements.iter().map(Dim::known).collect();
         }
         let tensor = self.constant.as_ref()?;
-        match tensor.dtype() {
-            DType::I64 => Some(tensor.slice::<i64>().ok()?.to_vec()),
-            DType::I32 => Some(tensor.slice::<i32>().ok()?.iter().map(|&v| v.into()).collect()),
-            _ => None,
+        let whole = tensor.dtype().is_integer() || tensor.dtype() == DType::Bool;
+        tensor.to_i64s().ok().filter(|_| whole)
+    }
+
+    /// The value, where every element is a number.
+    pub fn value(&self) -> Option<Tensor> {
+        if let Some(tensor) = &self.constant {
+            return Some(tensor.clone());
         }
+        let elements: Option<Vec<i64>> = self.elements.as_ref()?.iter().map(Dim::known).collect();
+        Tensor::from_i64s(self.dtype?, &self.known_shape()?, &elements?).ok()
+    }
+
+    /// This with the elements of a tensor of integers or Bool; without where they are too many or some
+    /// are unknown.
+    pub fn and_elements(mut self, elements: Option<Vec<Dim>>) -> Fact {
+        let fits = |elements: &Vec<Dim>| {
+            let number = self.dtype.is_some_and(|d| d.is_integer() || d == DType::Bool);
+            number
+                && elements.len() <= MAX_ELEMENTS
+                && self.count() == Some(elements.len())
+                && !elements.iter().any(Dim::is_unknown)
+        };
+        self.elements = elements.filter(fits).map(Arc::from);
+        self
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn elements_are_kept_only_where_they_fit() {
+        let pair = || Fact::tensor(DType::I64, [Dim::from(2)]);
+        let n = Dim::symbol("n");
+        assert_eq!(pair().and_elements(Some(vec![n.clone(), Dim::from(3)])).dims(), Some(vec![n.clone(), Dim::from(3)]));
+        assert_eq!(pair().and_elements(Some(vec![n.clone()])).elements, None);
+        assert_eq!(pair().and_elements(Some(vec![n.clone(), Dim::unknown()])).elements, None);
+        let float = Fact::tensor(DType::F32, [Dim::from(1)]);
+        assert_eq!(float.and_elements(Some(vec![n])).elements, None);
+    }
+
+    #[test]
+    fn a_value_comes_from_known_elements() {
+        let fact = Fact::tensor(DType::I32, [Dim::from(2)]).and_elements(Some(vec![Dim::from(4), Dim::from(-1)]));
+        assert_eq!(fact.value(), Some(Tensor::from_slice(&[2], &[4i32, -1]).unwrap()));
+        assert_eq!(Fact::tensor(DType::I32, [Dim::from(2)]).value(), None);
+    }
+
+    #[test]
+    fn unknown_sizes_get_names_of_their_own() {
+        let mut fact = Fact::tensor(DType::I64, [Dim::from(2), Dim::unknown()]);
+        fact.name_unknowns("nonzero");
+        assert_eq!(fact.shape.unwrap()[1], Dim::symbol("nonzero.1"));
     }
 }

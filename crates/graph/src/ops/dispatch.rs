@@ -1,6 +1,6 @@
 //! One way in to the shape rule and the definition of every operation.
 
-use super::{Call, Facts, Op};
+use super::{Call, Facts, Op, TensorOp};
 use crate::onnx::ops::infer_by_lowering;
 use crate::{Fact, OpError};
 use halimede_tensor::{Tensor, Value};
@@ -13,7 +13,7 @@ impl Op {
             Op::Call(call) => infer_call(call, inputs),
             Op::If(_) | Op::Loop(_) | Op::Scan(_) => super::control::infer(self, inputs),
             other => match other.tensor_op() {
-                Some(op) => op.infer(inputs),
+                Some(op) => Ok(with_values(op, inputs, op.infer(inputs)?)),
                 None => Err(OpError::unsupported(format!("shapes of {} by rule", other.name()))),
             },
         }
@@ -34,6 +34,28 @@ impl Op {
         }
         Ok(op.evaluate(&tensors)?.into_iter().map(Value::from).collect())
     }
+}
+
+/// Values of at most so many elements are worked out with the shapes.
+const MAX_VALUE: usize = 1024;
+
+/// Adds the outputs' values where all inputs' are known and small: what shapes are computed from often
+/// passes through floats and larger tensors on its way.
+fn with_values(op: &dyn TensorOp, inputs: &[Option<&Fact>], mut facts: Facts) -> Facts {
+    let small = |fact: &Fact| fact.count().is_some_and(|count| count <= MAX_VALUE);
+    if inputs.is_empty() || !inputs.iter().flatten().all(|f| small(f)) || !facts.iter().all(small) {
+        return facts;
+    }
+    let values: Option<Vec<Option<Tensor>>> =
+        inputs.iter().map(|input| input.map_or(Some(None), |fact| fact.value().map(Some))).collect();
+    let Some(values) = values else { return facts };
+    // An evaluation that fails says nothing yet: the node may stand in a branch that is never taken.
+    if let Ok(tensors) = op.evaluate(&values.iter().map(Option::as_ref).collect::<Vec<_>>()) {
+        for (fact, tensor) in facts.iter_mut().zip(tensors) {
+            *fact = Fact::constant(tensor);
+        }
+    }
+    facts
 }
 
 fn infer_call(call: &Call, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {

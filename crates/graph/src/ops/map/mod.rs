@@ -1,7 +1,14 @@
+mod columns;
+mod evaluate;
+mod functions;
+mod symbols;
+mod types;
+
+use super::inputs::{broadcast, required, typed};
 use super::{Facts, TensorOp, Tensors};
-use crate::{Fact, OpError};
-use halimede_tensor::DType;
-use halimede_tensor::Tensor;
+use crate::{Dims, Fact, OpError};
+use halimede_tensor::{DType, Tensor};
+use smallvec::smallvec;
 
 /// Number of an instruction whose result is read.
 pub type Reg = usize;
@@ -160,11 +167,68 @@ impl Map {
 }
 
 impl TensorOp for Map {
-    fn infer(&self, _inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        Err(OpError::unsupported("Map"))
+    fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
+        let facts: Vec<&Fact> = (0..inputs.len()).map(|index| required(inputs, index)).collect::<Result<_, _>>()?;
+        let dtypes: Option<Vec<DType>> = facts.iter().map(|fact| fact.dtype).collect();
+        let dtype = match dtypes {
+            Some(dtypes) => self.types(&dtypes)?.last().copied(),
+            None => None,
+        };
+        let mut shape = Some(Dims::new());
+        for fact in &facts {
+            shape = match (&shape, &fact.shape) {
+                (Some(a), Some(b)) => Some(broadcast(a, b)?),
+                _ => None,
+            };
+        }
+        let output = typed(dtype, shape);
+        let elements = symbols::elements(self, &facts, output.count());
+        Ok(smallvec![output.and_elements(elements)])
     }
 
-    fn evaluate(&self, _inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
-        Err(OpError::unsupported("Map"))
+    fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
+        let tensors: Vec<&Tensor> = (0..inputs.len()).map(|index| required(inputs, index)).collect::<Result<_, _>>()?;
+        Ok(smallvec![evaluate::evaluate(self, &tensors)?])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dim;
+
+    fn run(map: &Map, inputs: &[Tensor]) -> Tensor {
+        let inputs: Vec<Option<&Tensor>> = inputs.iter().map(Some).collect();
+        map.evaluate(&inputs).unwrap().remove(0)
+    }
+
+    #[test]
+    fn inputs_broadcast() {
+        let column = Tensor::from_slice(&[2, 1], &[10.0f32, 20.0]).unwrap();
+        let row = Tensor::from_slice(&[3], &[1.0f32, 2.0, 3.0]).unwrap();
+        let sum = Tensor::from_slice(&[2, 3], &[11.0f32, 12.0, 13.0, 21.0, 22.0, 23.0]).unwrap();
+        assert_eq!(run(&Map::binary(Binary::Add), &[column, row]), sum);
+        let empty = Tensor::zeros(DType::F32, &[0, 3]).unwrap();
+        assert_eq!(run(&Map::binary(Binary::Add), &[empty.clone(), Tensor::scalar(1.0f32)]), empty);
+    }
+
+    #[test]
+    fn shapes_and_datatypes_follow() {
+        let n = Dim::symbol("n");
+        let a = Fact::tensor(DType::F32, [n.clone(), Dim::from(1)]);
+        let b = Fact::tensor(DType::F32, [Dim::from(3)]);
+        let facts = Map::binary(Binary::Less).infer(&[Some(&a), Some(&b)]).unwrap();
+        assert_eq!(facts[0], Fact::tensor(DType::Bool, [n, Dim::from(3)]));
+        let c = Fact::tensor(DType::I32, [Dim::from(3)]);
+        assert!(Map::binary(Binary::Add).infer(&[Some(&a), Some(&c)]).is_err());
+        assert!(Map::unary(Unary::Exp).infer(&[Some(&c)]).is_err());
+    }
+
+    #[test]
+    fn more_elements_than_one_block() {
+        let values: Vec<i32> = (0..5000).collect();
+        let x = Tensor::from_slice(&[5000], &values).unwrap();
+        let doubled: Vec<i32> = values.iter().map(|v| v * 2).collect();
+        assert_eq!(run(&Map::binary(Binary::Add), &[x.clone(), x]), Tensor::from_slice(&[5000], &doubled).unwrap());
     }
 }
