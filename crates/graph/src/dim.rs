@@ -383,7 +383,9 @@ mod tests {
     #[test]
     fn an_unknown_makes_everything_unknown() {
         let (n, u) = (Dim::symbol("n"), Dim::unknown());
-        for result in [n.clone() + u.clone(), u.clone() - u.clone(), u.floor_div(&n), n.maximum(&u), u.evaluate(&|_| Some(1))] {
+        for result in
+            [n.clone() + u.clone(), u.clone() - u.clone(), u.floor_div(&n), n.maximum(&u), u.evaluate(&|_| Some(1))]
+        {
             assert!(result.is_unknown(), "{result}");
         }
         assert_eq!(u.broadcast(&Dim::from(4)), Some(Dim::from(4)));

@@ -142,7 +142,10 @@ mod tests {
     fn elements_are_kept_only_where_they_fit() {
         let pair = || Fact::tensor(DType::I64, [Dim::from(2)]);
         let n = Dim::symbol("n");
-        assert_eq!(pair().and_elements(Some(vec![n.clone(), Dim::from(3)])).dims(), Some(vec![n.clone(), Dim::from(3)]));
+        assert_eq!(
+            pair().and_elements(Some(vec![n.clone(), Dim::from(3)])).dims(),
+            Some(vec![n.clone(), Dim::from(3)])
+        );
         assert_eq!(pair().and_elements(Some(vec![n.clone()])).elements, None);
         assert_eq!(pair().and_elements(Some(vec![n.clone(), Dim::unknown()])).elements, None);
         let float = Fact::tensor(DType::F32, [Dim::from(1)]);

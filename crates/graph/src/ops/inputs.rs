@@ -38,7 +38,8 @@ pub(crate) fn check_axis(axis: usize, rank: usize) -> Result<(), OpError> {
 /// The shape that shapes broadcast to.
 pub(crate) fn broadcast(a: &[Dim], b: &[Dim]) -> Result<Dims, OpError> {
     let rank = a.len().max(b.len());
-    let at = |dims: &[Dim], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(Dim::from(1), |i| dims[i].clone());
+    let at =
+        |dims: &[Dim], axis: usize| (axis + dims.len()).checked_sub(rank).map_or(Dim::from(1), |i| dims[i].clone());
     (0..rank)
         .map(|axis| at(a, axis).broadcast(&at(b, axis)))
         .collect::<Option<Dims>>()

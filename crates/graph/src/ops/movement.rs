@@ -69,11 +69,7 @@ pub(crate) fn broadcast_strides(from: &[usize], to: &[usize]) -> SmallVec<[isize
 }
 
 /// The tensor of `shape` whose elements are those of `data` at `positions`.
-pub(crate) fn take(
-    data: &Tensor,
-    shape: &[usize],
-    positions: impl Iterator<Item = usize>,
-) -> Result<Tensor, OpError> {
+pub(crate) fn take(data: &Tensor, shape: &[usize], positions: impl Iterator<Item = usize>) -> Result<Tensor, OpError> {
     take_or(data, None, shape, positions.map(Some))
 }
 
@@ -123,11 +119,7 @@ fn copy<const SIZE: usize>(
 }
 
 /// Writes the elements of `data` to `positions` of `out`, in order; both of one datatype.
-pub(crate) fn put(
-    out: &mut Tensor,
-    data: &Tensor,
-    positions: impl Iterator<Item = usize>,
-) -> Result<(), OpError> {
+pub(crate) fn put(out: &mut Tensor, data: &Tensor, positions: impl Iterator<Item = usize>) -> Result<(), OpError> {
     if data.dtype() == DType::String {
         let mut strings = out.strings()?.to_vec();
         for (position, string) in positions.zip(data.strings()?) {

@@ -22,9 +22,10 @@ impl TensorOp for Range {
                     (None, Some(delta)) if delta < 0 => (-span).ceil_div(&Dim::from(-delta)),
                     _ => span.ceil_div(&delta),
                 };
-                let elements = size.size().filter(|&size| size <= 64).map(|size| {
-                    (0..size).map(|i| start.clone() + Dim::from(i) * delta.clone()).collect()
-                });
+                let elements = size
+                    .size()
+                    .filter(|&size| size <= 64)
+                    .map(|size| (0..size).map(|i| start.clone() + Dim::from(i) * delta.clone()).collect());
                 (size, elements)
             }
             _ => (Dim::unknown(), None),

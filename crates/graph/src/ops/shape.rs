@@ -50,9 +50,8 @@ mod tests {
     #[test]
     fn any_part_of_the_shape() {
         let data = Tensor::zeros(DType::String, &[2, 3, 4]).unwrap();
-        let dims = |start, end| {
-            ShapeOf { start, end }.evaluate(&[Some(&data)]).unwrap()[0].slice::<i64>().unwrap().to_vec()
-        };
+        let dims =
+            |start, end| ShapeOf { start, end }.evaluate(&[Some(&data)]).unwrap()[0].slice::<i64>().unwrap().to_vec();
         assert_eq!(dims(0, None), [2, 3, 4]);
         assert_eq!(dims(-2, Some(-1)), [3]);
         assert_eq!(dims(-9, Some(9)), [2, 3, 4]);

@@ -16,10 +16,8 @@ pub(super) fn evaluate(map: &Map, inputs: &[&Tensor]) -> Result<Tensor, OpError>
     for input in inputs {
         shape = broadcast(&shape, input.shape())?;
     }
-    let mut positions = inputs
-        .iter()
-        .map(|input| Offsets::broadcast(input.shape(), &shape))
-        .collect::<Result<Vec<_>, _>>()?;
+    let mut positions =
+        inputs.iter().map(|input| Offsets::broadcast(input.shape(), &shape)).collect::<Result<Vec<_>, _>>()?;
     let count = element_count(&shape)?;
     let mut out = Tensor::zeros(types[types.len() - 1], &shape)?;
     for start in (0..count).step_by(BLOCK) {
@@ -32,9 +30,7 @@ pub(super) fn evaluate(map: &Map, inputs: &[&Tensor]) -> Result<Tensor, OpError>
                 Instruction::Constant(scalar) => constant(scalar, len),
                 Instruction::Unary(function, a) => unary(function, &columns[a], types[a]),
                 Instruction::Binary(function, a, b) => binary(function, &columns[a], &columns[b], types[a])?,
-                Instruction::Select(condition, yes, no) => {
-                    select(&columns[condition], &columns[yes], &columns[no])?
-                }
+                Instruction::Select(condition, yes, no) => select(&columns[condition], &columns[yes], &columns[no])?,
                 Instruction::Cast(_, a) => columns[a].cast(types[a], types[index]),
             };
             columns.push(column);

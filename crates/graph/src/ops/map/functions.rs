@@ -72,9 +72,21 @@ macro_rules! real {
                         rest => rest,
                     },
                     Min if a.is_nan() => a,
-                    Min => if b < a || b.is_nan() { b } else { a },
+                    Min => {
+                        if b < a || b.is_nan() {
+                            b
+                        } else {
+                            a
+                        }
+                    }
                     Max if a.is_nan() => a,
-                    Max => if b > a || b.is_nan() { b } else { a },
+                    Max => {
+                        if b > a || b.is_nan() {
+                            b
+                        } else {
+                            a
+                        }
+                    }
                     Atan2 => a.atan2(b),
                     _ => a,
                 }
@@ -154,8 +166,20 @@ pub(super) fn integer_binary(function: Binary, a: i64, b: i64, dtype: DType) -> 
         And | BitAnd => a & b,
         Or | BitOr => a | b,
         Xor | BitXor => a ^ b,
-        Shl => if y < 64 { a << y } else { 0 },
-        Shr if unsigned => if y < 64 { (x >> y) as i64 } else { 0 },
+        Shl => {
+            if y < 64 {
+                a << y
+            } else {
+                0
+            }
+        }
+        Shr if unsigned => {
+            if y < 64 {
+                (x >> y) as i64
+            } else {
+                0
+            }
+        }
         Shr => a >> y.min(63),
         Equal | Less | LessOrEqual | Greater | GreaterOrEqual | Atan2 => a,
     }

@@ -74,7 +74,11 @@ fn select(condition: DType, yes: DType, no: DType) -> Result<DType, OpError> {
 }
 
 fn cast(from: DType, to: DType) -> Result<DType, OpError> {
-    if is_element(from) && is_element(to) { Ok(to) } else { Err(OpError::invalid(format!("a map's Cast of {from} to {to}"))) }
+    if is_element(from) && is_element(to) {
+        Ok(to)
+    } else {
+        Err(OpError::invalid(format!("a map's Cast of {from} to {to}")))
+    }
 }
 
 /// What maps compute on: Bool, integers of 8 bits and more, floats of 16 bits and more.
