@@ -164,7 +164,7 @@ impl Dim {
 
     /// Calls `each` with every symbol that the expression speaks of, again for each time.
     pub fn symbols(&self, each: &mut dyn FnMut(&str)) {
-        for atom in self.parts().1.iter().flat_map(|(product, _)| product) {
+        for atom in self.parts().into_iter().flat_map(|(_, terms)| terms).flat_map(|(product, _)| product) {
             match atom {
                 Atom::Symbol(name) => each(name),
                 Atom::FloorDiv(a, b) | Atom::Min(a, b) | Atom::Max(a, b) | Atom::Broadcast(a, b) => {
