@@ -14,11 +14,9 @@ const SEQUENCE_IDLE_MICROSECONDS: u64 = 1_000_000;
 /// Fills the version policy, preferred batch sizes, the idle time of sequences and the flags of pinned
 /// memory. May be applied again after the model has completed its configuration.
 pub fn normalize(config: &mut ModelConfig) {
-    config.version_policy.get_or_insert_with(|| ModelVersionPolicy {
-        policy_choice: Some(model_version_policy::PolicyChoice::Latest(model_version_policy::Latest {
-            num_versions: 1,
-        })),
-    });
+    let latest = model_version_policy::Latest { num_versions: 1 };
+    let latest = Some(model_version_policy::PolicyChoice::Latest(latest));
+    config.version_policy.get_or_insert(ModelVersionPolicy { policy_choice: latest });
 
     let max_batch_size = config.max_batch_size;
     let prefer_largest = |sizes: &mut Vec<i32>| {

@@ -155,7 +155,7 @@ impl<'a> Flow<'a> {
         let unused = self
             .tensors
             .iter()
-            .find(|(name, tensor)| !outputs.contains(*name) && !(ready.contains(*name) && tensor.is_read));
+            .find(|(name, tensor)| !(outputs.contains(*name) || ready.contains(*name) && tensor.is_read));
         match unused {
             Some((name, _)) => invalid!("ensemble tensor '{name}' is unused in ensemble '{}'", config.name),
             None => Ok(()),
