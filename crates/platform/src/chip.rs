@@ -110,6 +110,7 @@ mod tests {
         assert_eq!(chip, Chip::detect());
         let base = if cfg!(target_arch = "x86_64") { Feature::Sse2 } else { Feature::Neon };
         assert!(chip.features.has(base), "{:?}", chip.features);
+        println!("{} = {chip:?}, {:?}", chip.key(), chip.microarchitecture());
     }
 
     #[test]

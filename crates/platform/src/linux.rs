@@ -192,17 +192,26 @@ mod arm {
     use super::{parse_list, read, read_number};
     use crate::chip::{ArmIdentity, Cache, Caches, Feature, Features};
 
+    /// The main identification register: implementer, variant, part and revision. The kernel
+    /// answers the read on behalf of programs, and says so in its hardware capabilities.
+    fn identification() -> Option<u32> {
+        // SAFETY: a plain query; unknown keys give 0.
+        if unsafe { libc::getauxval(libc::AT_HWCAP) } & libc::HWCAP_CPUID == 0 {
+            return None;
+        }
+        let register: u64;
+        // SAFETY: with the capability above the read is permitted; it changes nothing.
+        unsafe {
+            std::arch::asm!("mrs {}, midr_el1", out(reg) register, options(nomem, nostack, preserves_flags));
+        }
+        Some(register as u32)
+    }
+
     pub(crate) fn arm_identity() -> ArmIdentity {
-        let text = read("/proc/cpuinfo").unwrap_or_default();
-        let field = |name: &str| {
-            let line = text.lines().find(|line| line.split(':').next().is_some_and(|key| key.trim() == name))?;
-            let value = line.split_once(':')?.1.trim();
-            match value.strip_prefix("0x") {
-                Some(hexadecimal) => u32::from_str_radix(hexadecimal, 16).ok(),
-                None => value.parse().ok(),
-            }
+        let Some(register) = identification() else {
+            return ArmIdentity::default();
         };
-        let vendor = field("CPU implementer").map(|implementer| match implementer {
+        let vendor = match register >> 24 {
             0x41 => "ARM".to_owned(),
             0x46 => "Fujitsu".to_owned(),
             0x48 => "HiSilicon".to_owned(),
@@ -211,15 +220,15 @@ mod arm {
             0x61 => "Apple".to_owned(),
             0x6D => "Microsoft".to_owned(),
             0xC0 => "Ampere".to_owned(),
-            other => format!("implementer {other:#04x}"),
-        });
-        let stepping = field("CPU variant").zip(field("CPU revision"));
+            other => format!("implementer-{other:#04x}"),
+        };
+        let (variant, revision) = (register >> 20 & 15, register & 15);
         ArmIdentity {
-            vendor,
+            vendor: Some(vendor),
             brand: None,
             family: None,
-            model: field("CPU part"),
-            stepping: stepping.map(|(variant, revision)| variant << 4 | revision),
+            model: Some(register >> 4 & 0xFFF),
+            stepping: Some(variant << 4 | revision),
         }
     }
 
