@@ -3,7 +3,6 @@ use crate::onnx::case::{bools, tensor};
 use crate::onnx::{Attribute, Case, OnnxNode, Operator, Outputs};
 use crate::ops::{Attention, Binary, Concat, Contract, Expr, Labels, Map, Op, ReduceKind, Softmax, Unary};
 use crate::{Builder, OpError, ValueId};
-use halimede_tensor::DType;
 use smallvec::smallvec;
 
 /// Scaled dot-product attention over `[B, H, S, D]` or `[B, S, H · D]` with grouped heads, cached keys

@@ -14,6 +14,7 @@ mod asinh;
 mod atan;
 mod atanh;
 mod attention;
+mod bernoulli;
 mod bit_shift;
 mod bitwise_and;
 mod bitwise_not;
@@ -24,7 +25,9 @@ mod ceil;
 mod celu;
 mod center_crop_pad;
 mod clip;
+mod col2_im;
 mod common;
+mod compress;
 mod concat;
 mod constant;
 mod constant_of_shape;
@@ -33,6 +36,7 @@ mod cosh;
 mod cum_prod;
 mod cum_sum;
 mod depth_to_space;
+mod det;
 mod dft;
 mod div;
 mod elu;
@@ -49,6 +53,7 @@ mod gather_nd;
 mod gelu;
 mod greater;
 mod greater_or_equal;
+mod grid_sample;
 mod gru;
 mod hamming_window;
 mod hann_window;
@@ -68,18 +73,27 @@ mod r#loop;
 mod lstm;
 mod mat_mul;
 mod max;
+mod max_roi_pool;
 mod mean;
+mod mel_weight_matrix;
 mod min;
 mod mish;
 mod modulo;
 mod mul;
+mod multinomial;
 mod neg;
+mod non_max_suppression;
+mod non_zero;
 mod not;
 mod one_hot;
 mod or;
 mod p_relu;
 mod pad;
 mod pow;
+mod random_normal;
+mod random_normal_like;
+mod random_uniform;
+mod random_uniform_like;
 mod range;
 mod reciprocal;
 mod reduce_l1;
@@ -92,11 +106,13 @@ mod reduce_min;
 mod reduce_prod;
 mod reduce_sum;
 mod reduce_sum_square;
+mod regex_full_match;
 mod relu;
 mod reshape;
 mod resize;
 mod reverse_sequence;
 mod rnn;
+mod roi_align;
 mod rotary_embedding;
 mod round;
 mod scan;
@@ -120,17 +136,22 @@ mod split;
 mod sqrt;
 mod squeeze;
 mod stft;
+mod string_concat;
+mod string_normalizer;
+mod string_split;
 mod sub;
 mod sum;
 mod swish;
 mod tan;
 mod tanh;
 mod tensor_scatter;
+mod tf_idf_vectorizer;
 mod thresholded_relu;
 mod tile;
 mod top_k;
 mod transpose;
 mod trilu;
+mod unique;
 mod unsqueeze;
 mod upsample;
 mod r#where;
@@ -155,6 +176,7 @@ pub static OPERATORS: &[&Operator] = &[
     &atan::OPERATOR,
     &atanh::OPERATOR,
     &attention::OPERATOR,
+    &bernoulli::OPERATOR,
     &bit_shift::OPERATOR,
     &bitwise_and::OPERATOR,
     &bitwise_not::OPERATOR,
@@ -165,6 +187,8 @@ pub static OPERATORS: &[&Operator] = &[
     &celu::OPERATOR,
     &center_crop_pad::OPERATOR,
     &clip::OPERATOR,
+    &col2_im::OPERATOR,
+    &compress::OPERATOR,
     &concat::OPERATOR,
     &constant::OPERATOR,
     &constant_of_shape::OPERATOR,
@@ -173,6 +197,7 @@ pub static OPERATORS: &[&Operator] = &[
     &cum_prod::OPERATOR,
     &cum_sum::OPERATOR,
     &depth_to_space::OPERATOR,
+    &det::OPERATOR,
     &dft::OPERATOR,
     &div::OPERATOR,
     &elu::OPERATOR,
@@ -189,6 +214,7 @@ pub static OPERATORS: &[&Operator] = &[
     &gelu::OPERATOR,
     &greater::OPERATOR,
     &greater_or_equal::OPERATOR,
+    &grid_sample::OPERATOR,
     &gru::OPERATOR,
     &hamming_window::OPERATOR,
     &hann_window::OPERATOR,
@@ -208,18 +234,27 @@ pub static OPERATORS: &[&Operator] = &[
     &lstm::OPERATOR,
     &mat_mul::OPERATOR,
     &max::OPERATOR,
+    &max_roi_pool::OPERATOR,
     &mean::OPERATOR,
+    &mel_weight_matrix::OPERATOR,
     &min::OPERATOR,
     &mish::OPERATOR,
     &modulo::OPERATOR,
     &mul::OPERATOR,
+    &multinomial::OPERATOR,
     &neg::OPERATOR,
+    &non_max_suppression::OPERATOR,
+    &non_zero::OPERATOR,
     &not::OPERATOR,
     &one_hot::OPERATOR,
     &or::OPERATOR,
     &p_relu::OPERATOR,
     &pad::OPERATOR,
     &pow::OPERATOR,
+    &random_normal::OPERATOR,
+    &random_normal_like::OPERATOR,
+    &random_uniform::OPERATOR,
+    &random_uniform_like::OPERATOR,
     &range::OPERATOR,
     &reciprocal::OPERATOR,
     &reduce_l1::OPERATOR,
@@ -232,11 +267,13 @@ pub static OPERATORS: &[&Operator] = &[
     &reduce_prod::OPERATOR,
     &reduce_sum::OPERATOR,
     &reduce_sum_square::OPERATOR,
+    &regex_full_match::OPERATOR,
     &relu::OPERATOR,
     &reshape::OPERATOR,
     &resize::OPERATOR,
     &reverse_sequence::OPERATOR,
     &rnn::OPERATOR,
+    &roi_align::OPERATOR,
     &rotary_embedding::OPERATOR,
     &round::OPERATOR,
     &scan::OPERATOR,
@@ -260,17 +297,22 @@ pub static OPERATORS: &[&Operator] = &[
     &sqrt::OPERATOR,
     &squeeze::OPERATOR,
     &stft::OPERATOR,
+    &string_concat::OPERATOR,
+    &string_normalizer::OPERATOR,
+    &string_split::OPERATOR,
     &sub::OPERATOR,
     &sum::OPERATOR,
     &swish::OPERATOR,
     &tan::OPERATOR,
     &tanh::OPERATOR,
     &tensor_scatter::OPERATOR,
+    &tf_idf_vectorizer::OPERATOR,
     &thresholded_relu::OPERATOR,
     &tile::OPERATOR,
     &top_k::OPERATOR,
     &transpose::OPERATOR,
     &trilu::OPERATOR,
+    &unique::OPERATOR,
     &unsqueeze::OPERATOR,
     &upsample::OPERATOR,
     &r#where::OPERATOR,
