@@ -6,8 +6,7 @@ use crate::ops::Call;
 use halimede_tensor::{Tensor, Value};
 
 /// 1 with the probability that each element says, else 0 (ONNX Bernoulli, opset 22).
-pub static OPERATOR: Operator =
-    Operator::new("Bernoulli").evaluate(evaluate).infer(infer_like).random().cases(cases);
+pub static OPERATOR: Operator = Operator::new("Bernoulli").evaluate(evaluate).infer(infer_like).random().cases(cases);
 
 fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
     let x = required(inputs, 0)?;

@@ -20,7 +20,8 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
         }
         Err(OpError::invalid(format!("attribute '{name}' has {} entries instead of {count}", list.len())))
     };
-    let (dilations, strides) = (sizes("dilations", &list("dilations", 1, axes)?)?, sizes("strides", &list("strides", 1, axes)?)?);
+    let (dilations, strides) =
+        (sizes("dilations", &list("dilations", 1, axes)?)?, sizes("strides", &list("strides", 1, axes)?)?);
     let pads = list("pads", 0, 2 * axes)?;
     // How many blocks fit along each axis.
     let fits = |axis: usize| -> Option<usize> {
@@ -33,7 +34,8 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
     let valid = block.len() == axes && blocks.len() == axes && block_len > 0;
     let [batch, rows, columns] = *x.shape() else { return Err(OpError::invalid("the input must be [N, C·block, L]")) };
     if !valid || rows % block_len != 0 || columns != element_count(&blocks)? {
-        let message = format!("columns of shape {:?} are not those of blocks {block:?} in an image {image:?}", x.shape());
+        let message =
+            format!("columns of shape {:?} are not those of blocks {block:?} in an image {image:?}", x.shape());
         return Err(OpError::invalid(message));
     }
     let channels = rows / block_len;
@@ -43,7 +45,8 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
     for plane in 0..batch * channels {
         for within in 0..block_len {
             for column in 0..columns {
-                let target = pixel(&image, &place(within, &block), &place(column, &blocks), &strides, &dilations, &pads);
+                let target =
+                    pixel(&image, &place(within, &block), &place(column, &blocks), &strides, &dilations, &pads);
                 if let Some(target) = target {
                     out[plane * pixels + target] += numbers[(plane * block_len + within) * columns + column];
                 }

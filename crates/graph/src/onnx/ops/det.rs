@@ -17,9 +17,8 @@ fn evaluate(_call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpErro
     }
     let mut numbers = x.to_f64s()?;
     let count = halimede_tensor::element_count(batch)?;
-    let out: Vec<f64> = (0..count)
-        .map(|index| determinant(&mut numbers[index * rows * rows..][..rows * rows], *rows))
-        .collect();
+    let out: Vec<f64> =
+        (0..count).map(|index| determinant(&mut numbers[index * rows * rows..][..rows * rows], *rows)).collect();
     Ok(vec![Tensor::from_f64s(x.dtype(), batch, &out)?.into()])
 }
 

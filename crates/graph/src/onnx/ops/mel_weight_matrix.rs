@@ -49,7 +49,8 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
 
 fn dtype(call: &Call) -> Result<DType, OpError> {
     let code = call.attributes.int_or("output_datatype", 1)?;
-    DType::from_onnx(code).ok_or_else(|| OpError::invalid(format!("output_datatype is {code}, which is no datatype of ONNX")))
+    DType::from_onnx(code)
+        .ok_or_else(|| OpError::invalid(format!("output_datatype is {code}, which is no datatype of ONNX")))
 }
 
 fn infer(call: &Call, _inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {

@@ -7,8 +7,7 @@ use halimede_tensor::{DType, Tensor, Value, element_count};
 use smallvec::smallvec;
 
 /// Draws classes by rows of unnormalised log-probabilities (ONNX Multinomial, opset 22).
-pub static OPERATOR: Operator =
-    Operator::new("Multinomial").evaluate(evaluate).infer(infer).random().cases(cases);
+pub static OPERATOR: Operator = Operator::new("Multinomial").evaluate(evaluate).infer(infer).random().cases(cases);
 
 fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
     let x = required(inputs, 0)?;

@@ -11,8 +11,7 @@ pub static OPERATOR: Operator = Operator::new("NonZero").evaluate(evaluate).infe
 
 fn evaluate(_call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
     let x = required(inputs, 0)?;
-    let found: Vec<usize> =
-        x.to_f64s()?.iter().enumerate().filter(|(_, v)| **v != 0.0).map(|(flat, _)| flat).collect();
+    let found: Vec<usize> = x.to_f64s()?.iter().enumerate().filter(|(_, v)| **v != 0.0).map(|(flat, _)| flat).collect();
     // A scalar counts as one element of one axis.
     let shape = if x.rank() == 0 { &[1] } else { x.shape() };
     let strides = halimede_tensor::strides(shape);

@@ -1,4 +1,4 @@
-use super::common::{normal_numbers, dtype_or, shape_attribute};
+use super::common::{dtype_or, normal_numbers, shape_attribute};
 use crate::onnx::Operator;
 use crate::ops::{Call, Facts};
 use crate::{Dim, Fact, OpError};

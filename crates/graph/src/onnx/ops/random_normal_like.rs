@@ -1,7 +1,7 @@
-use super::common::{normal_numbers, dtype_or, infer_like, required};
+use super::common::{dtype_or, infer_like, normal_numbers, required};
+use crate::OpError;
 use crate::onnx::Operator;
 use crate::ops::Call;
-use crate::OpError;
 use halimede_tensor::{Tensor, Value};
 
 /// Numbers of a normal distribution under the input's shape (ONNX RandomNormalLike, opset 22).

@@ -1,4 +1,4 @@
-use super::common::{uniform_numbers, dtype_or, shape_attribute};
+use super::common::{dtype_or, shape_attribute, uniform_numbers};
 use crate::onnx::Operator;
 use crate::ops::{Call, Facts};
 use crate::{Dim, Fact, OpError};

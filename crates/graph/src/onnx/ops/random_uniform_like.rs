@@ -1,7 +1,7 @@
-use super::common::{uniform_numbers, dtype_or, infer_like, required};
+use super::common::{dtype_or, infer_like, required, uniform_numbers};
+use crate::OpError;
 use crate::onnx::Operator;
 use crate::ops::Call;
-use crate::OpError;
 use halimede_tensor::{Tensor, Value};
 
 /// Numbers of a uniform distribution under the input's shape (ONNX RandomUniformLike, opset 22).

@@ -16,7 +16,9 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
         "LOWER" => str::to_lowercase,
         "UPPER" => str::to_uppercase,
         "NONE" => str::to_owned,
-        other => return Err(OpError::invalid(format!("case_change_action is '{other}'; ONNX knows LOWER, UPPER and NONE"))),
+        other => {
+            return Err(OpError::invalid(format!("case_change_action is '{other}'; ONNX knows LOWER, UPPER and NONE")));
+        }
     };
     let fold: fn(&str) -> String =
         if call.attributes.flag_or("is_case_sensitive", false)? { str::to_owned } else { str::to_lowercase };

@@ -121,7 +121,8 @@ impl Form {
             let size = index + 1;
             let end = self.starts.get(index + 1).copied().unwrap_or(pool.len());
             let part = pool.get(start..end);
-            let part = part.ok_or_else(|| OpError::invalid(format!("ngram_counts {:?} leaves the pool", self.starts)))?;
+            let part =
+                part.ok_or_else(|| OpError::invalid(format!("ngram_counts {:?} leaves the pool", self.starts)))?;
             for gram in part.chunks_exact(size) {
                 let id = ids.next().ok_or_else(|| OpError::invalid("ngram_indexes has fewer entries than the pool"))?;
                 if (self.shortest..=self.longest).contains(&size) {
