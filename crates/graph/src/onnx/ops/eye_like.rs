@@ -12,7 +12,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     if let Some(rank) = b.rank(x).filter(|&rank| rank != 2) {
         return Err(OpError::invalid(format!("the input has {rank} dimensions; EyeLike takes a matrix")));
     }
-    let dtype = match dtype_attribute(node, "dtype")? {
+    let dtype = match dtype_attribute(&node.attributes, "dtype")? {
         Some(dtype) => dtype,
         None => b.dtype(x)?,
     };

@@ -1,23 +1,24 @@
-use crate::onnx::{OnnxNode, Operator, Outputs};
-use crate::ops::{Contract, Labels, Op};
+use super::common::{evaluate_by_lowering, matmul};
+use crate::onnx::case::tensor;
+use crate::onnx::{Case, OnnxNode, Operator, Outputs};
 use crate::{Builder, OpError};
 use smallvec::smallvec;
 
 /// Product of matrices with broadcast batch axes, as NumPy's `matmul` (ONNX MatMul, opset 13).
-pub static OPERATOR: Operator = Operator::new("MatMul").lower(lower);
+pub static OPERATOR: Operator = Operator::new("MatMul").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
-    let (x, y) = (node.input(0)?, node.input(1)?);
-    let (Some(x_rank), Some(y_rank)) = (b.rank(x), b.rank(y)) else { return Ok(None) };
-    if x_rank == 0 || y_rank == 0 {
-        return Err(OpError::invalid("an operand is a scalar; MatMul needs at least one axis on each side"));
-    }
-    let batch = x_rank.max(y_rank).saturating_sub(2);
-    // Batch axes are labelled from the right, so that operands of different ranks broadcast.
-    let leading = |rank: usize| (batch - rank.saturating_sub(2)..batch).map(|label| label as u8);
-    let (m, n, k) = (batch as u8, batch as u8 + 1, batch as u8 + 2);
-    let lhs: Labels = if x_rank == 1 { smallvec![k] } else { leading(x_rank).chain([m, k]).collect() };
-    let rhs: Labels = if y_rank == 1 { smallvec![k] } else { leading(y_rank).chain([k, n]).collect() };
-    let out = (0..batch as u8).chain((x_rank > 1).then_some(m)).chain((y_rank > 1).then_some(n)).collect();
-    Ok(Some(smallvec![b.add(Op::Contract(Contract { lhs, rhs, out, epilogue: None }), &[x, y])?]))
+    Ok(matmul(b, node.input(0)?, node.input(1)?)?.map(|y| smallvec![y]))
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name| Case::new(name, &OPERATOR, 13);
+    let (a, b) = (tensor(&[2, 2], &[1f32, 2.0, 3.0, 4.0]), tensor(&[2, 2], &[5f32, 6.0, 7.0, 8.0]));
+    let batched = tensor(&[2, 1, 2], &[1f32, 0.0, 0.0, 1.0]);
+    vec![
+        case("matrices").input(a.clone()).input(b.clone()).output(tensor(&[2, 2], &[19f32, 22.0, 43.0, 50.0])),
+        case("a batch axis broadcasts").input(batched).input(b.clone()).output(tensor(&[2, 1, 2], &[5f32, 6.0, 7.0, 8.0])),
+        case("vector and matrix").input(tensor(&[2], &[1f32, 1.0])).input(b).output(tensor(&[2], &[12f32, 14.0])),
+        case("two vectors").input(tensor(&[2], &[1f32, 2.0])).input(tensor(&[2], &[3f32, 4.0])).output(tensor(&[], &[11f32])),
+    ]
 }

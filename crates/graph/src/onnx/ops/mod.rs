@@ -14,13 +14,18 @@ mod asinh;
 mod atan;
 mod atanh;
 mod attention;
+mod average_pool;
+mod batch_normalization;
 mod bernoulli;
+mod bit_cast;
 mod bit_shift;
 mod bitwise_and;
 mod bitwise_not;
 mod bitwise_or;
 mod bitwise_xor;
 mod blackman_window;
+mod cast;
+mod cast_like;
 mod ceil;
 mod celu;
 mod center_crop_pad;
@@ -31,14 +36,22 @@ mod compress;
 mod concat;
 mod constant;
 mod constant_of_shape;
+mod conv;
+mod conv_integer;
+mod conv_transpose;
 mod cos;
 mod cosh;
 mod cum_prod;
 mod cum_sum;
+mod deform_conv;
 mod depth_to_space;
+mod dequantize_linear;
 mod det;
 mod dft;
 mod div;
+mod dropout;
+mod dynamic_quantize_linear;
+mod einsum;
 mod elu;
 mod equal;
 mod erf;
@@ -51,9 +64,14 @@ mod gather;
 mod gather_elements;
 mod gather_nd;
 mod gelu;
+mod gemm;
+mod global_average_pool;
+mod global_lp_pool;
+mod global_max_pool;
 mod greater;
 mod greater_or_equal;
 mod grid_sample;
+mod group_normalization;
 mod gru;
 mod hamming_window;
 mod hann_window;
@@ -62,19 +80,28 @@ mod hard_swish;
 mod hardmax;
 mod identity;
 mod r#if;
+mod instance_normalization;
 mod is_inf;
 mod is_nan;
+mod layer_normalization;
 mod leaky_relu;
 mod less;
 mod less_or_equal;
 mod log;
 mod log_softmax;
 mod r#loop;
+mod lp_normalization;
+mod lp_pool;
+mod lrn;
 mod lstm;
 mod mat_mul;
+mod mat_mul_integer;
 mod max;
+mod max_pool;
 mod max_roi_pool;
+mod max_unpool;
 mod mean;
+mod mean_variance_normalization;
 mod mel_weight_matrix;
 mod min;
 mod mish;
@@ -82,6 +109,7 @@ mod modulo;
 mod mul;
 mod multinomial;
 mod neg;
+mod negative_log_likelihood_loss;
 mod non_max_suppression;
 mod non_zero;
 mod not;
@@ -90,6 +118,9 @@ mod or;
 mod p_relu;
 mod pad;
 mod pow;
+mod q_linear_conv;
+mod q_linear_mat_mul;
+mod quantize_linear;
 mod random_normal;
 mod random_normal_like;
 mod random_uniform;
@@ -111,6 +142,7 @@ mod relu;
 mod reshape;
 mod resize;
 mod reverse_sequence;
+mod rms_normalization;
 mod rnn;
 mod roi_align;
 mod rotary_embedding;
@@ -129,6 +161,7 @@ mod sinh;
 mod size;
 mod slice;
 mod softmax;
+mod softmax_cross_entropy_loss;
 mod softplus;
 mod softsign;
 mod space_to_depth;
@@ -158,7 +191,6 @@ mod r#where;
 mod xor;
 
 pub(crate) use common::infer_by_lowering;
-
 use super::Operator;
 
 /// Every operator, in alphabetical order within its domain.
@@ -176,13 +208,18 @@ pub static OPERATORS: &[&Operator] = &[
     &atan::OPERATOR,
     &atanh::OPERATOR,
     &attention::OPERATOR,
+    &average_pool::OPERATOR,
+    &batch_normalization::OPERATOR,
     &bernoulli::OPERATOR,
+    &bit_cast::OPERATOR,
     &bit_shift::OPERATOR,
     &bitwise_and::OPERATOR,
     &bitwise_not::OPERATOR,
     &bitwise_or::OPERATOR,
     &bitwise_xor::OPERATOR,
     &blackman_window::OPERATOR,
+    &cast::OPERATOR,
+    &cast_like::OPERATOR,
     &ceil::OPERATOR,
     &celu::OPERATOR,
     &center_crop_pad::OPERATOR,
@@ -192,14 +229,22 @@ pub static OPERATORS: &[&Operator] = &[
     &concat::OPERATOR,
     &constant::OPERATOR,
     &constant_of_shape::OPERATOR,
+    &conv::OPERATOR,
+    &conv_integer::OPERATOR,
+    &conv_transpose::OPERATOR,
     &cos::OPERATOR,
     &cosh::OPERATOR,
     &cum_prod::OPERATOR,
     &cum_sum::OPERATOR,
-    &depth_to_space::OPERATOR,
-    &det::OPERATOR,
     &dft::OPERATOR,
+    &deform_conv::OPERATOR,
+    &depth_to_space::OPERATOR,
+    &dequantize_linear::OPERATOR,
+    &det::OPERATOR,
     &div::OPERATOR,
+    &dropout::OPERATOR,
+    &dynamic_quantize_linear::OPERATOR,
+    &einsum::OPERATOR,
     &elu::OPERATOR,
     &equal::OPERATOR,
     &erf::OPERATOR,
@@ -208,14 +253,19 @@ pub static OPERATORS: &[&Operator] = &[
     &eye_like::OPERATOR,
     &flatten::OPERATOR,
     &floor::OPERATOR,
+    &gru::OPERATOR,
     &gather::OPERATOR,
     &gather_elements::OPERATOR,
     &gather_nd::OPERATOR,
     &gelu::OPERATOR,
+    &gemm::OPERATOR,
+    &global_average_pool::OPERATOR,
+    &global_lp_pool::OPERATOR,
+    &global_max_pool::OPERATOR,
     &greater::OPERATOR,
     &greater_or_equal::OPERATOR,
     &grid_sample::OPERATOR,
-    &gru::OPERATOR,
+    &group_normalization::OPERATOR,
     &hamming_window::OPERATOR,
     &hann_window::OPERATOR,
     &hard_sigmoid::OPERATOR,
@@ -223,19 +273,28 @@ pub static OPERATORS: &[&Operator] = &[
     &hardmax::OPERATOR,
     &identity::OPERATOR,
     &r#if::OPERATOR,
+    &instance_normalization::OPERATOR,
     &is_inf::OPERATOR,
     &is_nan::OPERATOR,
+    &lrn::OPERATOR,
+    &lstm::OPERATOR,
+    &layer_normalization::OPERATOR,
     &leaky_relu::OPERATOR,
     &less::OPERATOR,
     &less_or_equal::OPERATOR,
     &log::OPERATOR,
     &log_softmax::OPERATOR,
     &r#loop::OPERATOR,
-    &lstm::OPERATOR,
+    &lp_normalization::OPERATOR,
+    &lp_pool::OPERATOR,
     &mat_mul::OPERATOR,
+    &mat_mul_integer::OPERATOR,
     &max::OPERATOR,
+    &max_pool::OPERATOR,
     &max_roi_pool::OPERATOR,
+    &max_unpool::OPERATOR,
     &mean::OPERATOR,
+    &mean_variance_normalization::OPERATOR,
     &mel_weight_matrix::OPERATOR,
     &min::OPERATOR,
     &mish::OPERATOR,
@@ -243,6 +302,7 @@ pub static OPERATORS: &[&Operator] = &[
     &mul::OPERATOR,
     &multinomial::OPERATOR,
     &neg::OPERATOR,
+    &negative_log_likelihood_loss::OPERATOR,
     &non_max_suppression::OPERATOR,
     &non_zero::OPERATOR,
     &not::OPERATOR,
@@ -251,6 +311,11 @@ pub static OPERATORS: &[&Operator] = &[
     &p_relu::OPERATOR,
     &pad::OPERATOR,
     &pow::OPERATOR,
+    &q_linear_conv::OPERATOR,
+    &q_linear_mat_mul::OPERATOR,
+    &quantize_linear::OPERATOR,
+    &rms_normalization::OPERATOR,
+    &rnn::OPERATOR,
     &random_normal::OPERATOR,
     &random_normal_like::OPERATOR,
     &random_uniform::OPERATOR,
@@ -272,10 +337,10 @@ pub static OPERATORS: &[&Operator] = &[
     &reshape::OPERATOR,
     &resize::OPERATOR,
     &reverse_sequence::OPERATOR,
-    &rnn::OPERATOR,
     &roi_align::OPERATOR,
     &rotary_embedding::OPERATOR,
     &round::OPERATOR,
+    &stft::OPERATOR,
     &scan::OPERATOR,
     &scatter::OPERATOR,
     &scatter_elements::OPERATOR,
@@ -290,13 +355,13 @@ pub static OPERATORS: &[&Operator] = &[
     &size::OPERATOR,
     &slice::OPERATOR,
     &softmax::OPERATOR,
+    &softmax_cross_entropy_loss::OPERATOR,
     &softplus::OPERATOR,
     &softsign::OPERATOR,
     &space_to_depth::OPERATOR,
     &split::OPERATOR,
     &sqrt::OPERATOR,
     &squeeze::OPERATOR,
-    &stft::OPERATOR,
     &string_concat::OPERATOR,
     &string_normalizer::OPERATOR,
     &string_split::OPERATOR,

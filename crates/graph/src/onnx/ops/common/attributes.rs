@@ -1,11 +1,11 @@
 use crate::OpError;
-use crate::onnx::OnnxNode;
+use crate::onnx::{Attributes, OnnxNode};
 use halimede_tensor::DType;
 
 /// A datatype that an integer attribute names (`TensorProto.DataType`), where the node has it.
-pub fn dtype_attribute(node: &OnnxNode, name: &str) -> Result<Option<DType>, OpError> {
+pub fn dtype_attribute(attributes: &Attributes, name: &str) -> Result<Option<DType>, OpError> {
     let unknown = |code| OpError::invalid(format!("attribute '{name}' is {code}, which is no datatype of ONNX"));
-    node.attributes.int(name)?.map(|code| DType::from_onnx(code).ok_or_else(|| unknown(code))).transpose()
+    attributes.int(name)?.map(|code| DType::from_onnx(code).ok_or_else(|| unknown(code))).transpose()
 }
 
 /// The attribute `blocksize`, which must be positive.

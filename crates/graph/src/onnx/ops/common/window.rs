@@ -7,7 +7,7 @@ use halimede_tensor::DType;
 /// Lowers a window `Σ coefficients[k] · cos(2πk·n/N)` over `n` below the size that input 0 gives, with
 /// `N` the size, or one less where the window is symmetric (`periodic` 0).
 pub fn lower_cosine_window(node: &OnnxNode, b: &mut Builder, coefficients: &[f64]) -> Result<Option<Outputs>, OpError> {
-    let dtype = dtype_attribute(node, "output_datatype")?.unwrap_or(DType::F32);
+    let dtype = dtype_attribute(&node.attributes, "output_datatype")?.unwrap_or(DType::F32);
     let precision = if dtype == DType::F64 { DType::F64 } else { DType::F32 };
     let input = node.input(0)?;
     let size = Size::from_input(b, input)?;

@@ -1,0 +1,57 @@
+use super::common::{dtype_attribute, one};
+use crate::onnx::case::{strings, tensor};
+use crate::onnx::{Attribute, Attributes, Case, OnnxNode, Operator, Outputs};
+use crate::ops::{self, Call, Facts, Op};
+use crate::{Builder, Fact, OpError, ValueId};
+use halimede_tensor::{CastOptions, DType, ExponentRounding, Value};
+use smallvec::smallvec;
+
+/// Another datatype: numbers, Bool, strings and floats of 8 and 4 bits (ONNX Cast, opset 25).
+pub static OPERATOR: Operator = Operator::new("Cast").lower(lower).evaluate(evaluate).infer(infer).cases(cases);
+
+fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
+    let to = node.attributes.required("to", dtype_attribute(&node.attributes, "to")?)?;
+    lower_to(node, b, to)
+}
+
+/// A cast to a datatype that is known.
+pub fn lower_to(node: &OnnxNode, b: &mut Builder, to: DType) -> Result<Option<Outputs>, OpError> {
+    let x: ValueId = node.input(0)?;
+    let options = options(&node.attributes)?;
+    if to == DType::F8E8M0 && options != CastOptions::default() {
+        return Ok(None);
+    }
+    one(b.add(Op::Cast(ops::Cast { to, saturate: options.saturate }), &[x])?)
+}
+
+/// How the attributes say that values round and saturate.
+pub fn options(attributes: &Attributes) -> Result<CastOptions, OpError> {
+    let exponent_rounding = match attributes.text_or("round_mode", "up")? {
+        "up" => ExponentRounding::Up,
+        "down" => ExponentRounding::Down,
+        "nearest" => ExponentRounding::Nearest,
+        other => return Err(OpError::invalid(format!("round_mode is '{other}'; it must be up, down or nearest"))),
+    };
+    Ok(CastOptions { saturate: attributes.flag_or("saturate", true)?, exponent_rounding })
+}
+
+fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
+    let to = call.attributes.required("to", dtype_attribute(&call.attributes, "to")?)?;
+    let [Some(x)] = inputs else { return Err(OpError::invalid("Cast needs one input")) };
+    Ok(vec![x.tensor()?.cast(to, options(&call.attributes)?)?.into()])
+}
+
+fn infer(call: &Call, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
+    let dtype = dtype_attribute(&call.attributes, "to")?;
+    let shape = inputs.first().copied().flatten().and_then(|fact| fact.shape.clone());
+    Ok(smallvec![Fact { dtype, shape, ..Fact::default() }])
+}
+
+fn cases() -> Vec<Case> {
+    let case = |name, to| Case::new(name, &OPERATOR, 21).attribute("to", Attribute::Int(to));
+    vec![
+        case("floats truncate", 6).input(tensor(&[3], &[1.9f32, -1.9, 0.0])).output(tensor(&[3], &[1i32, -1, 0])),
+        case("integers wrap", 3).input(tensor(&[1], &[200i16])).output(tensor(&[1], &[-56i8])),
+        case("strings", 1).input(strings(&[3], &["1.5", "-2e3", "inf"])).output(tensor(&[3], &[1.5f32, -2000.0, f32::INFINITY])),
+    ]
+}
