@@ -63,7 +63,9 @@ fn normalise(
     epsilon: f32,
     rank: Option<usize>,
 ) -> Result<ValueId, OpError> {
-    let wide = |b: &mut Builder, value: ValueId| if b.dtype(value)? == DType::F64 { Ok(value) } else { b.cast(value, DType::F32) };
+    let wide = |b: &mut Builder, value: ValueId| {
+        if b.dtype(value)? == DType::F64 { Ok(value) } else { b.cast(value, DType::F32) }
+    };
     let [scale, bias, mean, variance] = [wide(b, scale)?, wide(b, bias)?, wide(b, mean)?, wide(b, variance)?];
     let (first, second, third) = (Expr::input(0), Expr::input(1), Expr::input(2));
     let factor = b.map(&(first.clone() / (second.clone() + epsilon).apply(Unary::Sqrt)), &[scale, variance])?;

@@ -52,6 +52,8 @@ fn cases() -> Vec<Case> {
     vec![
         case("floats truncate", 6).input(tensor(&[3], &[1.9f32, -1.9, 0.0])).output(tensor(&[3], &[1i32, -1, 0])),
         case("integers wrap", 3).input(tensor(&[1], &[200i16])).output(tensor(&[1], &[-56i8])),
-        case("strings", 1).input(strings(&[3], &["1.5", "-2e3", "inf"])).output(tensor(&[3], &[1.5f32, -2000.0, f32::INFINITY])),
+        case("strings", 1)
+            .input(strings(&[3], &["1.5", "-2e3", "inf"]))
+            .output(tensor(&[3], &[1.5f32, -2000.0, f32::INFINITY])),
     ]
 }

@@ -27,6 +27,7 @@ fn infer(_: &Call, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
 }
 
 fn cases() -> Vec<Case> {
-    let case = Case::new("to an integer", &OPERATOR, 21).input(tensor(&[2], &[1.9f32, -1.9])).input(tensor(&[], &[0i64]));
+    let case =
+        Case::new("to an integer", &OPERATOR, 21).input(tensor(&[2], &[1.9f32, -1.9])).input(tensor(&[], &[0i64]));
     vec![case.output(tensor(&[2], &[1i64, -1]))]
 }

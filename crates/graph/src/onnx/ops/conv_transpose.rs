@@ -31,9 +31,9 @@ fn not_negative(node: &OnnxNode, name: &str, spatial: usize) -> Result<SmallVec<
     let Some(list) = node.attributes.ints(name)? else { return Ok(SmallVec::new()) };
     let list = if name == "output_shape" && list.len() == spatial + 2 { &list[2..] } else { list };
     let sizes: Option<SmallVec<[usize; 2]>> = list.iter().map(|&size| usize::try_from(size).ok()).collect();
-    sizes
-        .filter(|sizes| sizes.is_empty() || sizes.len() == spatial)
-        .ok_or_else(|| OpError::invalid(format!("attribute '{name}' is {list:?}; {spatial} sizes of 0 or more are needed")))
+    sizes.filter(|sizes| sizes.is_empty() || sizes.len() == spatial).ok_or_else(|| {
+        OpError::invalid(format!("attribute '{name}' is {list:?}; {spatial} sizes of 0 or more are needed"))
+    })
 }
 
 fn cases() -> Vec<Case> {
@@ -42,7 +42,8 @@ fn cases() -> Vec<Case> {
         Case::new(name, &OPERATOR, 22).input(x).input(tensor(&[1, 1, 2, 2], &[1f32, 10.0, 100.0, 1000.0]))
     };
     vec![
-        case("no border").output(tensor(&[1, 1, 3, 3], &[1f32, 12.0, 20.0, 103.0, 1234.0, 2040.0, 300.0, 3400.0, 4000.0])),
+        case("no border")
+            .output(tensor(&[1, 1, 3, 3], &[1f32, 12.0, 20.0, 103.0, 1234.0, 2040.0, 300.0, 3400.0, 4000.0])),
         case("pads cut the border")
             .attribute("pads", Attribute::Ints(vec![1, 1, 0, 0]))
             .output(tensor(&[1, 1, 2, 2], &[1234f32, 2040.0, 3400.0, 4000.0])),

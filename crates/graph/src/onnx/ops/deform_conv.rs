@@ -26,7 +26,9 @@ impl Setting {
             match attributes.ints(name)? {
                 None => Ok([default as f64; 2]),
                 Some(&[a, b, ..]) => Ok([a as f64, b as f64]),
-                Some(list) => Err(OpError::unsupported(format!("DeformConv with {name} {list:?}; two spatial axes are built"))),
+                Some(list) => {
+                    Err(OpError::unsupported(format!("DeformConv with {name} {list:?}; two spatial axes are built")))
+                }
             }
         };
         let pads = pair("pads", 0)?;
@@ -59,13 +61,18 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
         && offset_channels == setting.offset_groups * taps * 2;
     if !fits {
         let shapes = (x.shape(), weights.shape(), offset.shape());
-        return Err(OpError::invalid(format!("DeformConv's input, weights and offset have shapes {shapes:?}, which do not fit")));
+        return Err(OpError::invalid(format!(
+            "DeformConv's input, weights and offset have shapes {shapes:?}, which do not fit"
+        )));
     }
     let (data, kernel, moved) = (x.to_f64s()?, weights.to_f64s()?, offset.to_f64s()?);
     let bias = input(3)?.map(Tensor::to_f64s).transpose()?;
     let mask = input(4)?.map(Tensor::to_f64s).transpose()?;
     let cells = rows * columns;
-    let sizes = [bias.as_ref().map(|b| (b.len(), filters)), mask.as_ref().map(|m| (m.len(), batch * setting.offset_groups * taps * cells))];
+    let sizes = [
+        bias.as_ref().map(|b| (b.len(), filters)),
+        mask.as_ref().map(|m| (m.len(), batch * setting.offset_groups * taps * cells)),
+    ];
     if sizes.iter().flatten().any(|(actual, expected)| actual != expected) {
         return Err(OpError::invalid("DeformConv's bias or mask has not the size that its weights and offset ask for"));
     }

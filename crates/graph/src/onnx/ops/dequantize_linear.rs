@@ -6,7 +6,8 @@ use crate::{Builder, OpError};
 use smallvec::smallvec;
 
 /// `(x - zero_point) · scale`, per tensor, axis or block (ONNX DequantizeLinear, opset 25).
-pub static OPERATOR: Operator = Operator::new("DequantizeLinear").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
+pub static OPERATOR: Operator =
+    Operator::new("DequantizeLinear").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
 
 /// Lowers ONNX's operator and ONNX Runtime's twin of it.
 pub fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {

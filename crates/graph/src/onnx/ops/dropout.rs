@@ -8,7 +8,8 @@ use smallvec::smallvec;
 
 /// Passes its input when a model serves; in training mode drops elements at random (ONNX Dropout,
 /// opset 22).
-pub static OPERATOR: Operator = Operator::new("Dropout").lower(lower).evaluate(evaluate).infer(infer).random().cases(cases);
+pub static OPERATOR: Operator =
+    Operator::new("Dropout").lower(lower).evaluate(evaluate).infer(infer).random().cases(cases);
 
 const DEFAULT_RATIO: f32 = 0.5;
 
@@ -53,7 +54,8 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
     let mut random = RandomState::new(seed(&call.attributes)?);
     let kept: Vec<bool> = (0..x.len()).map(|_| random.uniform() >= ratio).collect();
     let scale = 1.0 / (1.0 - ratio);
-    let scaled: Vec<f64> = x.to_f64s()?.iter().zip(&kept).map(|(x, &kept)| if kept { x * scale } else { 0.0 }).collect();
+    let scaled: Vec<f64> =
+        x.to_f64s()?.iter().zip(&kept).map(|(x, &kept)| if kept { x * scale } else { 0.0 }).collect();
     Ok(vec![Tensor::from_f64s(x.dtype(), x.shape(), &scaled)?.into(), Tensor::from_bools(x.shape(), &kept)?.into()])
 }
 

@@ -67,7 +67,9 @@ fn parse(equation: &str, ranks: &[usize]) -> Result<(Vec<Labels>, Labels), OpErr
             let labels = read_term(equation, term, covered, widest)?;
             match labels.len() == rank {
                 true => Ok(labels),
-                false => Err(OpError::invalid(format!("term '{term}' of equation '{equation}' meets an operand of rank {rank}"))),
+                false => Err(OpError::invalid(format!(
+                    "term '{term}' of equation '{equation}' meets an operand of rank {rank}"
+                ))),
             }
         })
         .collect::<Result<_, _>>()?;
@@ -77,7 +79,9 @@ fn parse(equation: &str, ranks: &[usize]) -> Result<(Vec<Labels>, Labels), OpErr
     };
     for (position, label) in out.iter().enumerate() {
         if out[..position].contains(label) || !labels.iter().any(|term| term.contains(label)) {
-            return Err(OpError::invalid(format!("the output of equation '{equation}' repeats an index or names one that no operand has")));
+            return Err(OpError::invalid(format!(
+                "the output of equation '{equation}' repeats an index or names one that no operand has"
+            )));
         }
     }
     Ok((labels, out))
@@ -85,7 +89,11 @@ fn parse(equation: &str, ranks: &[usize]) -> Result<(Vec<Labels>, Labels), OpErr
 
 /// One term; `covered` axes stand under its ellipsis, the last of `widest` in all.
 fn read_term(equation: &str, term: &str, covered: usize, widest: usize) -> Result<Labels, OpError> {
-    let wrong = || OpError::invalid(format!("equation '{equation}' holds '{term}', which is no list of letters with at most one ellipsis"));
+    let wrong = || {
+        OpError::invalid(format!(
+            "equation '{equation}' holds '{term}', which is no list of letters with at most one ellipsis"
+        ))
+    };
     let (before, after) = term.split_once("...").map_or((term, None), |(before, after)| (before, Some(after)));
     let letters = before.chars().chain(after.unwrap_or("").chars());
     if !letters.clone().all(|c| c.is_ascii_alphabetic()) || widest > 64 {
@@ -115,7 +123,8 @@ fn implicit_output(terms: &[Labels]) -> Labels {
 fn diagonal(b: &mut Builder, mut term: Term) -> Result<Option<Term>, OpError> {
     loop {
         let labels = &term.labels;
-        let repeated = (0..labels.len()).find_map(|i| (i + 1..labels.len()).find(|&j| labels[j] == labels[i]).map(|j| (i, j)));
+        let repeated =
+            (0..labels.len()).find_map(|i| (i + 1..labels.len()).find(|&j| labels[j] == labels[i]).map(|j| (i, j)));
         let Some((first, second)) = repeated else { return Ok(Some(term)) };
         let size_of = |axis: usize| b.fact(term.value).shape.as_ref().and_then(|shape| shape[axis].known());
         let (Some(size), Some(other)) = (size_of(first), size_of(second)) else { return Ok(None) };
@@ -171,8 +180,18 @@ fn cases() -> Vec<Case> {
         case("transposition", "ij->ji").input(a()).output(tensor(&[2, 2], &[1f32, 3.0, 2.0, 4.0])),
         case("trace", "ii").input(a()).output(tensor(&[], &[5f32])),
         case("diagonal under an ellipsis", "...ii->...i").input(a()).output(tensor(&[2], &[1f32, 4.0])),
-        case("ellipsis", "...ij,jk->...ik").input(batch()).input(a()).output(tensor(&[1, 2, 2], &[1f32, 2.0, 4.0, 6.0])),
-        case("three operands", "i,ij,j->").input(tensor(&[2], &[1f32, 2.0])).input(a()).input(tensor(&[2], &[1f32, -1.0])).output(tensor(&[], &[-3f32])),
-        case("sum of an axis of one operand", "ij,j->i").input(a()).input(tensor(&[2], &[1f32, 1.0])).output(tensor(&[2], &[3f32, 7.0])),
+        case("ellipsis", "...ij,jk->...ik")
+            .input(batch())
+            .input(a())
+            .output(tensor(&[1, 2, 2], &[1f32, 2.0, 4.0, 6.0])),
+        case("three operands", "i,ij,j->")
+            .input(tensor(&[2], &[1f32, 2.0]))
+            .input(a())
+            .input(tensor(&[2], &[1f32, -1.0]))
+            .output(tensor(&[], &[-3f32])),
+        case("sum of an axis of one operand", "ij,j->i")
+            .input(a())
+            .input(tensor(&[2], &[1f32, 1.0]))
+            .output(tensor(&[2], &[3f32, 7.0])),
     ]
 }

@@ -5,8 +5,7 @@ use crate::ops::ReduceKind;
 use crate::{Builder, OpError};
 
 /// Largest element of each channel over all spatial axes (ONNX GlobalMaxPool, opset 22).
-pub static OPERATOR: Operator =
-    Operator::new("GlobalMaxPool").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
+pub static OPERATOR: Operator = Operator::new("GlobalMaxPool").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let x = node.input(0)?;

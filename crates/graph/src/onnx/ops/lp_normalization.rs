@@ -5,7 +5,8 @@ use crate::ops::{Binary, Expr, ReduceKind};
 use crate::{Builder, OpError};
 
 /// Division by the 1- or 2-norm along an axis; zeros stay zeros (ONNX LpNormalization, opset 22).
-pub static OPERATOR: Operator = Operator::new("LpNormalization").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
+pub static OPERATOR: Operator =
+    Operator::new("LpNormalization").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let x = node.input(0)?;
@@ -26,6 +27,8 @@ fn cases() -> Vec<Case> {
     let case = |name| Case::new(name, &OPERATOR, 22).input(tensor(&[2, 2], &[3f32, -4.0, 0.0, 0.0]));
     vec![
         case("root of squares").output(tensor(&[2, 2], &[0.6f32, -0.8, 0.0, 0.0])),
-        case("magnitudes").attribute("p", Attribute::Int(1)).output(tensor(&[2, 2], &[3.0 / 7.0, -4.0f32 / 7.0, 0.0, 0.0])),
+        case("magnitudes")
+            .attribute("p", Attribute::Int(1))
+            .output(tensor(&[2, 2], &[3.0 / 7.0, -4.0f32 / 7.0, 0.0, 0.0])),
     ]
 }

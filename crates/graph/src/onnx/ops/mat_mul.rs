@@ -17,8 +17,14 @@ fn cases() -> Vec<Case> {
     let batched = tensor(&[2, 1, 2], &[1f32, 0.0, 0.0, 1.0]);
     vec![
         case("matrices").input(a.clone()).input(b.clone()).output(tensor(&[2, 2], &[19f32, 22.0, 43.0, 50.0])),
-        case("a batch axis broadcasts").input(batched).input(b.clone()).output(tensor(&[2, 1, 2], &[5f32, 6.0, 7.0, 8.0])),
+        case("a batch axis broadcasts")
+            .input(batched)
+            .input(b.clone())
+            .output(tensor(&[2, 1, 2], &[5f32, 6.0, 7.0, 8.0])),
         case("vector and matrix").input(tensor(&[2], &[1f32, 1.0])).input(b).output(tensor(&[2], &[12f32, 14.0])),
-        case("two vectors").input(tensor(&[2], &[1f32, 2.0])).input(tensor(&[2], &[3f32, 4.0])).output(tensor(&[], &[11f32])),
+        case("two vectors")
+            .input(tensor(&[2], &[1f32, 2.0]))
+            .input(tensor(&[2], &[3f32, 4.0]))
+            .output(tensor(&[], &[11f32])),
     ]
 }

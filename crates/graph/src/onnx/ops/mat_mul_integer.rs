@@ -6,8 +6,7 @@ use smallvec::smallvec;
 
 /// Product of 8-bit integer matrices, their zero points subtracted, in i32 (ONNX MatMulInteger,
 /// opset 10).
-pub static OPERATOR: Operator =
-    Operator::new("MatMulInteger").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
+pub static OPERATOR: Operator = Operator::new("MatMulInteger").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let product = lower_product(b, node.input(0)?, node.optional(2), node.input(1)?, node.optional(3))?;

@@ -20,7 +20,8 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     // The shape that was pooled, where the windows covered all of it.
     let mut shape: Vec<i64> = pooled.iter().map(|&size| size as i64).collect();
     for axis in 0..spatial {
-        let size = (shape[axis + 2] - 1) * strides[axis] as i64 + kernel[axis] as i64 - pads[axis] - pads[axis + spatial];
+        let size =
+            (shape[axis + 2] - 1) * strides[axis] as i64 + kernel[axis] as i64 - pads[axis] - pads[axis + spatial];
         shape[axis + 2] = size.max(0);
     }
     let sizes: Vec<usize> = shape.iter().map(|&size| size as usize).collect();

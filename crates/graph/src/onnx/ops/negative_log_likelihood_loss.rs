@@ -21,7 +21,10 @@ fn cases() -> Vec<Case> {
     let weights = || tensor(&[2], &[1f32, 3.0]);
     let reduction = |name: &str| Attribute::String(name.as_bytes().to_vec());
     vec![
-        case("per sample").attribute("reduction", reduction("none")).input(tensor(&[2], &[1i64, 0])).output(tensor(&[2], &[2f32, 3.0])),
+        case("per sample")
+            .attribute("reduction", reduction("none"))
+            .input(tensor(&[2], &[1i64, 0]))
+            .output(tensor(&[2], &[2f32, 3.0])),
         case("weighted mean").input(tensor(&[2], &[1i64, 0])).input(weights()).output(tensor(&[], &[2.25f32])),
         case("a target left out")
             .attribute("ignore_index", Attribute::Int(-7))

@@ -7,7 +7,8 @@ use halimede_tensor::DType;
 use smallvec::smallvec;
 
 /// `saturate(round(x / scale) + zero_point)`, per tensor, axis or block (ONNX QuantizeLinear, opset 25).
-pub static OPERATOR: Operator = Operator::new("QuantizeLinear").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
+pub static OPERATOR: Operator =
+    Operator::new("QuantizeLinear").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
 
 /// Lowers ONNX's operator and ONNX Runtime's twin of it.
 pub fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {

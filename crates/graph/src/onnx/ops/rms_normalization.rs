@@ -5,7 +5,8 @@ use crate::ops::{Norm, NormKind, Op};
 use crate::{Builder, OpError};
 
 /// Division by the root mean square over the last axes (ONNX RMSNormalization, opset 23).
-pub static OPERATOR: Operator = Operator::new("RMSNormalization").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
+pub static OPERATOR: Operator =
+    Operator::new("RMSNormalization").lower(lower).evaluate(evaluate_by_lowering).cases(cases);
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let (x, scale) = (node.input(0)?, node.input(1)?);
@@ -14,7 +15,8 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     // The result has the scale's datatype.
     let dtype = b.dtype(scale)?;
     let x = b.cast(x, dtype)?;
-    let norm = Norm { kind: NormKind::Rms { axis }, epsilon: node.attributes.float_or("epsilon", 1e-5)?, epilogue: None };
+    let norm =
+        Norm { kind: NormKind::Rms { axis }, epsilon: node.attributes.float_or("epsilon", 1e-5)?, epilogue: None };
     one(b.add(Op::Norm(norm), &[x, scale])?)
 }
 
