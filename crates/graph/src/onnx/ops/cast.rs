@@ -1,13 +1,12 @@
 use super::common::{dtype_attribute, one};
 use crate::onnx::case::{strings, tensor};
-use crate::onnx::{Attribute, Attributes, Case, OnnxNode, Operator, Outputs};
-use crate::ops::{self, Call, Facts, Op};
-use crate::{Builder, Fact, OpError, ValueId};
-use halimede_tensor::{CastOptions, DType, ExponentRounding, Value};
-use smallvec::smallvec;
+use crate::onnx::{Attribute, Case, OnnxNode, Operator, Outputs};
+use crate::ops::{self, Op};
+use crate::{Builder, OpError};
+use halimede_tensor::{DType, ExponentRounding};
 
 /// Another datatype: numbers, Bool, strings and floats of 8 and 4 bits (ONNX Cast, opset 25).
-pub static OPERATOR: Operator = Operator::new("Cast").lower(lower).evaluate(evaluate).infer(infer).cases(cases);
+pub static OPERATOR: Operator = Operator::new("Cast").lower(lower).cases(cases);
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let to = node.attributes.required("to", dtype_attribute(&node.attributes, "to")?)?;
@@ -16,35 +15,14 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 
 /// A cast to a datatype that is known.
 pub fn lower_to(node: &OnnxNode, b: &mut Builder, to: DType) -> Result<Option<Outputs>, OpError> {
-    let x: ValueId = node.input(0)?;
-    let options = options(&node.attributes)?;
-    if to == DType::F8E8M0 && options != CastOptions::default() {
-        return Ok(None);
-    }
-    one(b.add(Op::Cast(ops::Cast { to, saturate: options.saturate }), &[x])?)
-}
-
-/// How the attributes say that values round and saturate.
-pub fn options(attributes: &Attributes) -> Result<CastOptions, OpError> {
-    let exponent_rounding = match attributes.text_or("round_mode", "up")? {
+    let exponent_rounding = match node.attributes.text_or("round_mode", "up")? {
         "up" => ExponentRounding::Up,
         "down" => ExponentRounding::Down,
         "nearest" => ExponentRounding::Nearest,
         other => return Err(OpError::invalid(format!("round_mode is '{other}'; it must be up, down or nearest"))),
     };
-    Ok(CastOptions { saturate: attributes.flag_or("saturate", true)?, exponent_rounding })
-}
-
-fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
-    let to = call.attributes.required("to", dtype_attribute(&call.attributes, "to")?)?;
-    let [Some(x)] = inputs else { return Err(OpError::invalid("Cast needs one input")) };
-    Ok(vec![x.tensor()?.cast(to, options(&call.attributes)?)?.into()])
-}
-
-fn infer(call: &Call, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-    let dtype = dtype_attribute(&call.attributes, "to")?;
-    let shape = inputs.first().copied().flatten().and_then(|fact| fact.shape.clone());
-    Ok(smallvec![Fact { dtype, shape, ..Fact::default() }])
+    let saturate = node.attributes.flag_or("saturate", true)?;
+    one(b.add(Op::Cast(ops::Cast { to, saturate, exponent_rounding }), &[node.input(0)?])?)
 }
 
 fn cases() -> Vec<Case> {
