@@ -191,6 +191,7 @@ mod r#where;
 mod xor;
 
 pub(crate) use common::infer_by_lowering;
+
 use super::Operator;
 
 /// Every operator, in alphabetical order within its domain.
