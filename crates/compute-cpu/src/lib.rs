@@ -3,6 +3,7 @@
 //! [`CpuUnit`] compiles a graph into a program of kernels. A kernel is written once, generic over the
 //! instruction set ([`isa`]), and splits its work over the unit's [`Pool`].
 
+mod gemm;
 mod isa;
 mod kernels;
 mod map;

@@ -1,8 +1,7 @@
 //! Pointwise maps over inputs that broadcast.
 
 use super::Machine;
-use crate::map::{BLOCK, Program, Register, execute};
-use crate::map::{load, splat, store};
+use crate::map::{BLOCK, Code, Program, Register, Walk, execute, store};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Map;
@@ -102,10 +101,10 @@ impl MapStep {
         count: usize,
     ) {
         for (code, register) in self.program.codes.iter().zip(&mut *registers) {
-            if let crate::map::Code::Load(input) = *code
+            if let Code::Load(input) = *code
                 && let Some(view) = inputs.get(input).copied().flatten()
             {
-                self.walks[input].load(view, self.types[input], start, count, register);
+                self.walks[input].load(view, self.types[input], start, count, 0, register);
             }
         }
         execute(self.machine.isa, &self.program, registers, count);
@@ -113,95 +112,5 @@ impl MapStep {
         // SAFETY: the elements of this block belong to this part alone, and what was read of them in
         // place was read above.
         unsafe { store(last, output, self.program.result(), start, count) };
-    }
-}
-
-/// How an input is walked in the order of the output.
-enum Walk {
-    /// Element by element: the input has the output's elements.
-    Same,
-    /// One element for all.
-    Scalar,
-    /// Runs of `inner` output elements, each contiguous in the input or one element repeated.
-    Strided {
-        /// Output dimensions but the innermost, outermost first.
-        outer: SmallVec<[usize; 6]>,
-        /// Input stride of each, in elements; 0 where it broadcasts.
-        strides: SmallVec<[usize; 6]>,
-        inner: usize,
-        inner_stride: usize,
-    },
-}
-
-impl Walk {
-    fn new(input: &[usize], output: &[usize]) -> Result<Walk, OpError> {
-        if input.iter().all(|&size| size == 1) {
-            return Ok(Walk::Scalar);
-        }
-        if input == output {
-            return Ok(Walk::Same);
-        }
-        if input.len() > output.len() {
-            return Err(OpError::invalid(format!("shape {input:?} does not broadcast to {output:?}")));
-        }
-        let lead = output.len() - input.len();
-        let own = halimede_tensor::strides(input);
-        // Neighbouring axes that the input walks as one are merged.
-        let mut dims: SmallVec<[(usize, usize); 6]> = SmallVec::new();
-        for (axis, &size) in output.iter().enumerate() {
-            let stride = match axis.checked_sub(lead) {
-                Some(i) if input[i] == size => own[i],
-                Some(i) if input[i] != 1 => {
-                    return Err(OpError::invalid(format!("shape {input:?} does not broadcast to {output:?}")));
-                }
-                _ => 0,
-            };
-            if size == 1 {
-                continue;
-            }
-            match dims.last_mut() {
-                Some((last, last_stride)) if *last_stride == stride * size => {
-                    *last *= size;
-                    *last_stride = stride;
-                }
-                _ => dims.push((size, stride)),
-            }
-        }
-        let (inner, inner_stride) = dims.pop().unwrap_or((1, 1));
-        if dims.is_empty() && inner_stride == 1 {
-            return Ok(Walk::Same);
-        }
-        let (outer, strides) = dims.into_iter().unzip();
-        Ok(Walk::Strided { outer, strides, inner, inner_stride })
-    }
-
-    /// Reads the elements that belong to the output's `start..start + count`.
-    fn load(&self, view: View<'_>, dtype: DType, start: usize, count: usize, register: &mut Register) {
-        // SAFETY (all three): inputs are not written during the step, but for an in-place output, whose
-        // block is stored after its loads.
-        match self {
-            Walk::Same => unsafe { load(view, dtype, start, count, 0, register) },
-            Walk::Scalar => unsafe { splat(view, dtype, 0, count, 0, register) },
-            Walk::Strided { outer, strides, inner, inner_stride } => {
-                let mut done = 0;
-                while done < count {
-                    let position = start + done;
-                    let (mut row, column) = (position / inner, position % inner);
-                    let run = (inner - column).min(count - done);
-                    let mut offset = column * inner_stride;
-                    for (&size, &stride) in outer.iter().zip(strides).rev() {
-                        offset += row % size * stride;
-                        row /= size;
-                    }
-                    unsafe {
-                        match inner_stride {
-                            0 => splat(view, dtype, offset, run, done, register),
-                            _ => load(view, dtype, offset, run, done, register),
-                        }
-                    }
-                    done += run;
-                }
-            }
-        }
     }
 }

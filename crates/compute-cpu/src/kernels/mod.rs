@@ -1,5 +1,7 @@
 //! The kernels by core operator: one visible list.
 
+mod contract;
+mod epilogue;
 mod map;
 
 use crate::{Isa, Pool};
@@ -43,9 +45,10 @@ impl Kernels {
 }
 
 impl halimede_compute::Kernels for Kernels {
-    fn kernel(&self, _graph: &Graph, node: &Node) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, graph: &Graph, node: &Node) -> Option<Box<dyn Kernel>> {
         let machine = self.machine.clone();
         Some(match &node.op {
+            Op::Contract(op) => Box::new(contract::ContractKernel::new(op, graph, node, machine)),
             Op::Map(op) => Box::new(map::MapKernel::new(op.clone(), machine)),
             _ => return None,
         })

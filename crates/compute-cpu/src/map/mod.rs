@@ -10,9 +10,11 @@ mod convert;
 pub(crate) use convert::{load, splat, store};
 mod execute;
 mod functions;
+mod walk;
 
 pub(crate) use execute::execute;
 pub(crate) use functions::{exp, gelu_erf, gelu_tanh, sigmoid, tanh};
+pub(crate) use walk::Walk;
 
 use halimede_graph::OpError;
 use halimede_graph::ops::{Binary, Instruction, Map, Scalar, Unary};

@@ -1,0 +1,207 @@
+//! Micro-kernels: a tile of C in registers, one column of A times one row of a panel of B at a time.
+
+use super::TILE;
+use crate::Isa;
+
+/// A micro-kernel of this machine. Having one proves that the machine has its instructions.
+#[derive(Clone, Copy)]
+pub(crate) struct Micro {
+    /// Rows of a tile.
+    pub mr: usize,
+    /// Columns of a tile.
+    pub nr: usize,
+    name: &'static str,
+    /// By number of rows less one.
+    tiles: &'static [TileFn],
+}
+
+/// Depth, A (start, distance of rows, distance of columns), panel of B, tile of C, whether to add to it.
+type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, *mut f32, bool);
+
+impl Micro {
+    /// The micro-kernel for an instruction set.
+    pub fn new(isa: Isa) -> Micro {
+        #[cfg(target_arch = "x86_64")]
+        {
+            if isa.has_avx512() {
+                return Micro { mr: 12, nr: 32, name: "avx512", tiles: &x86::AVX512 };
+            }
+            if isa.has_avx2() {
+                return Micro { mr: 6, nr: 16, name: "avx2", tiles: &x86::AVX2 };
+            }
+        }
+        let _ = isa;
+        const { assert!(12 * 32 <= TILE && 6 * 16 <= TILE && 6 * 8 <= TILE) };
+        Micro { mr: 6, nr: 8, name: Isa::PORTABLE.name(), tiles: &PORTABLE }
+    }
+
+    /// The name in listings.
+    pub fn name(&self) -> &'static str {
+        self.name
+    }
+
+    /// `C[rows, nr] (+)= A[rows, depth] · B[depth, nr]`, rows of C `nr` apart.
+    ///
+    /// # Safety
+    /// `rows` is between 1 and `mr`; A is valid for `rows` and `depth`, B for `depth·nr` elements and C
+    /// for `rows·nr`.
+    #[inline]
+    pub unsafe fn tile(
+        &self,
+        rows: usize,
+        depth: usize,
+        a: (*const f32, usize, usize),
+        b: *const f32,
+        c: *mut f32,
+        add: bool,
+    ) {
+        // SAFETY: the caller's promise; `Micro::new` chose instructions that the machine has.
+        unsafe { self.tiles[rows - 1](depth, a, b, c, add) }
+    }
+}
+
+static PORTABLE: [TileFn; 6] =
+    [portable::<1>, portable::<2>, portable::<3>, portable::<4>, portable::<5>, portable::<6>];
+
+/// Plain loops over arrays, which the compiler turns into four lanes of SSE or NEON.
+///
+/// # Safety
+/// As [`Micro::tile`] with `rows = R` and `nr = 8`.
+unsafe fn portable<const R: usize>(
+    depth: usize,
+    (mut a, row, column): (*const f32, usize, usize),
+    mut b: *const f32,
+    c: *mut f32,
+    add: bool,
+) {
+    let mut sums = [[0f32; 8]; R];
+    // SAFETY: the caller's promise, for every access below.
+    unsafe {
+        if add {
+            for (r, sums) in sums.iter_mut().enumerate() {
+                sums.copy_from_slice(std::slice::from_raw_parts(c.add(r * 8), 8));
+            }
+        }
+        for _ in 0..depth {
+            let line: &[f32; 8] = &*b.cast();
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let factor = *a.add(r * row);
+                for (sum, &element) in sums.iter_mut().zip(line) {
+                    *sum = multiply_add(factor, element, *sum);
+                }
+            }
+            a = a.add(column);
+            b = b.add(8);
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            std::slice::from_raw_parts_mut(c.add(r * 8), 8).copy_from_slice(sums);
+        }
+    }
+}
+
+/// Fused where that is one instruction; without FMA it would be a call.
+#[inline(always)]
+fn multiply_add(a: f32, b: f32, sum: f32) -> f32 {
+    if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, sum) } else { a * b + sum }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::TileFn;
+    use std::arch::x86_64::*;
+
+    pub(super) static AVX512: [TileFn; 12] = [
+        avx512::<1>,
+        avx512::<2>,
+        avx512::<3>,
+        avx512::<4>,
+        avx512::<5>,
+        avx512::<6>,
+        avx512::<7>,
+        avx512::<8>,
+        avx512::<9>,
+        avx512::<10>,
+        avx512::<11>,
+        avx512::<12>,
+    ];
+
+    pub(super) static AVX2: [TileFn; 6] = [avx2::<1>, avx2::<2>, avx2::<3>, avx2::<4>, avx2::<5>, avx2::<6>];
+
+    /// Two vectors of 16 columns: with 12 rows, 24 of the 32 registers hold sums.
+    ///
+    /// # Safety
+    /// As [`super::Micro::tile`] with `rows = R` and `nr = 32`, on a machine with AVX-512 F.
+    #[target_feature(enable = "avx512f")]
+    unsafe fn avx512<const R: usize>(
+        depth: usize,
+        (mut a, row, column): (*const f32, usize, usize),
+        mut b: *const f32,
+        c: *mut f32,
+        add: bool,
+    ) {
+        // SAFETY: the caller's promise, for every access below.
+        unsafe {
+            let mut low = [_mm512_setzero_ps(); R];
+            let mut high = [_mm512_setzero_ps(); R];
+            if add {
+                for r in 0..R {
+                    low[r] = _mm512_loadu_ps(c.add(r * 32));
+                    high[r] = _mm512_loadu_ps(c.add(r * 32 + 16));
+                }
+            }
+            for _ in 0..depth {
+                let (left, right) = (_mm512_loadu_ps(b), _mm512_loadu_ps(b.add(16)));
+                for r in 0..R {
+                    let factor = _mm512_set1_ps(*a.add(r * row));
+                    low[r] = _mm512_fmadd_ps(factor, left, low[r]);
+                    high[r] = _mm512_fmadd_ps(factor, right, high[r]);
+                }
+                a = a.add(column);
+                b = b.add(32);
+            }
+            for r in 0..R {
+                _mm512_storeu_ps(c.add(r * 32), low[r]);
+                _mm512_storeu_ps(c.add(r * 32 + 16), high[r]);
+            }
+        }
+    }
+
+    /// Two vectors of 8 columns: with 6 rows, 12 of the 16 registers hold sums.
+    ///
+    /// # Safety
+    /// As [`super::Micro::tile`] with `rows = R` and `nr = 16`, on a machine with AVX2 and FMA.
+    #[target_feature(enable = "avx2,fma")]
+    unsafe fn avx2<const R: usize>(
+        depth: usize,
+        (mut a, row, column): (*const f32, usize, usize),
+        mut b: *const f32,
+        c: *mut f32,
+        add: bool,
+    ) {
+        // SAFETY: the caller's promise, for every access below.
+        unsafe {
+            let mut low = [_mm256_setzero_ps(); R];
+            let mut high = [_mm256_setzero_ps(); R];
+            if add {
+                for r in 0..R {
+                    low[r] = _mm256_loadu_ps(c.add(r * 16));
+                    high[r] = _mm256_loadu_ps(c.add(r * 16 + 8));
+                }
+            }
+            for _ in 0..depth {
+                let (left, right) = (_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8)));
+                for r in 0..R {
+                    let factor = _mm256_set1_ps(*a.add(r * row));
+                    low[r] = _mm256_fmadd_ps(factor, left, low[r]);
+                    high[r] = _mm256_fmadd_ps(factor, right, high[r]);
+                }
+                a = a.add(column);
+                b = b.add(16);
+            }
+            for r in 0..R {
+                _mm256_storeu_ps(c.add(r * 16), low[r]);
+                _mm256_storeu_ps(c.add(r * 16 + 8), high[r]);
+            }
+        }
+    }
+}

@@ -1,0 +1,289 @@
+//! Sums of products: every matrix product, batched and transposed in any way.
+
+mod generic;
+mod layout;
+
+use super::Machine;
+use super::epilogue::Epilogue;
+use crate::gemm::{self, Left, Micro, Target};
+use crate::map::Register;
+use generic::GenericStep;
+use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
+use halimede_graph::ops::Contract;
+use halimede_graph::{Graph, Node, OpError};
+use halimede_tensor::{DType, Tensor, View};
+use layout::{Layout, Operand};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Rows of A that one task takes; with eight panels of B its part of C stays in the second-level cache.
+const TASK_ROWS: usize = 96;
+/// Panels of B that one task takes: at [`gemm::KC`] rows they fill 256 KiB.
+const TASK_PANELS: usize = 8;
+
+pub(super) struct ContractKernel {
+    op: Contract,
+    machine: Machine,
+    micro: Micro,
+    name: String,
+    weights: Option<Arc<Weights>>,
+}
+
+/// A constant right operand in panels.
+struct Weights {
+    shape: SmallVec<[usize; 6]>,
+    n: usize,
+    k: usize,
+    panels: Vec<f32>,
+}
+
+impl ContractKernel {
+    pub fn new(op: &Contract, graph: &Graph, node: &Node, machine: Machine) -> ContractKernel {
+        let micro = Micro::new(machine.isa);
+        let constant = node.inputs.get(1).copied().flatten().and_then(|value| graph.constant(value));
+        let weights = constant.and_then(|tensor| Weights::pack(op, tensor, &micro)).map(Arc::new);
+        let packed = if weights.is_some() { ", packed weights" } else { "" };
+        let name = format!("gemm {}{packed}", micro.name());
+        ContractKernel { op: op.clone(), machine, micro, name, weights }
+    }
+}
+
+impl Weights {
+    /// Packs a constant whose axes are summed ones and columns of the output, each kind together.
+    fn pack(op: &Contract, tensor: &Tensor, micro: &Micro) -> Option<Weights> {
+        let elements = tensor.slice::<f32>().ok()?;
+        let (n, k) = layout::weight_axes(op, tensor.shape())?;
+        let mut panels = vec![0.0; gemm::panels_len(micro, n.size, k.size)];
+        // SAFETY: the strides are those of the tensor, whose elements the slice holds.
+        unsafe {
+            gemm::pack_columns(micro, elements.as_ptr(), (k.stride, n.stride), (n.size, k.size), &mut panels);
+        }
+        Some(Weights { shape: tensor.shape().into(), n: n.size, k: k.size, panels })
+    }
+}
+
+impl Kernel for ContractKernel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+        let (Some(Some(lhs)), Some(Some(rhs))) = (inputs.first(), inputs.get(1)) else {
+            return Err(OpError::invalid("a product needs two operands"));
+        };
+        let output = &outputs[0];
+        let f32s = [lhs, rhs, output].iter().all(|desc| desc.dtype == DType::F32);
+        let extra = inputs.get(2..).unwrap_or_default();
+        if f32s {
+            let packed = self.weights.clone().filter(|weights| weights.shape == rhs.shape);
+            if let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, packed.is_some()) {
+                let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
+                let step = GemmStep::new(layout, packed, epilogue, self.machine.clone(), self.micro, output.len());
+                let workspace = step.workspace();
+                return Ok(Prepared { step: Box::new(step), workspace });
+            }
+        }
+        if self.weights.is_some() {
+            return Err(OpError::unsupported("packed weights in another layout"));
+        }
+        if self.op.epilogue.is_some() {
+            return Err(OpError::unsupported("an epilogue on this form of product"));
+        }
+        let step = GenericStep::new(&self.op, lhs, rhs, output, self.machine.clone())?;
+        let workspace = step.workspace();
+        Ok(Prepared { step: Box::new(step), workspace })
+    }
+
+    fn consumed(&self) -> SmallVec<[usize; 2]> {
+        if self.weights.is_some() { smallvec::smallvec![1] } else { SmallVec::new() }
+    }
+
+    fn packed_bytes(&self) -> usize {
+        self.weights.as_ref().map_or(0, |weights| weights.panels.len() * size_of::<f32>())
+    }
+}
+
+struct GemmStep {
+    layout: Layout,
+    weights: Option<Arc<Weights>>,
+    epilogue: Option<Epilogue>,
+    machine: Machine,
+    micro: Micro,
+    panels: usize,
+    empty: bool,
+}
+
+impl GemmStep {
+    fn new(
+        layout: Layout,
+        weights: Option<Arc<Weights>>,
+        epilogue: Option<Epilogue>,
+        machine: Machine,
+        micro: Micro,
+        elements: usize,
+    ) -> GemmStep {
+        let (n, k) = (layout.n, layout.k);
+        debug_assert!(weights.as_ref().is_none_or(|weights| (weights.n, weights.k) == (n, k)));
+        GemmStep { panels: n.div_ceil(micro.nr), layout, weights, epilogue, machine, micro, empty: elements == 0 }
+    }
+
+    /// Elements of packed B per distinct right batch; 0 where it is packed already.
+    fn packed_len(&self) -> usize {
+        if self.weights.is_some() { 0 } else { gemm::panels_len(&self.micro, self.layout.n, self.layout.k) }
+    }
+
+    fn registers_bytes(&self) -> usize {
+        self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
+    }
+
+    /// Per thread: registers of the epilogue, then scratch of the driver, in whole cache lines.
+    fn thread_bytes(&self) -> usize {
+        self.registers_bytes() + (gemm::scratch_len(&self.micro) * size_of::<f32>()).next_multiple_of(64)
+    }
+
+    fn packed_bytes(&self) -> usize {
+        (self.packed_len() * self.layout.right_batches() * size_of::<f32>()).next_multiple_of(64)
+    }
+
+    fn workspace(&self) -> usize {
+        self.packed_bytes() + self.thread_bytes() * self.machine.pool.threads()
+    }
+}
+
+impl Step for GemmStep {
+    fn run(&self, arguments: &Arguments<'_>) {
+        if self.empty {
+            return;
+        }
+        let operand =
+            |index: usize| arguments.inputs[index].map_or(std::ptr::null(), |view| view.as_ptr().cast::<f32>());
+        let (left, right) = match self.layout.swapped {
+            false => (operand(0), operand(1)),
+            true => (operand(1), operand(0)),
+        };
+        let workspace = arguments.workspace.as_ptr();
+        assert!(arguments.workspace.len() >= self.workspace());
+        let packed = workspace.cast::<f32>();
+        if self.weights.is_none() {
+            self.pack_right(right, packed);
+        }
+        // SAFETY: inside the workspace, whose length was checked.
+        let threads_start = unsafe { workspace.add(self.packed_bytes()) };
+        let output = arguments.outputs[0].as_ptr().cast::<f32>();
+        let (row_tasks, panel_tasks) = (self.layout.m.div_ceil(TASK_ROWS), self.panels.div_ceil(TASK_PANELS));
+        let tasks = self.layout.batches() * row_tasks * panel_tasks;
+        let next = AtomicUsize::new(0);
+        let shared = Shared { left, packed, output, threads_start };
+        let threads = self.machine.pool.threads().min(tasks);
+        self.machine.pool.run(threads, &|thread| {
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    return;
+                }
+                let (rest, rows) = (task / row_tasks, task % row_tasks);
+                let (batch, columns) = (rest / panel_tasks, rest % panel_tasks);
+                self.run_task(arguments, &shared, thread, batch, rows, columns);
+            }
+        });
+    }
+}
+
+/// Addresses that the threads of one run share.
+struct Shared {
+    left: *const f32,
+    packed: *const f32,
+    output: *mut f32,
+    threads_start: *mut u8,
+}
+
+// SAFETY: threads read the operands and write disjoint parts of the output and of the workspace.
+unsafe impl Sync for Shared {}
+
+impl GemmStep {
+    /// Packs the right operand of every batch into the workspace.
+    fn pack_right(&self, right: *const f32, packed: *mut f32) {
+        let (layout, nr) = (&self.layout, self.micro.nr);
+        let panel_len = layout.k * nr;
+        let (right, packed) = (SendPtr(right.cast_mut()), SendPtr(packed));
+        self.machine.pool.run(layout.right_batches() * self.panels, &|part| {
+            let (batch, p) = (part / self.panels, part % self.panels);
+            let offset = layout.right_offset(batch);
+            // SAFETY: the strides stay inside the operand; each part writes its own panel.
+            unsafe {
+                let panel = std::slice::from_raw_parts_mut(
+                    packed.get().add(batch * self.packed_len() + p * panel_len),
+                    panel_len,
+                );
+                let strides = (layout.right.k, layout.right.free);
+                gemm::pack_panel(right.get().add(offset), strides, p * nr, layout.n, layout.k, nr, panel);
+            }
+        });
+    }
+
+    fn run_task(
+        &self,
+        arguments: &Arguments<'_>,
+        shared: &Shared,
+        thread: usize,
+        batch: usize,
+        rows: usize,
+        columns: usize,
+    ) {
+        let (layout, micro) = (&self.layout, &self.micro);
+        let Operand { free: row, k: column } = layout.left;
+        let (left_offset, right_batch, out_offset) = layout.batch(batch);
+        let packed = match &self.weights {
+            Some(weights) => weights.panels.as_ptr(),
+            // SAFETY: inside the packed part of the workspace.
+            None => unsafe { shared.packed.add(right_batch * self.packed_len()) },
+        };
+        // SAFETY: each thread has its own part of the workspace.
+        let (registers, scratch) = unsafe {
+            let start = shared.threads_start.add(thread * self.thread_bytes());
+            let count = self.registers_bytes() / size_of::<Register>();
+            let scratch = start.add(self.registers_bytes()).cast::<f32>();
+            (
+                std::slice::from_raw_parts_mut(start.cast::<Register>(), count),
+                std::slice::from_raw_parts_mut(scratch, gemm::scratch_len(micro)),
+            )
+        };
+        let registers = std::cell::RefCell::new(registers);
+        let extra: &[Option<View<'_>>] = arguments.inputs.get(2..).unwrap_or_default();
+        let finish = self.epilogue.as_ref().map(|epilogue| {
+            let registers = &registers;
+            move |tile: &mut [f32], m: usize, n: usize, rows: usize, columns: usize| {
+                let place = (out_offset + m * layout.out_row + n, layout.out_row);
+                epilogue.apply(extra, tile, micro.nr, (rows, columns), place, &mut registers.borrow_mut());
+            }
+        });
+        // SAFETY: offsets and strides stay inside operands and output; tasks have disjoint parts of C.
+        unsafe {
+            gemm::multiply(
+                micro,
+                Left { start: shared.left.add(left_offset), row, column },
+                (rows * TASK_ROWS, layout.m.min((rows + 1) * TASK_ROWS)),
+                (columns * TASK_PANELS, self.panels.min((columns + 1) * TASK_PANELS)),
+                (layout.n, layout.k),
+                &|p, depth| packed.add((p * layout.k + depth) * micro.nr),
+                &mut |_| {},
+                Target { start: shared.output.add(out_offset), row: layout.out_row },
+                scratch,
+                finish.as_ref().map(|finish| finish as gemm::Finish<'_>),
+            );
+        }
+    }
+}
+
+/// A pointer that several threads use for disjoint parts.
+#[derive(Clone, Copy)]
+struct SendPtr(*mut f32);
+// SAFETY: see the type's text.
+unsafe impl Sync for SendPtr {}
+
+impl SendPtr {
+    fn get(&self) -> *mut f32 {
+        self.0
+    }
+}
