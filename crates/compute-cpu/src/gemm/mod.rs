@@ -1,9 +1,10 @@
 //! f32 matrix products: `C[m, n] = Σ A[m, k] · B[k, n]`.
 //!
 //! The right operand lies in panels of [`Micro::nr`] columns, each `k` rows deep and zero-padded: packed
-//! once for weights, on the fly for everything else. The left operand is packed in tiles of
-//! [`Micro::mr`] rows just before use, which costs little and spares the cache from rows that lie a
-//! power of two apart. A micro-kernel multiplies a tile by a panel into a tile of C held in registers.
+//! once for weights, on the fly for everything else. The left operand is read where it lies, or from
+//! tiles of [`Micro::mr`] rows: weights are packed so once, other operands just before use where their
+//! rows lie so far apart that they would evict each other from the cache. A micro-kernel multiplies a
+//! tile by a panel into a tile of C held in registers.
 //!
 //! ```text
 //! for each block of KC rows of B                  panels of the block stay in L2
@@ -16,7 +17,7 @@ mod micro;
 mod pack;
 
 pub(crate) use micro::Micro;
-pub(crate) use pack::{pack_columns, pack_panel, panels_len};
+pub(crate) use pack::{pack_columns, pack_panel, pack_rows, panels_len, rows_len};
 
 /// Rows of B in one block: a panel of 32 columns then fills 32 KiB.
 pub(crate) const KC: usize = 256;
@@ -24,13 +25,18 @@ pub(crate) const KC: usize = 256;
 /// Largest tile of any micro-kernel, in elements.
 pub(crate) const TILE: usize = 12 * 32;
 
-/// The left operand: element (m, k) lies at `start + m·row + k·column`.
+/// The left operand.
 #[derive(Clone, Copy)]
-pub(crate) struct Left {
-    pub start: *const f32,
-    pub row: usize,
-    pub column: usize,
+pub(crate) enum Left {
+    /// Element (m, k) lies at `start + m·row + k·column`.
+    Strided { start: *const f32, row: usize, column: usize },
+    /// Packed by [`pack_rows`].
+    Packed(*const f32),
 }
+
+/// Rows this many bytes apart fall into one set of an 8-way cache of 32 KiB: a dozen of them would
+/// evict each other.
+const CACHE_PERIOD: usize = 4096;
 
 /// The result: element (m, n) lies at `start + m·row + n`.
 #[derive(Clone, Copy)]
@@ -48,7 +54,7 @@ pub(crate) fn scratch_len(micro: &Micro) -> usize {
 /// `rows x columns` of them in `tile` with a distance of `nr` between rows.
 pub(crate) type Finish<'a> = &'a dyn Fn(&mut [f32], usize, usize, usize, usize);
 
-/// Multiplies rows `m0..m1` of A with the panels `p0..p1` of B, whose columns are `n` in all.
+/// Multiplies rows `m0..m1` of A (`m0` a multiple of [`Micro::mr`]) with the panels `p0..p1` of B, whose columns are `n` in all.
 ///
 /// `panel(p, k)` gives the packed rows from `k` on of panel `p` (a multiple of [`KC`] on), after
 /// `ready(k)` was called for that block: a driver that packs on the fly does so there.
@@ -77,14 +83,21 @@ pub(crate) unsafe fn multiply(
         let mut m = m0;
         while m < m1 {
             let rows = micro.mr.min(m1 - m);
-            // Packing pays when the tile is used for several panels.
-            let (a, a_row, a_column) = if p1 - p0 > 1 && rows > 1 {
-                // SAFETY: rows m..m + rows and columns depth..depth + length of the left operand.
-                unsafe { pack::pack_tile(left, (m, rows), (depth, length), micro.mr, packed) };
-                (packed.as_ptr(), 1, micro.mr)
-            } else {
-                // SAFETY: an element of the left operand.
-                (unsafe { left.start.add(m * left.row + depth * left.column) }, left.row, left.column)
+            let a = match left {
+                // SAFETY: tiles lie one after the other, `m` is a multiple of their rows.
+                Left::Packed(start) => (unsafe { start.add(m * k + depth * micro.mr) }, 1, micro.mr),
+                Left::Strided { start, row, column } => {
+                    // SAFETY: element (m, depth) of the left operand.
+                    let a = unsafe { start.add(m * row + depth * column) };
+                    let collide = rows > 4 && row * size_of::<f32>() % CACHE_PERIOD == 0;
+                    if collide && p1 - p0 > 1 {
+                        // SAFETY: rows m..m + rows and columns depth..depth + length of the left operand.
+                        unsafe { pack::pack_tile(a, (row, column), rows, length, micro.mr, packed) };
+                        (packed.as_ptr(), 1, micro.mr)
+                    } else {
+                        (a, row, column)
+                    }
+                }
             };
             for p in p0..p1 {
                 let column = p * micro.nr;
@@ -98,7 +111,7 @@ pub(crate) unsafe fn multiply(
                         }
                     }
                     let b = panel(p, depth);
-                    micro.tile(rows, length, (a, a_row, a_column), b, tile.as_mut_ptr(), !first);
+                    micro.tile(rows, length, a, b, tile.as_mut_ptr(), !first);
                     if last && let Some(finish) = finish {
                         finish(tile, m, column, rows, columns);
                     }
@@ -147,7 +160,7 @@ mod tests {
                     unsafe {
                         multiply(
                             &micro,
-                            Left { start: a.as_ptr(), row, column },
+                            Left::Strided { start: a.as_ptr(), row, column },
                             (0, m),
                             (0, n.div_ceil(micro.nr)),
                             (n, k),

@@ -1,6 +1,6 @@
 //! Operands into the order in which micro-kernels read them.
 
-use super::{Left, Micro};
+use super::Micro;
 
 /// Elements of a packed right operand of `n` columns and `k` rows.
 pub(crate) fn panels_len(micro: &Micro, n: usize, k: usize) -> usize {
@@ -58,23 +58,38 @@ pub(crate) unsafe fn pack_panel(
     }
 }
 
-/// Packs `rows` rows of A from `m` on, columns `depth..depth + length`, with `mr` elements per column.
+/// Packs `rows` rows of A, element (m, k) at `start + m·row + k·column`, `mr` elements per column.
 ///
 /// # Safety
-/// `left` is valid for those rows and columns; `packed` has `length·mr` elements.
+/// `start` is valid for those rows and `length` columns; `packed` has `length·mr` elements.
 pub(crate) unsafe fn pack_tile(
-    left: Left,
-    (m, rows): (usize, usize),
-    (depth, length): (usize, usize),
+    start: *const f32,
+    (row, column): (usize, usize),
+    rows: usize,
+    length: usize,
     mr: usize,
     packed: &mut [f32],
 ) {
-    for row in 0..rows {
-        // SAFETY: element (m + row, depth) of A.
-        let source = unsafe { left.start.add((m + row) * left.row + depth * left.column) };
-        for column in 0..length {
-            // SAFETY: element (m + row, depth + column) of A.
-            packed[column * mr + row] = unsafe { *source.add(column * left.column) };
+    for r in 0..rows {
+        for c in 0..length {
+            // SAFETY: element (r, c) of A.
+            packed[c * mr + r] = unsafe { *start.add(r * row + c * column) };
         }
+    }
+}
+
+/// Elements of a packed left operand of `m` rows and `k` columns.
+pub(crate) fn rows_len(micro: &Micro, m: usize, k: usize) -> usize {
+    m.next_multiple_of(micro.mr) * k
+}
+
+/// Packs all of a row-major A into tiles.
+pub(crate) fn pack_rows(micro: &Micro, a: &[f32], m: usize, k: usize, packed: &mut [f32]) {
+    for first in (0..m).step_by(micro.mr) {
+        let rows = micro.mr.min(m - first);
+        let tile = &mut packed[first * k..(first + micro.mr) * k];
+        let source = a[first * k..(first + rows) * k].as_ptr();
+        // SAFETY: `rows` whole rows of A.
+        unsafe { pack_tile(source, (k, 1), rows, k, micro.mr, tile) };
     }
 }

@@ -262,7 +262,7 @@ impl GemmStep {
         unsafe {
             gemm::multiply(
                 micro,
-                Left { start: shared.left.add(left_offset), row, column },
+                Left::Strided { start: shared.left.add(left_offset), row, column },
                 (rows * TASK_ROWS, layout.m.min((rows + 1) * TASK_ROWS)),
                 (columns * TASK_PANELS, self.panels.min((columns + 1) * TASK_PANELS)),
                 (layout.n, layout.k),

@@ -1,8 +1,13 @@
 //! The kernels by core operator: one visible list.
 
 mod contract;
+mod conv;
 mod epilogue;
 mod map;
+mod norm;
+mod reduce;
+mod rows;
+mod softmax;
 
 use crate::{Isa, Pool};
 use halimede_compute::{CostHint, Kernel, OpDesc};
@@ -49,7 +54,11 @@ impl halimede_compute::Kernels for Kernels {
         let machine = self.machine.clone();
         Some(match &node.op {
             Op::Contract(op) => Box::new(contract::ContractKernel::new(op, graph, node, machine)),
+            Op::Conv(op) => Box::new(conv::ConvKernel::new(op, graph, node, machine)),
             Op::Map(op) => Box::new(map::MapKernel::new(op.clone(), machine)),
+            Op::Norm(op) => Box::new(norm::NormKernel { op: op.clone(), machine }),
+            Op::Reduce(op) => Box::new(reduce::ReduceKernel { op: op.clone(), machine }),
+            Op::Softmax(op) => Box::new(softmax::SoftmaxKernel { op: op.clone(), machine }),
             _ => return None,
         })
     }

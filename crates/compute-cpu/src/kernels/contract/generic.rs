@@ -1,12 +1,13 @@
 //! Contractions of every datatype and layout by plain loops.
 
 use crate::kernels::Machine;
+use crate::kernels::rows::part_mut;
 use crate::map::{Class, class};
 use half::{bf16, f16};
 use halimede_compute::{Arguments, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Contract;
-use halimede_tensor::{DType, Element, View};
+use halimede_tensor::{DType, Element};
 use smallvec::SmallVec;
 
 /// Output elements below which one thread does it all.
@@ -116,14 +117,6 @@ impl GenericStep {
             }
         });
     }
-}
-
-/// # Safety
-/// As [`View::slice_mut`] for those elements alone.
-unsafe fn part_mut<'a, T: Element>(view: View<'a>, first: usize, count: usize) -> &'a mut [T] {
-    assert!((first + count) * size_of::<T>() <= view.len());
-    // SAFETY: inside the view; the elements are the caller's alone.
-    unsafe { std::slice::from_raw_parts_mut(view.as_ptr().cast::<T>().add(first), count) }
 }
 
 impl Step for GenericStep {

@@ -1,0 +1,278 @@
+//! Convolutions in f32 over up to three spatial axes.
+//!
+//! A convolution is a product of the weights `[channels, inputs x taps]` with patches of the input
+//! `[inputs x taps, pixels]`, whose result lies in memory as the output wants it. The patches are never
+//! stored as a whole: each task packs the panels that it is about to multiply, with zeros where a tap
+//! falls outside. Channels that see one input channel only (depthwise) have a loop of their own, and so
+//! have transposed convolutions.
+
+mod depthwise;
+mod patches;
+mod transposed;
+pub(super) mod window;
+
+use super::Machine;
+use super::epilogue::Epilogue;
+use crate::gemm::{self, KC, Left, Micro, Target};
+use crate::map::Register;
+use depthwise::DepthwiseStep;
+use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
+use halimede_graph::ops::Conv;
+use halimede_graph::{Graph, Node, OpError};
+use halimede_tensor::{DType, View};
+use patches::pack_patches;
+use smallvec::SmallVec;
+use std::cell::RefCell;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use transposed::TransposedStep;
+use window::Window;
+
+/// Panels of patches that one task packs: at [`KC`] rows they fill 256 KiB.
+const TASK_PANELS: usize = 8;
+/// Output channels that one task takes when there are fewer tasks than threads; a multiple of every
+/// micro-kernel's rows.
+const TASK_ROWS: usize = 48;
+
+pub(super) struct ConvKernel {
+    op: Conv,
+    machine: Machine,
+    micro: Micro,
+    name: String,
+    weights: Option<Arc<Weights>>,
+}
+
+/// Constant weights packed in tiles, group after group.
+struct Weights {
+    shape: SmallVec<[usize; 6]>,
+    tiles: Vec<f32>,
+}
+
+impl ConvKernel {
+    pub fn new(op: &Conv, graph: &Graph, node: &Node, machine: Machine) -> ConvKernel {
+        let micro = Micro::new(machine.isa);
+        let weights = Weights::pack(op, graph, node, &micro).map(Arc::new);
+        let packed = if weights.is_some() { ", packed weights" } else { "" };
+        let kind = if op.transposed.is_some() { "transposed conv" } else { "conv" };
+        let name = format!("{kind} {}{packed}", micro.name());
+        ConvKernel { op: op.clone(), machine, micro, name, weights }
+    }
+}
+
+impl Weights {
+    fn pack(op: &Conv, graph: &Graph, node: &Node, micro: &Micro) -> Option<Weights> {
+        let tensor = graph.constant((*node.inputs.get(1)?)?)?;
+        let (elements, shape) = (tensor.slice::<f32>().ok()?, tensor.shape());
+        let (&channels, taps) = (shape.first()?, shape.get(1..)?.iter().product::<usize>());
+        let rows = channels / op.groups.max(1);
+        // Depthwise and transposed convolutions read weights one by one.
+        if op.transposed.is_some()
+            || rows == 0
+            || !channels.is_multiple_of(op.groups)
+            || shape.get(1) == Some(&1) && op.groups > 1
+        {
+            return None;
+        }
+        let len = gemm::rows_len(micro, rows, taps);
+        let mut tiles = vec![0.0; len * op.groups];
+        for (group, tiles) in tiles.chunks_exact_mut(len.max(1)).enumerate() {
+            gemm::pack_rows(micro, &elements[group * rows * taps..(group + 1) * rows * taps], rows, taps, tiles);
+        }
+        Some(Weights { shape: shape.into(), tiles })
+    }
+}
+
+impl Kernel for ConvKernel {
+    fn name(&self) -> &str {
+        &self.name
+    }
+
+    fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+        let (Some(Some(x)), Some(Some(w))) = (inputs.first(), inputs.get(1)) else {
+            return Err(OpError::invalid("a convolution needs data and weights"));
+        };
+        let output = &outputs[0];
+        if [x, w, output].iter().any(|desc| desc.dtype != DType::F32) {
+            return Err(OpError::unsupported(format!("a convolution of {}", x.dtype)));
+        }
+        let has_bias = inputs.get(2).is_some_and(Option::is_some);
+        let extra = inputs.get(3..).unwrap_or_default();
+        let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
+        let window = Window::new(&self.op, &x.shape, &w.shape, &output.shape)?;
+        if self.op.transposed.is_some() {
+            if epilogue.is_some() {
+                return Err(OpError::unsupported("an epilogue on a transposed convolution"));
+            }
+            let step = TransposedStep { window, has_bias, machine: self.machine.clone() };
+            return Ok(Prepared { step: Box::new(step), workspace: 0 });
+        }
+        if window.inputs == 1 && window.groups > 1 {
+            let step = DepthwiseStep { window, has_bias, epilogue, machine: self.machine.clone() };
+            let workspace = step.workspace();
+            return Ok(Prepared { step: Box::new(step), workspace });
+        }
+        let weights = self.weights.clone().filter(|weights| weights.shape == w.shape);
+        let step = ConvStep::new(window, weights, has_bias, epilogue, self.machine.clone(), self.micro);
+        let workspace = step.thread_bytes() * self.machine.pool.threads();
+        Ok(Prepared { step: Box::new(step), workspace })
+    }
+
+    fn consumed(&self) -> SmallVec<[usize; 2]> {
+        if self.weights.is_some() { smallvec::smallvec![1] } else { SmallVec::new() }
+    }
+
+    fn packed_bytes(&self) -> usize {
+        self.weights.as_ref().map_or(0, |weights| weights.tiles.len() * size_of::<f32>())
+    }
+}
+
+struct ConvStep {
+    window: Window,
+    weights: Option<Arc<Weights>>,
+    has_bias: bool,
+    epilogue: Option<Epilogue>,
+    machine: Machine,
+    micro: Micro,
+    panels: usize,
+    row_tasks: usize,
+}
+
+impl ConvStep {
+    fn new(
+        window: Window,
+        weights: Option<Arc<Weights>>,
+        has_bias: bool,
+        epilogue: Option<Epilogue>,
+        machine: Machine,
+        micro: Micro,
+    ) -> ConvStep {
+        let panels = window.pixels().div_ceil(micro.nr);
+        let tasks = window.batch * window.groups * panels.div_ceil(TASK_PANELS);
+        let row_tasks = if tasks < machine.pool.threads() { window.rows.div_ceil(TASK_ROWS) } else { 1 };
+        ConvStep { window, weights, has_bias, epilogue, machine, micro, panels, row_tasks }
+    }
+
+    fn registers_bytes(&self) -> usize {
+        self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
+    }
+
+    /// Per thread: registers of the epilogue, packed patches, scratch of the driver.
+    fn thread_bytes(&self) -> usize {
+        let floats = self.patches_len() + gemm::scratch_len(&self.micro);
+        self.registers_bytes() + (floats * size_of::<f32>()).next_multiple_of(64)
+    }
+
+    fn patches_len(&self) -> usize {
+        TASK_PANELS.min(self.panels) * KC.min(self.window.depth()) * self.micro.nr
+    }
+}
+
+impl Step for ConvStep {
+    fn run(&self, arguments: &Arguments<'_>) {
+        let window = &self.window;
+        let panel_tasks = self.panels.div_ceil(TASK_PANELS);
+        let tasks = window.batch * window.groups * panel_tasks * self.row_tasks;
+        let next = AtomicUsize::new(0);
+        let threads = self.machine.pool.threads().min(tasks);
+        assert!(arguments.workspace.len() >= threads * self.thread_bytes());
+        self.machine.pool.run(threads, &|thread| {
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    return;
+                }
+                let (rest, rows) = (task / self.row_tasks, task % self.row_tasks);
+                let (rest, columns) = (rest / panel_tasks, rest % panel_tasks);
+                let (image, group) = (rest / window.groups, rest % window.groups);
+                self.run_task(arguments, thread, image, group, rows, columns);
+            }
+        });
+    }
+}
+
+impl ConvStep {
+    fn run_task(
+        &self,
+        arguments: &Arguments<'_>,
+        thread: usize,
+        image: usize,
+        group: usize,
+        rows: usize,
+        columns: usize,
+    ) {
+        let (window, micro) = (&self.window, &self.micro);
+        let (pixels, depth) = (window.pixels(), window.depth());
+        let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
+        // SAFETY: inputs are not written during the step; the thread's part of the workspace is its own.
+        let (x, bias, registers, patches, scratch) = unsafe {
+            let start = arguments.workspace.as_ptr().add(thread * self.thread_bytes());
+            let floats = start.add(self.registers_bytes()).cast::<f32>();
+            let count = self.registers_bytes() / size_of::<Register>();
+            (
+                view(0).slice::<f32>(),
+                if self.has_bias { view(2).slice::<f32>() } else { &[] },
+                std::slice::from_raw_parts_mut(start.cast::<Register>(), count),
+                std::slice::from_raw_parts_mut(floats, self.patches_len()),
+                std::slice::from_raw_parts_mut(floats.add(self.patches_len()), gemm::scratch_len(micro)),
+            )
+        };
+        let image_x = &x[image * window.image_len()..][group * window.inputs * window.plane_len()..];
+        let left = match &self.weights {
+            // SAFETY: the tiles of this group.
+            Some(weights) => {
+                Left::Packed(unsafe { weights.tiles.as_ptr().add(group * gemm::rows_len(micro, window.rows, depth)) })
+            }
+            None => {
+                // SAFETY: the rows of this group in the weights.
+                let start = unsafe { view(1).as_ptr().cast::<f32>().add(group * window.rows * depth) };
+                Left::Strided { start, row: depth, column: 1 }
+            }
+        };
+        let first_channel = group * window.rows;
+        let out_offset = (image * window.groups * window.rows + first_channel) * pixels;
+        let (p0, p1) = (columns * TASK_PANELS, self.panels.min((columns + 1) * TASK_PANELS));
+        let per_task = if self.row_tasks == 1 { window.rows } else { TASK_ROWS };
+        let (m0, m1) = (rows * per_task, window.rows.min((rows + 1) * per_task));
+        let registers = RefCell::new(registers);
+        let extra = arguments.inputs.get(3..).unwrap_or_default();
+        let finish = |tile: &mut [f32], m: usize, n: usize, rows: usize, columns: usize| {
+            if !bias.is_empty() {
+                for (row, line) in tile.chunks_exact_mut(micro.nr).take(rows).enumerate() {
+                    let bias = bias[first_channel + m + row];
+                    line.iter_mut().for_each(|element| *element += bias);
+                }
+            }
+            if let Some(epilogue) = &self.epilogue {
+                let place = (out_offset + m * pixels + n, pixels);
+                epilogue.apply(extra, tile, micro.nr, (rows, columns), place, &mut registers.borrow_mut());
+            }
+        };
+        let finish: Option<gemm::Finish<'_>> =
+            (self.has_bias || self.epilogue.is_some()).then_some(&finish as gemm::Finish<'_>);
+        let patches_start = patches.as_mut_ptr();
+        let block = KC.min(depth) * micro.nr;
+        // SAFETY: rows and panels of this task alone; patches are packed before a block is multiplied.
+        unsafe {
+            let target = arguments.outputs[0].as_ptr().cast::<f32>().add(out_offset);
+            gemm::multiply(
+                micro,
+                left,
+                (m0, m1),
+                (p0, p1),
+                (pixels, depth),
+                &|p, _| patches_start.add((p - p0) * block),
+                &mut |from| {
+                    let length = KC.min(depth - from);
+                    for p in p0..p1 {
+                        let panel =
+                            std::slice::from_raw_parts_mut(patches_start.add((p - p0) * block), length * micro.nr);
+                        pack_patches(window, image_x, from, p * micro.nr, micro.nr, panel);
+                    }
+                },
+                Target { start: target, row: pixels },
+                scratch,
+                finish,
+            );
+        }
+    }
+}

@@ -1,0 +1,189 @@
+//! Layer, RMS, group and instance normalisation in f32.
+
+use super::Machine;
+use super::epilogue::Epilogue;
+use super::rows::part_mut;
+use crate::isa::multiversion;
+use crate::map::{BLOCK, Register};
+use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
+use halimede_graph::OpError;
+use halimede_graph::ops::{Norm, NormKind};
+use halimede_tensor::{DType, View};
+
+/// Elements below which one thread does it all.
+const PARALLEL_ELEMENTS: usize = 16 * 1024;
+
+pub(super) struct NormKernel {
+    pub op: Norm,
+    pub machine: Machine,
+}
+
+impl Kernel for NormKernel {
+    fn name(&self) -> &str {
+        "norm f32"
+    }
+
+    fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+        let output = &outputs[0];
+        let Some(Some(x)) = inputs.first() else { return Err(OpError::invalid("a normalisation needs data")) };
+        let own = &inputs[..inputs.len().min(3)];
+        if own.iter().flatten().chain([output]).any(|desc| desc.dtype != DType::F32) {
+            return Err(OpError::unsupported(format!("normalisation of {}", x.dtype)));
+        }
+        let affine = own.iter().skip(1).flatten();
+        let (length, channel, per) = match self.op.kind {
+            NormKind::Layer { axis } | NormKind::Rms { axis } => {
+                let length: usize = x.shape[axis..].iter().product();
+                if affine.clone().any(|desc| desc.len() != length) {
+                    return Err(OpError::unsupported("scale or bias that broadcast"));
+                }
+                (length, 1, length)
+            }
+            NormKind::Group { .. } | NormKind::Instance => {
+                let (&channels, plane) = match x.shape.get(1) {
+                    Some(channels) => (channels, x.shape[2..].iter().product::<usize>()),
+                    None => return Err(OpError::invalid("a group normalisation needs a channel axis")),
+                };
+                let groups = match self.op.kind {
+                    NormKind::Group { groups } => groups,
+                    _ => channels,
+                };
+                if groups == 0 || !channels.is_multiple_of(groups) || affine.clone().any(|desc| desc.len() != channels)
+                {
+                    return Err(OpError::invalid(format!("{channels} channels in {groups} groups")));
+                }
+                (channels / groups * plane, plane, channels)
+            }
+        };
+        let centred = !matches!(self.op.kind, NormKind::Rms { .. });
+        let extra = inputs.get(3..).unwrap_or_default();
+        let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
+        let step = NormStep {
+            rows: output.len().checked_div(length).unwrap_or(0),
+            length,
+            channel,
+            per,
+            centred,
+            epsilon: self.op.epsilon,
+            epilogue,
+            machine: self.machine.clone(),
+        };
+        let workspace = step.thread_bytes() * step.parts();
+        Ok(Prepared { step: Box::new(step), workspace })
+    }
+}
+
+struct NormStep {
+    /// Independent rows of `length` adjacent elements.
+    rows: usize,
+    length: usize,
+    /// Adjacent elements that share one scale and bias.
+    channel: usize,
+    /// Number of scales, over which the elements of all rows cycle.
+    per: usize,
+    centred: bool,
+    epsilon: f32,
+    epilogue: Option<Epilogue>,
+    machine: Machine,
+}
+
+impl NormStep {
+    fn thread_bytes(&self) -> usize {
+        self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
+    }
+
+    fn parts(&self) -> usize {
+        let small = self.rows * self.length < PARALLEL_ELEMENTS;
+        if small { 1 } else { (self.machine.pool.threads() * 4).min(self.rows.max(1)) }
+    }
+}
+
+impl Step for NormStep {
+    fn run(&self, arguments: &Arguments<'_>) {
+        let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
+        // SAFETY: inputs are not written during the step.
+        let (x, scale, bias) = unsafe { (view(0).slice::<f32>(), view(1).slice::<f32>(), view(2).slice::<f32>()) };
+        let parts = self.parts();
+        assert!(arguments.workspace.len() >= parts * self.thread_bytes());
+        self.machine.pool.run(parts, &|part| {
+            let (first, last) = (part * self.rows / parts, (part + 1) * self.rows / parts);
+            // SAFETY: each part has its rows of the output and its registers.
+            let (block, registers) = unsafe {
+                let start = arguments.workspace.as_ptr().add(part * self.thread_bytes()).cast::<Register>();
+                (
+                    part_mut::<f32>(arguments.outputs[0], first * self.length, (last - first) * self.length),
+                    std::slice::from_raw_parts_mut(start, self.thread_bytes() / size_of::<Register>()),
+                )
+            };
+            for (row, out) in (first..last).zip(block.chunks_exact_mut(self.length.max(1))) {
+                let start = row * self.length;
+                let source = &x[start..start + self.length];
+                normalise_row(self.machine.isa, source, out, self.centred, self.epsilon);
+                if self.channel == 1 && self.per == self.length {
+                    affine_row(self.machine.isa, out, scale, bias);
+                } else {
+                    for (index, plane) in out.chunks_mut(self.channel.max(1)).enumerate() {
+                        let channel = (start / self.channel + index) % self.per;
+                        let (a, b) = (scale.get(channel).copied().unwrap_or(1.0), bias.get(channel).copied());
+                        let b = b.unwrap_or(0.0);
+                        plane.iter_mut().for_each(|element| *element = *element * a + b);
+                    }
+                }
+                if let Some(epilogue) = &self.epilogue {
+                    let extra = arguments.inputs.get(3..).unwrap_or_default();
+                    for (index, block) in out.chunks_mut(BLOCK).enumerate() {
+                        let columns = block.len();
+                        let place = (start + index * BLOCK, 0);
+                        epilogue.apply(extra, block, columns, (1, columns), place, registers);
+                    }
+                }
+            }
+        });
+    }
+}
+
+multiversion! {
+    /// One row without scale and bias.
+    fn normalise_row(x: &[f32], out: &mut [f32], centred: bool, epsilon: f32) = normalise
+}
+
+multiversion! {
+    /// Scale and bias, each possibly missing, element by element.
+    fn affine_row(row: &mut [f32], scale: &[f32], bias: &[f32]) = affine
+}
+
+/// The sum of a function over a row: sixteen running sums, so that the loop vectorises and long rows
+/// lose little precision.
+#[inline(always)]
+pub(super) fn sum_of(row: &[f32], function: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0f32; 16];
+    let chunks = row.chunks_exact(16);
+    let rest: f32 = chunks.remainder().iter().map(|&x| function(x)).sum();
+    for chunk in chunks {
+        for (lane, &element) in lanes.iter_mut().zip(chunk) {
+            *lane += function(element);
+        }
+    }
+    lanes.iter().sum::<f32>() + rest
+}
+
+#[inline(always)]
+fn normalise(x: &[f32], out: &mut [f32], centred: bool, epsilon: f32) {
+    let count = x.len() as f32;
+    let mean = if centred { sum_of(x, |x| x) / count } else { 0.0 };
+    let variance = sum_of(x, |x| (x - mean) * (x - mean)) / count;
+    let factor = 1.0 / (variance + epsilon).sqrt();
+    for (out, &x) in out.iter_mut().zip(x) {
+        *out = (x - mean) * factor;
+    }
+}
+
+#[inline(always)]
+fn affine(row: &mut [f32], scale: &[f32], bias: &[f32]) {
+    match (scale.is_empty(), bias.is_empty()) {
+        (true, true) => {}
+        (false, true) => row.iter_mut().zip(scale).for_each(|(x, a)| *x *= a),
+        (true, false) => row.iter_mut().zip(bias).for_each(|(x, b)| *x += b),
+        (false, false) => row.iter_mut().zip(scale.iter().zip(bias)).for_each(|(x, (a, b))| *x = *x * a + b),
+    }
+}
