@@ -1,10 +1,12 @@
 //! The kernels by core operator: one visible list.
 
+mod attention;
 mod contract;
 mod conv;
 mod epilogue;
 mod map;
 mod norm;
+mod pool;
 mod reduce;
 mod rows;
 mod softmax;
@@ -53,10 +55,12 @@ impl halimede_compute::Kernels for Kernels {
     fn kernel(&self, graph: &Graph, node: &Node) -> Option<Box<dyn Kernel>> {
         let machine = self.machine.clone();
         Some(match &node.op {
+            Op::Attention(op) => Box::new(attention::AttentionKernel { op: op.clone(), machine }),
             Op::Contract(op) => Box::new(contract::ContractKernel::new(op, graph, node, machine)),
             Op::Conv(op) => Box::new(conv::ConvKernel::new(op, graph, node, machine)),
             Op::Map(op) => Box::new(map::MapKernel::new(op.clone(), machine)),
             Op::Norm(op) => Box::new(norm::NormKernel { op: op.clone(), machine }),
+            Op::Pool(op) => Box::new(pool::PoolKernel { op: op.clone(), machine }),
             Op::Reduce(op) => Box::new(reduce::ReduceKernel { op: op.clone(), machine }),
             Op::Softmax(op) => Box::new(softmax::SoftmaxKernel { op: op.clone(), machine }),
             _ => return None,
