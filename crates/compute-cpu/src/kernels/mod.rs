@@ -10,6 +10,8 @@ mod pool;
 mod reduce;
 mod rows;
 mod softmax;
+#[cfg(test)]
+mod tests;
 
 use crate::{Isa, Pool};
 use halimede_compute::{CostHint, Kernel, OpDesc};

@@ -1,0 +1,301 @@
+//! Every kernel against the definition of its operator, on every instruction set and thread count.
+
+use super::Kernels;
+use crate::{Isa, Pool};
+use halimede_compute::{Executable, Program};
+use halimede_graph::ops::*;
+use halimede_graph::{Builder, Fact, Graph, Op};
+use halimede_tensor::{DType, Tensor, Value};
+use std::sync::Arc;
+
+/// Runs one operation as a program and by definition, and compares. `weights` are inputs that are
+/// constants of the graph.
+pub(super) fn check(op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolerance: f32) {
+    let values: Vec<Option<Value>> = inputs.iter().map(|input| input.clone().map(Value::from)).collect();
+    let expected = op.evaluate(&values).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+    for isa in Isa::available() {
+        for threads in [1, 3] {
+            let mut graph = Graph::default();
+            let mut given = Vec::new();
+            let mut ids = Vec::new();
+            for (index, input) in inputs.iter().enumerate() {
+                ids.push(input.as_ref().map(|tensor| {
+                    if weights.contains(&index) {
+                        return graph.add_constant(format!("w{index}"), tensor.clone());
+                    }
+                    let shape = tensor.shape().iter().map(|&size| size.into());
+                    let id = graph.add_value(format!("x{index}"), Fact::tensor(tensor.dtype(), shape));
+                    graph.inputs.push(id);
+                    given.push(Value::from(tensor.clone()));
+                    id
+                }));
+            }
+            let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
+            graph.outputs = outputs.to_vec();
+            let program = Arc::new(Program::new(graph, &Kernels::new(isa, Arc::new(Pool::new(threads)))));
+            let mut session = program.session();
+            session.run(&given).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+            assert_eq!(session.coverage().reference, 0, "{op:?} ran by its definition");
+            let made = session.take_outputs().unwrap();
+            for (made, expected) in made.iter().zip(&expected) {
+                compare(&op, isa, made.tensor().unwrap(), expected.tensor().unwrap(), tolerance);
+            }
+        }
+    }
+}
+
+fn compare(op: &Op, isa: Isa, made: &Tensor, expected: &Tensor, tolerance: f32) {
+    assert_eq!((made.dtype(), made.shape()), (expected.dtype(), expected.shape()), "{op:?}");
+    if made.dtype() != DType::F32 {
+        assert_eq!(made.bytes().unwrap(), expected.bytes().unwrap(), "{op:?} on {}", isa.name());
+        return;
+    }
+    let (made, expected) = (made.slice::<f32>().unwrap(), expected.slice::<f32>().unwrap());
+    let scale = expected.iter().filter(|x| x.is_finite()).fold(1f32, |max, x| max.max(x.abs()));
+    for (index, (a, b)) in made.iter().zip(expected).enumerate() {
+        let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * scale;
+        assert!(same, "{op:?} on {}: element {index} is {a}, expected {b}", isa.name());
+    }
+}
+
+/// Numbers between -2 and 2 without a pattern that sums could hide.
+pub(super) fn floats(shape: &[usize], seed: u32) -> Tensor {
+    let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(12345);
+    let count: usize = shape.iter().product();
+    let elements: Vec<f32> = (0..count)
+        .map(|_| {
+            state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            (state >> 8) as f32 / (1 << 22) as f32 - 2.0
+        })
+        .collect();
+    Tensor::from_slice(shape, &elements).unwrap()
+}
+
+fn two(a: Tensor, b: Tensor) -> Vec<Option<Tensor>> {
+    vec![Some(a), Some(b)]
+}
+
+#[test]
+fn products_of_every_layout() {
+    let contract = |lhs: &[u8], rhs: &[u8], out: &[u8]| {
+        Op::Contract(Contract { lhs: lhs.into(), rhs: rhs.into(), out: out.into(), epilogue: None })
+    };
+    for (m, n, k) in [(1, 1, 1), (3, 5, 7), (1, 70, 33), (70, 1, 33), (50, 40, 300), (13, 100, 1024)] {
+        let (a, b) = (floats(&[m, k], 1), floats(&[k, n], 2));
+        let (at, bt) = (floats(&[k, m], 1), floats(&[n, k], 2));
+        for weights in [&[][..], &[1]] {
+            check(contract(&[0, 2], &[2, 1], &[0, 1]), &two(a.clone(), b.clone()), weights, 1e-6);
+            check(contract(&[2, 0], &[2, 1], &[0, 1]), &two(at.clone(), b.clone()), weights, 1e-6);
+            check(contract(&[0, 2], &[1, 2], &[0, 1]), &two(a.clone(), bt.clone()), weights, 1e-6);
+            check(contract(&[0, 2], &[1, 2], &[1, 0]), &two(a.clone(), bt.clone()), weights, 1e-6);
+        }
+    }
+    // Batches: shared, broadcast on either side, moved inside the output.
+    let (a, b) = (floats(&[2, 3, 5, 8], 3), floats(&[2, 3, 8, 9], 4));
+    check(contract(&[0, 1, 2, 4], &[0, 1, 4, 3], &[0, 1, 2, 3]), &two(a.clone(), b.clone()), &[], 1e-6);
+    check(contract(&[0, 1, 2, 4], &[0, 1, 4, 3], &[0, 2, 1, 3]), &two(a.clone(), b), &[], 1e-6);
+    check(contract(&[0, 1, 2, 4], &[0, 1, 4, 3], &[0, 1, 2, 3]), &two(a.clone(), floats(&[1, 3, 8, 9], 5)), &[], 1e-6);
+    check(contract(&[0, 1, 2, 4], &[4, 3], &[0, 1, 2, 3]), &two(a.clone(), floats(&[8, 9], 6)), &[1], 1e-6);
+    check(contract(&[4, 3], &[0, 1, 2, 4], &[0, 1, 2, 3]), &two(floats(&[8, 9], 6), a), &[], 1e-6);
+    // Vectors, an empty sum, an empty output.
+    check(contract(&[1], &[1, 0], &[0]), &two(floats(&[9], 7), floats(&[9, 4], 8)), &[], 1e-6);
+    check(contract(&[0], &[0], &[]), &two(floats(&[9], 7), floats(&[9], 8)), &[], 1e-6);
+    check(contract(&[0, 2], &[2, 1], &[0, 1]), &two(floats(&[3, 0], 1), floats(&[0, 4], 2)), &[], 0.0);
+    check(contract(&[0, 2], &[2, 1], &[0, 1]), &two(floats(&[0, 3], 1), floats(&[3, 4], 2)), &[], 0.0);
+}
+
+#[test]
+fn integer_products_wrap() {
+    let ints = |shape: &[usize], start: i32| {
+        let count: usize = shape.iter().product();
+        Tensor::from_slice(shape, &(0..count as i32).map(|i| i.wrapping_mul(77_777_777) + start).collect::<Vec<_>>())
+            .unwrap()
+    };
+    check(Op::Contract(Contract::matmul(0)), &two(ints(&[4, 6], 3), ints(&[6, 5], -9)), &[], 0.0);
+}
+
+#[test]
+fn products_with_an_epilogue() {
+    let mut epilogue = Map::default();
+    let product = epilogue.push(Instruction::Input(0));
+    let bias = epilogue.push(Instruction::Input(1));
+    let residual = epilogue.push(Instruction::Input(2));
+    let sum = epilogue.push(Instruction::Binary(Binary::Add, product, bias));
+    let active = epilogue.push(Instruction::Unary(Unary::GeluErf, sum));
+    epilogue.push(Instruction::Binary(Binary::Add, active, residual));
+    let op = Op::Contract(Contract { epilogue: Some(epilogue), ..Contract::matmul(1) });
+    let inputs = [floats(&[2, 30, 40], 1), floats(&[2, 40, 70], 2), floats(&[70], 3), floats(&[2, 30, 70], 4)];
+    check(op, &inputs.map(Some), &[2], 1e-6);
+}
+
+fn conv(strides: &[usize], dilations: &[usize], pads: &[i64], groups: usize) -> Conv {
+    Conv {
+        strides: strides.into(),
+        dilations: dilations.into(),
+        padding: Padding::Explicit(pads.into()),
+        groups,
+        transposed: None,
+        epilogue: None,
+    }
+}
+
+#[test]
+fn convolutions_of_every_kind() {
+    let cases: &[(Conv, &[usize], &[usize])] = &[
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[2, 3, 9, 11], &[5, 3, 3, 3]),
+        (conv(&[2, 2], &[1, 1], &[3, 3, 3, 3], 1), &[1, 3, 20, 17], &[13, 3, 7, 7]),
+        (conv(&[1, 1], &[1, 1], &[0, 0, 0, 0], 1), &[2, 40, 7, 7], &[70, 40, 1, 1]),
+        (conv(&[2, 2], &[1, 1], &[0, 0, 0, 0], 1), &[1, 8, 9, 9], &[6, 8, 1, 1]),
+        (conv(&[1, 2], &[2, 3], &[2, 0, 1, 5], 1), &[1, 4, 12, 14], &[6, 4, 3, 2]),
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 2), &[1, 6, 8, 8], &[8, 3, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 6), &[2, 6, 10, 9], &[6, 1, 3, 3]),
+        (conv(&[2, 2], &[1, 1], &[2, 2, 2, 2], 6), &[1, 6, 11, 12], &[12, 1, 5, 5]),
+        (conv(&[1], &[1], &[1, 1], 1), &[2, 5, 30], &[4, 5, 3]),
+        (conv(&[1, 2, 1], &[1, 1, 2], &[1, 1, 1, 1, 1, 1], 1), &[1, 2, 5, 6, 7], &[3, 2, 2, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[-1, 0, 0, -1], 1), &[1, 2, 8, 8], &[3, 2, 3, 3]),
+    ];
+    for (op, x, w) in cases {
+        let (x, w, bias) = (floats(x, 1), floats(w, 2), floats(&w[..1], 3));
+        for weights in [&[][..], &[1]] {
+            check(Op::Conv(op.clone()), &two(x.clone(), w.clone()), weights, 2e-6);
+            check(Op::Conv(op.clone()), &[Some(x.clone()), Some(w.clone()), Some(bias.clone())], weights, 2e-6);
+        }
+    }
+}
+
+#[test]
+fn convolutions_with_an_epilogue() {
+    let mut epilogue = Map::default();
+    let result = epilogue.push(Instruction::Input(0));
+    let residual = epilogue.push(Instruction::Input(1));
+    let sum = epilogue.push(Instruction::Binary(Binary::Add, result, residual));
+    epilogue.push(Instruction::Unary(Unary::Silu, sum));
+    for (groups, w) in [(1, [6, 6, 3, 3]), (6, [6, 1, 3, 3])] {
+        let op = Conv { epilogue: Some(epilogue.clone()), ..conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], groups) };
+        let (x, w, residual) = (floats(&[2, 6, 19, 19], 1), floats(&w, 2), floats(&[2, 6, 19, 19], 3));
+        let inputs = [Some(x), Some(w), Some(floats(&[6], 9)), Some(residual)];
+        check(Op::Conv(op), &inputs, &[1, 2], 2e-6);
+    }
+}
+
+#[test]
+fn transposed_convolutions() {
+    for (stride, output_padding, groups) in [(1, 0, 1), (2, 1, 1), (3, 2, 2)] {
+        let op = Conv {
+            transposed: Some(Transposed {
+                output_padding: [output_padding; 2].as_slice().into(),
+                ..Default::default()
+            }),
+            ..conv(&[stride, stride], &[1, 1], &[1, 0, 1, 1], groups)
+        };
+        let inputs = [Some(floats(&[2, 4, 5, 6], 1)), Some(floats(&[4, 3, 3, 3], 2)), Some(floats(&[3 * groups], 3))];
+        check(Op::Conv(op), &inputs, &[], 2e-6);
+    }
+}
+
+#[test]
+fn softmax_along_any_axis() {
+    for axis in 0..3 {
+        for log in [false, true] {
+            check(Op::Softmax(Softmax { axis, log }), &[Some(floats(&[7, 33, 40], 1))], &[], 1e-6);
+            check(Op::Softmax(Softmax { axis, log }), &[Some(floats(&[2, 1, 3], 1))], &[], 1e-6);
+        }
+    }
+}
+
+#[test]
+fn normalisations() {
+    let norm = |kind| Op::Norm(Norm { kind, epsilon: 1e-5, epilogue: None });
+    let x = floats(&[3, 8, 5, 4], 1);
+    for axis in 1..4 {
+        let own = &x.shape()[axis..];
+        let inputs = [Some(x.clone()), Some(floats(own, 2)), Some(floats(own, 3))];
+        check(norm(NormKind::Layer { axis }), &inputs, &[], 2e-6);
+        check(norm(NormKind::Layer { axis }), &inputs[..2], &[], 2e-6);
+        check(norm(NormKind::Rms { axis }), &inputs[..2], &[], 2e-6);
+    }
+    let inputs = [Some(x), Some(floats(&[8], 2)), Some(floats(&[8], 3))];
+    check(norm(NormKind::Group { groups: 4 }), &inputs, &[], 2e-6);
+    check(norm(NormKind::Group { groups: 1 }), &inputs, &[], 2e-6);
+    check(norm(NormKind::Instance), &inputs, &[], 2e-6);
+}
+
+#[test]
+fn reductions_of_any_axes() {
+    use ReduceKind::*;
+    for kind in [Sum, Mean, Max, Min, Product, SumSquare, L1, L2, LogSumExp] {
+        for axes in [&[0][..], &[2], &[0, 2], &[1], &[1, 2], &[0, 1, 2], &[]] {
+            for keep_dims in [false, true] {
+                let op = Op::Reduce(Reduce { kind, axes: axes.into(), keep_dims });
+                check(op.clone(), &[Some(floats(&[3, 17, 6], 1))], &[], 1e-5);
+                if !matches!(kind, L2 | LogSumExp | Mean) {
+                    let ints: Vec<i32> = (0..3 * 17 * 6).map(|i| (i * 37) % 23 - 11).collect();
+                    check(op, &[Some(Tensor::from_slice(&[3, 17, 6], &ints).unwrap())], &[], 0.0);
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn pooling() {
+    let pool = |kind, ceil_mode, outputs| {
+        Op::Pool(Pool {
+            kind,
+            kernel: [3, 2].as_slice().into(),
+            strides: [2, 1].as_slice().into(),
+            dilations: [1, 2].as_slice().into(),
+            padding: Padding::Explicit([1, 0, 1, 1].as_slice().into()),
+            ceil_mode,
+            outputs,
+        })
+    };
+    let x = [Some(floats(&[2, 3, 10, 9], 1))];
+    for ceil_mode in [false, true] {
+        for column_major in [false, true] {
+            check(pool(PoolKind::Max { column_major }, ceil_mode, 2), &x, &[], 0.0);
+        }
+        for count_include_pad in [false, true] {
+            check(pool(PoolKind::Average { count_include_pad }, ceil_mode, 1), &x, &[], 1e-6);
+        }
+        check(pool(PoolKind::Lp { p: 3 }, ceil_mode, 1), &x, &[], 1e-5);
+    }
+}
+
+#[test]
+fn attention_with_masks_and_groups() {
+    let base = Attention { scale: None, causal: false, causal_from_end: false, softcap: 0.0 };
+    for (queries, keys) in [(1, 1), (5, 7), (60, 300), (130, 70)] {
+        let (q, k, v) = (floats(&[2, 4, queries, 16], 1), floats(&[2, 2, keys, 16], 2), floats(&[2, 2, keys, 24], 3));
+        let plain = [Some(q), Some(k), Some(v)];
+        let with = |mask: Tensor| [plain.clone().to_vec(), vec![Some(mask)]].concat();
+        check(Op::Attention(base.clone()), &plain, &[], 3e-6);
+        check(Op::Attention(Attention { scale: Some(0.3), softcap: 2.0, ..base.clone() }), &plain, &[], 3e-6);
+        for causal_from_end in [false, true] {
+            let op = Attention { causal: true, causal_from_end, ..base.clone() };
+            check(Op::Attention(op), &plain, &[], 3e-6);
+        }
+        check(Op::Attention(base.clone()), &with(floats(&[2, 1, 1, keys], 4)), &[], 3e-6);
+        check(Op::Attention(base.clone()), &with(floats(&[4, queries, keys], 4)), &[], 3e-6);
+        let bools: Vec<bool> = (0..queries * keys).map(|i| i % 3 != 0 && i >= keys).collect();
+        check(Op::Attention(base.clone()), &with(Tensor::from_bools(&[queries, keys], &bools).unwrap()), &[], 3e-6);
+    }
+}
+
+#[test]
+fn maps_that_broadcast() {
+    let shapes: &[(&[usize], &[usize])] = &[
+        (&[2, 3, 300], &[2, 3, 300]),
+        (&[2, 3, 300], &[300]),
+        (&[2, 3, 300], &[3, 1]),
+        (&[2, 1, 7], &[5, 1]),
+        (&[], &[4, 5]),
+        (&[600, 700], &[600, 1]),
+        (&[0, 4], &[4]),
+    ];
+    for (a, b) in shapes {
+        for function in [Binary::Add, Binary::Div, Binary::Max, Binary::Less] {
+            check(Op::Map(Map::binary(function)), &two(floats(a, 1), floats(b, 2)), &[], 1e-6);
+        }
+    }
+}
