@@ -1,7 +1,7 @@
 //! Every kernel against the definition of its operator, on every instruction set and thread count.
 
 use super::Kernels;
-use crate::{Isa, Pool};
+use crate::Isa;
 use halimede_compute::{Executable, Program};
 use halimede_graph::ops::*;
 use halimede_graph::{Builder, Fact, Graph, Op};
@@ -32,7 +32,7 @@ pub(super) fn check(op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolera
             }
             let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
             graph.outputs = outputs.to_vec();
-            let program = Arc::new(Program::new(graph, &Kernels::new(isa, Arc::new(Pool::new(threads)))));
+            let program = Arc::new(Program::new(graph, &Kernels::new(isa, Arc::new(crate::Pool::new(threads)))));
             let mut session = program.session();
             session.run(&given).unwrap_or_else(|error| panic!("{op:?}: {error}"));
             assert_eq!(session.coverage().reference, 0, "{op:?} ran by its definition");
