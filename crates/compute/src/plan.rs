@@ -163,7 +163,8 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
                     memory.planned(output, desc);
                 }
                 for (input, output) in kernel.in_place() {
-                    memory.wish(index, node.inputs[input], node.outputs[output]);
+                    // A kernel speaks of every input that a node of its kind may have.
+                    memory.wish(index, node.inputs.get(input).copied().flatten(), node.outputs[output]);
                 }
                 Ok(Some(Draft { node: index, prepared: Some(prepared), consumed: kernel.consumed() }))
             }
