@@ -342,7 +342,12 @@ fn function_opsets(imports: &[OperatorSetIdProto], caller: &BTreeMap<String, i64
 }
 
 /// Writes a node into a graph: core operators where its operator has them, else a call.
-fn add(graph: &mut Graph, operator: &'static Operator, node: &OnnxNode, origin: &str) -> Result<Outputs, OpError> {
+pub(super) fn add(
+    graph: &mut Graph,
+    operator: &'static Operator,
+    node: &OnnxNode,
+    origin: &str,
+) -> Result<Outputs, OpError> {
     let (values, nodes) = (graph.values.len(), graph.nodes.len());
     let mut builder = Builder::new(graph);
     builder.at(&node.name, origin);
@@ -367,7 +372,7 @@ fn add(graph: &mut Graph, operator: &'static Operator, node: &OnnxNode, origin: 
 }
 
 /// `Conv (opset 17)`, with the domain where that is not ONNX's own.
-fn origin(domain: &str, operator: &str, opset: i64) -> String {
+pub(super) fn origin(domain: &str, operator: &str, opset: i64) -> String {
     match domain {
         "" => format!("{operator} (opset {opset})"),
         domain => format!("{domain}.{operator} (opset {opset})"),

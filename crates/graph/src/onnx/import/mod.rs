@@ -9,6 +9,7 @@ mod attribute;
 mod body;
 mod data;
 mod error;
+mod example;
 mod file;
 mod graph;
 mod order;
@@ -20,6 +21,7 @@ mod types;
 mod tests;
 
 pub use data::{read_tensor, read_value};
+pub use example::model_of;
 pub use error::{ImportError, Reason};
 pub use tensor::dtype_from_code;
 pub use types::ValueType;

@@ -1,0 +1,115 @@
+use halimede_compute::{ComputeUnit, ModelOptions, RunError, Session};
+use halimede_graph::onnx::import::Model;
+use halimede_graph::{Graph, GraphError, reference};
+use halimede_tensor::Value;
+
+/// Something that can run models: the reference interpreter, or a compute unit.
+pub trait Runner: Sync {
+    /// The name that users say.
+    fn name(&self) -> &str;
+
+    /// Prepares a model.
+    fn load(&self, model: &Model) -> Result<Box<dyn Loaded>, Failed>;
+}
+
+/// A model that is ready to run.
+pub trait Loaded {
+    /// Computes the outputs, in the model's order, from the inputs, in the model's order.
+    fn run(&mut self, inputs: &[Value]) -> Result<Computed, Failed>;
+}
+
+/// What a run gave.
+#[derive(Debug)]
+pub struct Computed {
+    /// The outputs in the model's order.
+    pub outputs: Vec<Value>,
+    /// Whether every node that computes something ran on a kernel of the unit.
+    pub on_kernels: bool,
+}
+
+/// Why a model could not be prepared or run.
+#[derive(Debug)]
+pub struct Failed {
+    /// The operator with its opset, where the failure has a node: `Conv (opset 17)`.
+    pub operator: Option<String>,
+    /// Why.
+    pub reason: String,
+}
+
+impl From<GraphError> for Failed {
+    fn from(error: GraphError) -> Failed {
+        Failed { operator: Some(error.operator.clone()), reason: format!("node '{}': {}", error.node, error.source) }
+    }
+}
+
+impl From<RunError> for Failed {
+    fn from(error: RunError) -> Failed {
+        match error {
+            RunError::Graph(error) => error.into(),
+            other => Failed { operator: None, reason: other.to_string() },
+        }
+    }
+}
+
+/// The reference interpreter: every operation by its definition.
+pub struct ReferenceRunner;
+
+impl Runner for ReferenceRunner {
+    fn name(&self) -> &str {
+        "reference"
+    }
+
+    fn load(&self, model: &Model) -> Result<Box<dyn Loaded>, Failed> {
+        Ok(Box::new(Interpreted(model.graph.clone())))
+    }
+}
+
+struct Interpreted(Graph);
+
+impl Loaded for Interpreted {
+    fn run(&mut self, inputs: &[Value]) -> Result<Computed, Failed> {
+        Ok(Computed { outputs: reference::run(&self.0, inputs)?, on_kernels: false })
+    }
+}
+
+/// A compute unit running compiled plans.
+pub struct UnitRunner<'u> {
+    unit: &'u dyn ComputeUnit,
+    options: ModelOptions,
+}
+
+impl<'u> UnitRunner<'u> {
+    /// Runs on `unit`, compiled with `options`.
+    pub fn new(unit: &'u dyn ComputeUnit, options: ModelOptions) -> UnitRunner<'u> {
+        UnitRunner { unit, options }
+    }
+}
+
+impl Runner for UnitRunner<'_> {
+    fn name(&self) -> &str {
+        self.unit.name()
+    }
+
+    fn load(&self, model: &Model) -> Result<Box<dyn Loaded>, Failed> {
+        let compiled = halimede_compute::Model::compile(model.graph.clone(), self.unit, &self.options)
+            .map_err(|error| Failed { operator: None, reason: format!("node '{}': {}", error.node, error.source) })?;
+        Ok(Box::new(Compiled(compiled.session())))
+    }
+}
+
+struct Compiled(Session);
+
+impl Loaded for Compiled {
+    fn run(&mut self, inputs: &[Value]) -> Result<Computed, Failed> {
+        self.0.run(inputs)?;
+        let outputs = self.0.take_outputs()?;
+        Ok(Computed { outputs, on_kernels: self.0.coverage().reference == 0 })
+    }
+}
+
+/// The operator that computes an output of a model, for the report: `Conv (opset 17)`.
+pub(crate) fn producer(graph: &Graph, output: usize) -> Option<String> {
+    let value = *graph.outputs.get(output)?;
+    let node = graph.nodes.iter().find(|node| node.outputs.contains(&value))?;
+    Some(node.origin.clone())
+}
