@@ -59,10 +59,9 @@ impl fmt::Display for Mismatch {
             Mismatch::Structure(text) => f.write_str(text),
             Mismatch::DType { expected, actual } => write!(f, "expected datatype {expected}, got {actual}"),
             Mismatch::Shape { expected, actual } => write!(f, "expected shape {expected:?}, got {actual:?}"),
-            Mismatch::Elements { count, of, index, expected, actual } => write!(
-                f,
-                "{count} of {of} elements differ, the worst at {index:?}: expected {expected}, got {actual}"
-            ),
+            Mismatch::Elements { count, of, index, expected, actual } => {
+                write!(f, "{count} of {of} elements differ, the worst at {index:?}: expected {expected}, got {actual}")
+            }
             Mismatch::Within(place, inner) => write!(f, "{place}: {inner}"),
         }
     }

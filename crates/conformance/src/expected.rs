@@ -54,7 +54,8 @@ mod tests {
 
     #[test]
     fn lists_are_read_back_and_differences_named() {
-        let mut report = Report { failures: vec![Failure::new("a", Some("Add (opset 14)"), "x: y")], ..Report::default() };
+        let mut report =
+            Report { failures: vec![Failure::new("a", Some("Add (opset 14)"), "x: y")], ..Report::default() };
         let list = ExpectedFailures::parse(&ExpectedFailures::of(&report)).unwrap();
         assert!(list.differences(&report).is_empty());
         report.failures.push(Failure::new("b", None, "new"));

@@ -41,7 +41,8 @@ pub fn model_of(case: &Case, constant: impl Fn(usize) -> bool) -> Result<Model, 
     let made = add(&mut graph, case.operator, &node, &origin);
     let made = made.map_err(|source| GraphError { node: case.name.to_owned(), operator: origin, source })?;
     graph.outputs = made.into_iter().take(case.outputs.len()).collect();
-    let output = |(index, value)| Output { name: format!("output{index}"), fact: fact_of(value), value_type: type_of(value) };
+    let output =
+        |(index, value)| Output { name: format!("output{index}"), fact: fact_of(value), value_type: type_of(value) };
     Ok(Model {
         graph,
         inputs,

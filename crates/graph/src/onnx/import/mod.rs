@@ -21,8 +21,8 @@ mod types;
 mod tests;
 
 pub use data::{read_tensor, read_value};
-pub use example::model_of;
 pub use error::{ImportError, Reason};
+pub use example::model_of;
 pub use tensor::dtype_from_code;
 pub use types::ValueType;
 
