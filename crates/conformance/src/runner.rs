@@ -92,7 +92,7 @@ impl Runner for UnitRunner<'_> {
 
     fn load(&self, model: &Model) -> Result<Box<dyn Loaded>, Failed> {
         let compiled = halimede_compute::Model::compile(model.graph.clone(), self.unit, &self.options)
-            .map_err(|error| Failed { operator: None, reason: format!("node '{}': {}", error.node, error.source) })?;
+            .map_err(|error| Failed { operator: None, reason: error.to_string() })?;
         Ok(Box::new(Compiled(compiled.session())))
     }
 }
