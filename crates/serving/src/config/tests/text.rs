@@ -27,11 +27,10 @@ fn all_ways_of_writing_are_read() {
         dynamic_batching: { preferred_batch_size: [4, 8], priority_queue_policy: { key: 2 } },
         "#,
         // Angle brackets, numbers for enumerations, t and 1 for true, hexadecimal and octal, joined strings.
-        r#"name:"" "m" input:<name:"A"data_type:11dims:[-0x1,04]>input<name:"\x42"data_type:0xD dims:1 optional:t>
+        r#"name:"" "m" input:<name:"A"data_type:11 dims:[-0x1,04]>input<name:"\x42"data_type:0xD dims:1 optional:t>
         parameters{key:"l"value{string_value:"old"}}parameters{key:"k"value{string_value:"\166"}}
         parameters{key:"l"value{string_value:"w"}}
-        dynamic_batching{preferred_batch_size:[]preferred_batch_size:[4]preferred_batch_size:8
-        priority_queue_policy{value{}key:2}}"#,
+        dynamic_batching{preferred_batch_size:[]preferred_batch_size:[4]preferred_batch_size:8 priority_queue_policy{value{}key:2}}"#,
     ] {
         assert_eq!(read(text), canonical);
     }
@@ -120,6 +119,10 @@ fn errors_say_where_and_what_is_valid() {
             "dynamic_batching { }\nsequence_batching { }",
             "line 2, column 1: field \"sequence_batching\" is specified along with field \"dynamic_batching\", another \
              member of oneof \"scheduling_choice\"",
+        ),
+        (
+            "sequence_batching { direct { minimum_slot_utilization: 0x1 } }",
+            "line 1, column 56: field \"minimum_slot_utilization\" expects a decimal number, found the integer 1",
         ),
         ("name: \"\\377\"", "line 1, column 7: the string of field \"name\" is not UTF-8"),
         ("name: \"abc", "line 1, column 7: the string is not closed with \""),

@@ -6,8 +6,11 @@ use super::{TextError, excerpt};
 #[derive(Debug, Clone, PartialEq)]
 pub(super) enum Token<'a> {
     Identifier(&'a str),
-    /// Decimal, `0x` hexadecimal or `0` octal, without sign. The value saturates to `None` over 64 bits.
-    Integer(Option<u64>),
+    /// Decimal, `0x` hexadecimal or `0` octal, without sign. `None` over 64 bits.
+    Integer {
+        value: Option<u64>,
+        is_decimal: bool,
+    },
     Float(f64),
     String(Vec<u8>),
     /// Any other single character.
@@ -20,8 +23,8 @@ impl Token<'_> {
     pub(super) fn describe(&self) -> String {
         match self {
             Token::Identifier(name) => format!("\"{}\"", excerpt(name)),
-            Token::Integer(Some(value)) => format!("the integer {value}"),
-            Token::Integer(None) => "an integer over 64 bits".to_owned(),
+            Token::Integer { value: Some(value), .. } => format!("the integer {value}"),
+            Token::Integer { value: None, .. } => "an integer over 64 bits".to_owned(),
             Token::Float(value) => format!("the number {value}"),
             Token::String(bytes) => format!("the string \"{}\"", excerpt(&String::from_utf8_lossy(bytes))),
             Token::Symbol(symbol) => format!("'{symbol}'"),
@@ -80,13 +83,23 @@ impl<'a> Lexer<'a> {
     }
 
     fn number(&mut self, rest: &'a str) -> Result<Token<'a>, TextError> {
+        let (token, length) = self.number_token(rest)?;
+        self.offset += length;
+        if rest[length..].starts_with(|c: char| c.is_ascii_alphabetic() || c == '_') {
+            return Err(TextError::new(self.offset, "a number and a name need a space between them"));
+        }
+        Ok(token)
+    }
+
+    /// The number at the start of `rest` and its length.
+    fn number_token(&self, rest: &'a str) -> Result<(Token<'a>, usize), TextError> {
         if let Some(hex) = rest.strip_prefix("0x").or_else(|| rest.strip_prefix("0X")) {
             let length = hex.find(|c: char| !c.is_ascii_hexdigit()).unwrap_or(hex.len());
             if length == 0 {
                 return Err(TextError::new(self.offset, "\"0x\" must be followed by hexadecimal digits"));
             }
-            self.offset += 2 + length;
-            return Ok(Token::Integer(u64::from_str_radix(&hex[..length], 16).ok()));
+            let value = u64::from_str_radix(&hex[..length], 16).ok();
+            return Ok((Token::Integer { value, is_decimal: false }, 2 + length));
         }
 
         let digits = |text: &str| text.find(|c: char| !c.is_ascii_digit()).unwrap_or(text.len());
@@ -114,18 +127,17 @@ impl<'a> Lexer<'a> {
         if rest[length..].starts_with('.') {
             return Err(TextError::new(self.offset + length, "a number has at most one decimal point"));
         }
-        self.offset += length;
         if is_float {
             // Digits, one point and an exponent always parse; too large a value becomes infinity.
-            return Ok(Token::Float(number.parse().unwrap_or(f64::NAN)));
+            return Ok((Token::Float(number.parse().unwrap_or(f64::NAN)), length));
         }
-        if number.len() > 1 && number.starts_with('0') {
-            if number.contains(['8', '9']) {
-                return Err(TextError::new(self.offset - length, "numbers starting with 0 must be octal"));
-            }
-            return Ok(Token::Integer(u64::from_str_radix(number, 8).ok()));
+        if number.len() == 1 || !number.starts_with('0') {
+            return Ok((Token::Integer { value: number.parse().ok(), is_decimal: true }, length));
         }
-        Ok(Token::Integer(number.parse().ok()))
+        if number.contains(['8', '9']) {
+            return Err(TextError::new(self.offset, "numbers starting with 0 must be octal"));
+        }
+        Ok((Token::Integer { value: u64::from_str_radix(number, 8).ok(), is_decimal: false }, length))
     }
 
     fn string(&mut self, quote: char) -> Result<Vec<u8>, TextError> {
@@ -139,6 +151,7 @@ impl<'a> Lexer<'a> {
             };
             self.offset += 1;
             match byte {
+                b'\n' => return Err(TextError::new(start, "a string ends on the line where it starts; write \\n")),
                 b'\\' => self.escape(&mut value)?,
                 _ if byte == quote as u8 => return Ok(value),
                 _ => value.push(byte),
@@ -169,7 +182,12 @@ impl<'a> Lexer<'a> {
             b'x' | b'X' => self.digits(16, 1, 2).and_then(|code| u8::try_from(code).ok()).ok_or_else(bad)?,
             b'u' | b'U' => {
                 let count = if kind == b'u' { 4 } else { 8 };
-                let character = self.digits(16, count, count).and_then(char::from_u32).ok_or_else(bad)?;
+                let code = self.digits(16, count, count).ok_or_else(bad)?;
+                let character = match code {
+                    0xd800..=0xdbff => self.low_surrogate().map(|low| 0x10000 + ((code - 0xd800) << 10) + low),
+                    other => Some(other),
+                };
+                let character = character.and_then(char::from_u32).ok_or_else(bad)?;
                 value.extend_from_slice(character.encode_utf8(&mut [0; 4]).as_bytes());
                 return Ok(());
             }
@@ -177,6 +195,15 @@ impl<'a> Lexer<'a> {
         };
         value.push(simple);
         Ok(())
+    }
+
+    /// The low 10 bits of the `\uDC00` to `\uDFFF` at the cursor.
+    fn low_surrogate(&mut self) -> Option<u32> {
+        if !self.text[self.offset..].starts_with("\\u") {
+            return None;
+        }
+        self.offset += 2;
+        self.digits(16, 4, 4).and_then(|low| low.checked_sub(0xdc00)).filter(|low| *low < 0x400)
     }
 
     /// The value of `min` to `max` digits at the cursor.
@@ -210,19 +237,21 @@ mod tests {
     #[test]
     fn tokens_of_each_kind() {
         let string = |bytes: &[u8]| Token::String(bytes.to_vec());
+        let integer = |value, is_decimal| Token::Integer { value, is_decimal };
         let cases = [
             ("", vec![]),
             (" \t\r\n\u{b}\u{c}# comment\n# another", vec![]),
             ("name:", vec![Token::Identifier("name"), Token::Symbol(':')]),
-            ("0 7 010 0x1F", vec![0, 7, 8, 31].into_iter().map(|v| Token::Integer(Some(v))).collect()),
-            ("18446744073709551615", vec![Token::Integer(Some(u64::MAX))]),
-            ("18446744073709551616", vec![Token::Integer(None)]),
+            ("0 7", vec![integer(Some(0), true), integer(Some(7), true)]),
+            ("010 0x1F", vec![integer(Some(8), false), integer(Some(31), false)]),
+            ("18446744073709551615", vec![integer(Some(u64::MAX), true)]),
+            ("18446744073709551616", vec![integer(None, true)]),
             ("0.5 .5 5. 1e3 1E-3 2f 0.5F", [0.5, 0.5, 5.0, 1e3, 1e-3, 2.0, 0.5].map(Token::Float).to_vec()),
             ("1e999", vec![Token::Float(f64::INFINITY)]),
             ("'a\"b' \"a'b\"", vec![string(b"a\"b"), string(b"a'b")]),
             (r#""\a\b\f\n\r\t\v\\\'\"\?""#, vec![string(b"\x07\x08\x0c\n\r\t\x0b\\'\"?")]),
             (r#""\1\101\x4a\X4A\u00e9\U0001F600""#, vec![string("\u{1}AJJé😀".as_bytes())]),
-            ("\"two\nlines\"", vec![string(b"two\nlines")]),
+            (r#""\ud83d\ude00""#, vec![string("😀".as_bytes())]),
             ("é-", vec![Token::Symbol('é'), Token::Symbol('-')]),
         ];
         for (text, expected) in cases {
@@ -239,6 +268,11 @@ mod tests {
             (r"'\400'", 1, "invalid escape sequence in the string"),
             (r"'\uD800'", 1, "invalid escape sequence in the string"),
             (r"'\u12'", 1, "invalid escape sequence in the string"),
+            (r"'\ud83dx'", 1, "invalid escape sequence in the string"),
+            (r"'\ud83d\u0041'", 1, "invalid escape sequence in the string"),
+            ("'two\nlines'", 0, "a string ends on the line where it starts; write \\n"),
+            ("4name", 1, "a number and a name need a space between them"),
+            ("0x1g", 3, "a number and a name need a space between them"),
             ("0x", 0, "\"0x\" must be followed by hexadecimal digits"),
             ("1e", 0, "\"e\" must be followed by the digits of an exponent"),
             ("089", 0, "numbers starting with 0 must be octal"),

@@ -181,8 +181,8 @@ impl<'a> Parser<'a> {
 
     fn boolean(&mut self, field: &FieldDescriptor) -> Result<bool, TextError> {
         let value = match &self.token {
-            Token::Identifier("true" | "True" | "t") | Token::Integer(Some(1)) => true,
-            Token::Identifier("false" | "False" | "f") | Token::Integer(Some(0)) => false,
+            Token::Identifier("true" | "True" | "t") | Token::Integer { value: Some(1), .. } => true,
+            Token::Identifier("false" | "False" | "f") | Token::Integer { value: Some(0), .. } => false,
             _ => return self.expected("true or false", field),
         };
         self.take()?;
@@ -213,12 +213,12 @@ impl<'a> Parser<'a> {
         let negative = self.eat('-')?;
         let value = match &self.token {
             Token::Float(value) => *value,
-            Token::Integer(Some(value)) => *value as f64,
+            Token::Integer { value: Some(value), is_decimal: true } => *value as f64,
             Token::Identifier(name) if ["inf", "infinity"].iter().any(|word| name.eq_ignore_ascii_case(word)) => {
                 f64::INFINITY
             }
             Token::Identifier(name) if name.eq_ignore_ascii_case("nan") => f64::NAN,
-            _ => return self.expected("a number", field),
+            _ => return self.expected("a decimal number", field),
         };
         self.take()?;
         Ok(if negative { -value } else { value })
@@ -227,7 +227,7 @@ impl<'a> Parser<'a> {
     fn integer<T: TryFrom<i128>>(&mut self, field: &FieldDescriptor, what: &str) -> Result<T, TextError> {
         let offset = self.offset;
         let negative = self.eat('-')?;
-        let Token::Integer(magnitude) = self.token else {
+        let Token::Integer { value: magnitude, .. } = self.token else {
             return self.expected(what, field);
         };
         let value = magnitude.map(i128::from).map(|value| if negative { -value } else { value });
