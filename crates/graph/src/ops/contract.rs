@@ -1,8 +1,11 @@
 use super::Map;
+use super::inputs::{required, typed};
+use super::movement::{Offsets, strides};
+use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue};
 use super::{Facts, TensorOp, Tensors};
-use crate::{Fact, OpError};
-use halimede_tensor::Tensor;
-use smallvec::SmallVec;
+use crate::{Dim, Dims, Fact, OpError};
+use halimede_tensor::{Shape, Tensor};
+use smallvec::{SmallVec, smallvec};
 
 /// The axes of an operand, each named by a label.
 pub type Labels = SmallVec<[u8; 6]>;
@@ -38,11 +41,173 @@ impl Contract {
 }
 
 impl TensorOp for Contract {
-    fn infer(&self, _inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        Err(OpError::unsupported("Contract"))
+    fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
+        let (lhs, rhs) = (required(inputs, 0)?, required(inputs, 1)?);
+        if let (Some(a), Some(b)) = (lhs.dtype, rhs.dtype)
+            && a != b
+        {
+            return Err(OpError::invalid(format!("a product of {a} and {b}")));
+        }
+        let shape = match (&lhs.shape, &rhs.shape) {
+            (Some(a), Some(b)) => {
+                let sizes = self.sizes(a, b, |a, b| a.broadcast(b))?;
+                self.out.iter().map(|&label| find(&sizes, label)).collect::<Result<Dims, _>>()?
+            }
+            _ => smallvec![Dim::unknown(); self.out.len()],
+        };
+        let result = typed(lhs.dtype, Some(shape));
+        Ok(smallvec![after_epilogue(&self.epilogue, result, inputs.get(2..).unwrap_or_default())?])
     }
 
-    fn evaluate(&self, _inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
-        Err(OpError::unsupported("Contract"))
+    fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
+        let (lhs, rhs) = (required(inputs, 0)?, required(inputs, 1)?);
+        let sizes = self.sizes(lhs.shape(), rhs.shape(), |&a, &b| match (a, b) {
+            _ if a == b => Some(a),
+            (1, other) | (other, 1) => Some(other),
+            _ => None,
+        })?;
+        let shape: Shape = self.out.iter().map(|&label| find(&sizes, label)).collect::<Result<_, _>>()?;
+        let summed: Vec<(u8, usize)> = sizes.iter().copied().filter(|(label, _)| !self.out.contains(label)).collect();
+        let views = Views {
+            out: [self.view(&self.lhs, lhs, &self.out, &shape)?, self.view(&self.rhs, rhs, &self.out, &shape)?],
+            sum: {
+                let (labels, dims): (Labels, Shape) = summed.into_iter().unzip();
+                [self.view(&self.lhs, lhs, &labels, &dims)?, self.view(&self.rhs, rhs, &labels, &dims)?]
+            },
+        };
+        let numbers = match (Numbers::read(lhs)?, Numbers::read(rhs)?) {
+            (Numbers::Float(a), Numbers::Float(b)) => Numbers::Float(views.products(&a, &b)),
+            (Numbers::Int(a), Numbers::Int(b)) => Numbers::Int(views.products(&a, &b)),
+            _ => return Err(OpError::invalid(format!("a product of {} and {}", lhs.dtype(), rhs.dtype()))),
+        };
+        let result = numbers.write(lhs.dtype(), &shape)?;
+        Ok(smallvec![apply_epilogue(&self.epilogue, result, inputs.get(2..).unwrap_or_default())?])
+    }
+}
+
+/// Positions in both operands: per element of the output, and per term of its sum.
+struct Views {
+    out: [Offsets; 2],
+    sum: [Offsets; 2],
+}
+
+impl Views {
+    fn products<T: Ring>(self, a: &[T], b: &[T]) -> Vec<T> {
+        let [left, right] = self.sum;
+        let terms: Vec<(usize, usize)> = left.zip(right).collect();
+        let [left, right] = self.out;
+        let sum =
+            |(i, j): (usize, usize)| terms.iter().fold(T::ZERO, |sum, &(p, q)| sum.plus_product(a[i + p], b[j + q]));
+        left.zip(right).map(sum).collect()
+    }
+}
+
+impl Contract {
+    /// The size of every label.
+    fn sizes<D: Clone + std::fmt::Debug>(
+        &self,
+        lhs: &[D],
+        rhs: &[D],
+        join: impl Fn(&D, &D) -> Option<D>,
+    ) -> Result<Vec<(u8, D)>, OpError> {
+        if lhs.len() != self.lhs.len() || rhs.len() != self.rhs.len() {
+            let (a, b) = (self.lhs.len(), self.rhs.len());
+            return Err(OpError::invalid(format!("operands of shapes {lhs:?} and {rhs:?}, not of rank {a} and {b}")));
+        }
+        let mut sizes: Vec<(u8, D)> = self.lhs.iter().copied().zip(lhs.iter().cloned()).collect();
+        for (&label, size) in self.rhs.iter().zip(rhs) {
+            match sizes.iter_mut().find(|(known, _)| *known == label) {
+                None => sizes.push((label, size.clone())),
+                Some((_, known)) => {
+                    *known = join(known, size).ok_or_else(|| {
+                        OpError::invalid(format!("shapes {lhs:?} and {rhs:?} do not fit: {known:?} against {size:?}"))
+                    })?;
+                }
+            }
+        }
+        Ok(sizes)
+    }
+
+    /// An operand's positions for every index of `labels`; it stands still along what it does not have
+    /// and along what it broadcasts.
+    fn view(&self, own: &[u8], operand: &Tensor, labels: &[u8], shape: &[usize]) -> Result<Offsets, OpError> {
+        let strides = strides(operand.shape());
+        let stride = |label: &u8| match own.iter().position(|l| l == label) {
+            Some(axis) if operand.shape()[axis] != 1 => strides[axis],
+            _ => 0,
+        };
+        Offsets::new(shape, 0, &labels.iter().map(stride).collect::<SmallVec<[isize; 6]>>())
+    }
+}
+
+fn find<D: Clone>(sizes: &[(u8, D)], label: u8) -> Result<D, OpError> {
+    let found = sizes.iter().find(|(known, _)| *known == label).map(|(_, size)| size.clone());
+    found.ok_or_else(|| OpError::invalid("an axis of the output stands in no operand"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ops::{Binary, Unary};
+    use halimede_tensor::DType;
+
+    fn run(op: &Contract, inputs: &[Tensor]) -> Result<Tensor, OpError> {
+        Ok(op.evaluate(&inputs.iter().map(Some).collect::<Vec<_>>())?.remove(0))
+    }
+
+    fn einsum(lhs: &str, rhs: &str, out: &str) -> Contract {
+        let labels = |s: &str| s.bytes().collect();
+        Contract { lhs: labels(lhs), rhs: labels(rhs), out: labels(out), epilogue: None }
+    }
+
+    #[test]
+    fn matrices() {
+        let a = Tensor::from_slice(&[2, 3], &[1f32, 2.0, 3.0, 4.0, 5.0, 6.0]).unwrap();
+        let b = Tensor::from_slice(&[3, 1], &[1f32, 0.0, -1.0]).unwrap();
+        let product = Tensor::from_slice(&[2, 1], &[-2f32, -2.0]).unwrap();
+        assert_eq!(run(&Contract::matmul(0), &[a.clone(), b]).unwrap(), product);
+        let diagonal = run(&einsum("ik", "ik", "i"), &[a.clone(), a.clone()]).unwrap();
+        assert_eq!(diagonal.slice::<f32>().unwrap(), [14.0, 77.0]);
+        let outer =
+            run(&einsum("ik", "j", "ij"), &[a.clone(), Tensor::from_slice(&[2], &[1f32, 2.0]).unwrap()]).unwrap();
+        assert_eq!(outer.slice::<f32>().unwrap(), [6.0, 12.0, 15.0, 30.0]);
+        assert!(run(&Contract::matmul(0), &[a.clone(), a]).is_err());
+    }
+
+    #[test]
+    fn batches_broadcast_and_integers_wrap() {
+        let a = Tensor::from_slice(&[2, 1, 2], &[100i8, 1, 2, 3]).unwrap();
+        let b = Tensor::from_slice(&[1, 2, 1], &[2i8, 1]).unwrap();
+        let out = run(&Contract::matmul(1), &[a, b]).unwrap();
+        assert_eq!(out, Tensor::from_slice(&[2, 1, 1], &[201u8 as i8, 7]).unwrap());
+    }
+
+    #[test]
+    fn nothing_to_sum_gives_zero() {
+        let (a, b) = (Tensor::zeros(DType::F32, &[2, 0]).unwrap(), Tensor::zeros(DType::F32, &[0, 1]).unwrap());
+        assert_eq!(run(&Contract::matmul(0), &[a, b]).unwrap(), Tensor::zeros(DType::F32, &[2, 1]).unwrap());
+    }
+
+    #[test]
+    fn epilogue_reads_more() {
+        let mut map = Map::binary(Binary::Add);
+        map.push(crate::ops::Instruction::Unary(Unary::Neg, 2));
+        let op = Contract { epilogue: Some(map), ..Contract::matmul(0) };
+        let a = Tensor::from_slice(&[1, 1], &[3f32]).unwrap();
+        let bias = Tensor::from_slice(&[1], &[1f32]).unwrap();
+        assert_eq!(run(&op, &[a.clone(), a.clone(), bias]).unwrap().slice::<f32>().unwrap(), [-10.0]);
+        let wide = Tensor::from_slice(&[2], &[1f32, 2.0]).unwrap();
+        assert!(run(&op, &[a.clone(), a, wide]).is_err());
+    }
+
+    #[test]
+    fn shapes() {
+        let n = Dim::symbol("n");
+        let a = Fact::tensor(DType::F32, [n.clone(), Dim::from(1), Dim::from(8)]);
+        let b = Fact::tensor(DType::F32, [Dim::from(1), Dim::from(8), Dim::from(3)]);
+        let out = Contract::matmul(1).infer(&[Some(&a), Some(&b)]).unwrap().remove(0);
+        assert_eq!(out.shape.unwrap()[..], [n, Dim::from(1), Dim::from(3)]);
+        let wrong = Fact::tensor(DType::F32, [Dim::from(1), Dim::from(7), Dim::from(3)]);
+        assert!(Contract::matmul(1).infer(&[Some(&a), Some(&wrong)]).is_err());
     }
 }

@@ -21,6 +21,7 @@ mod inputs;
 mod map;
 mod movement;
 mod norm;
+mod numeric;
 mod pad;
 mod pool;
 mod quantize;
@@ -37,6 +38,7 @@ mod softmax;
 mod tile;
 mod top_k;
 mod transpose;
+mod window;
 
 pub use arg_reduce::ArgReduce;
 pub use attention::Attention;

@@ -1,7 +1,11 @@
 use super::Map;
+use super::inputs::{check_axis, like, optional, required};
+use super::movement::Offsets;
+use super::numeric::{after_epilogue, apply_epilogue};
 use super::{Facts, TensorOp, Tensors};
 use crate::{Fact, OpError};
-use halimede_tensor::Tensor;
+use halimede_tensor::{Shape, Tensor, element_count};
+use smallvec::smallvec;
 
 /// Over what a normalisation takes its statistics.
 #[derive(Debug, Clone, PartialEq)]
@@ -41,11 +45,112 @@ pub struct Norm {
 }
 
 impl TensorOp for Norm {
-    fn infer(&self, _inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        Err(OpError::unsupported("Norm"))
+    fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
+        let x = required(inputs, 0)?;
+        if let Some(shape) = x.known_shape() {
+            self.groups(&shape)?;
+        }
+        Ok(smallvec![after_epilogue(&self.epilogue, like(x), inputs.get(3..).unwrap_or_default())?])
     }
 
-    fn evaluate(&self, _inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
-        Err(OpError::unsupported("Norm"))
+    fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
+        let x = required(inputs, 0)?;
+        let group = element_count(x.shape())? / self.groups(x.shape())?.max(1);
+        let mut values = x.to_f64s()?;
+        for group in values.chunks_mut(group.max(1)) {
+            let count = group.len() as f64;
+            let mean = match self.kind {
+                NormKind::Rms { .. } => 0.0,
+                _ => group.iter().sum::<f64>() / count,
+            };
+            let variance = group.iter().map(|v| (v - mean).powi(2)).sum::<f64>() / count;
+            let factor = 1.0 / (variance + f64::from(self.epsilon)).sqrt();
+            group.iter_mut().for_each(|v| *v = (*v - mean) * factor);
+        }
+        for (index, combine) in [(1, (|v, s| v * s) as fn(f64, f64) -> f64), (2, |v, b| v + b)] {
+            let Some(parameter) = optional(inputs, index) else { continue };
+            let positions = Offsets::broadcast(&self.parameter_shape(parameter, x.shape())?, x.shape())?;
+            let parameter = parameter.to_f64s()?;
+            for (value, position) in values.iter_mut().zip(positions) {
+                *value = combine(*value, parameter[position]);
+            }
+        }
+        let result = Tensor::from_f64s(x.dtype(), x.shape(), &values)?;
+        Ok(smallvec![apply_epilogue(&self.epilogue, result, inputs.get(3..).unwrap_or_default())?])
+    }
+}
+
+impl Norm {
+    /// Number of runs of elements that share their statistics; they lie one after the other.
+    fn groups(&self, shape: &[usize]) -> Result<usize, OpError> {
+        let outer = match self.kind {
+            NormKind::Layer { axis } | NormKind::Rms { axis } => {
+                check_axis(axis, shape.len())?;
+                return Ok(element_count(&shape[..axis])?);
+            }
+            _ if shape.len() < 2 => {
+                return Err(OpError::invalid(format!("{shape:?} has no batch and channel axes")));
+            }
+            NormKind::Instance => [shape[0], shape[1]],
+            NormKind::Group { groups } if groups == 0 || shape[1] % groups != 0 => {
+                return Err(OpError::invalid(format!("{} channels in {groups} groups", shape[1])));
+            }
+            NormKind::Group { groups } => [shape[0], groups],
+        };
+        Ok(element_count(&outer)?)
+    }
+
+    /// The shape under which scale or bias broadcasts to `x`.
+    fn parameter_shape(&self, parameter: &Tensor, x: &[usize]) -> Result<Shape, OpError> {
+        let shape: Shape = match self.kind {
+            NormKind::Layer { .. } | NormKind::Rms { .. } => parameter.shape().into(),
+            // One per channel.
+            _ => (1..x.len()).map(|axis| if axis == 1 { parameter.len() } else { 1 }).collect(),
+        };
+        match halimede_tensor::broadcast(&shape, x) {
+            Ok(joint) if joint[..] == *x => Ok(shape),
+            _ => Err(OpError::invalid(format!("scale or bias of shape {:?} for data of {x:?}", parameter.shape()))),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use halimede_tensor::DType;
+
+    fn run(kind: NormKind, x: &[f32], shape: &[usize], scale: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
+        let x = Tensor::from_slice(shape, x).unwrap();
+        let scale = Tensor::from_slice(&[scale.len()], scale).unwrap();
+        let bias = bias.map(|bias| Tensor::from_slice(&[bias.len()], bias).unwrap());
+        let op = Norm { kind, epsilon: 0.0, epilogue: None };
+        op.evaluate(&[Some(&x), Some(&scale), bias.as_ref()]).unwrap()[0].slice::<f32>().unwrap().to_vec()
+    }
+
+    #[test]
+    fn every_kind() {
+        let x = [1.0, 3.0, 2.0, 6.0];
+        assert_eq!(
+            run(NormKind::Layer { axis: 1 }, &x, &[2, 2], &[1.0, 2.0], Some(&[0.0, 1.0])),
+            [-1.0, 3.0, -1.0, 3.0]
+        );
+        let rms = run(NormKind::Rms { axis: 1 }, &[3.0, 4.0], &[1, 2], &[1.0, 1.0], None);
+        assert_eq!(rms, [3.0 / 12.5f32.sqrt(), 4.0 / 12.5f32.sqrt()]);
+        assert_eq!(run(NormKind::Instance, &x, &[1, 2, 2], &[1.0, 10.0], Some(&[0.0, 5.0])), [-1.0, 1.0, -5.0, 15.0]);
+        let group =
+            run(NormKind::Group { groups: 1 }, &[1.0, 1.0, 3.0, 3.0], &[1, 2, 2], &[1.0, 2.0], Some(&[0.0, 0.0]));
+        assert_eq!(group, [-1.0, -1.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn wrong_shapes_are_refused() {
+        let op = |kind| Norm { kind, epsilon: 0.0, epilogue: None };
+        let x = Tensor::zeros(DType::F32, &[1, 3]).unwrap();
+        assert!(op(NormKind::Group { groups: 2 }).evaluate(&[Some(&x)]).is_err());
+        assert!(op(NormKind::Layer { axis: 2 }).evaluate(&[Some(&x)]).is_err());
+        let scale = Tensor::zeros(DType::F32, &[2]).unwrap();
+        assert!(op(NormKind::Layer { axis: 1 }).evaluate(&[Some(&x), Some(&scale)]).is_err());
+        let empty = Tensor::zeros(DType::F32, &[0, 3]).unwrap();
+        assert_eq!(op(NormKind::Layer { axis: 1 }).evaluate(&[Some(&empty)]).unwrap()[0].shape(), [0, 3]);
     }
 }
