@@ -5,15 +5,24 @@
 
 #![forbid(unsafe_code)]
 
+pub mod backend;
+pub mod backends;
 pub mod config;
+mod ensemble;
 mod error;
+mod instance;
 mod metadata;
 pub mod metrics;
+mod model;
 mod options;
+mod repository;
 mod request;
 mod response;
+mod scheduler;
 mod server;
 pub mod statistics;
+#[cfg(test)]
+mod testing;
 pub mod wire;
 
 pub use error::{Code, Error};

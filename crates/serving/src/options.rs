@@ -1,11 +1,13 @@
 //! What a server is started with.
 
-use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use halimede_tensor::Buffer;
 
+use crate::backend::Backend;
+
 /// What a server is started with. The defaults are Triton's.
-#[derive(Debug, Clone)]
+#[derive(Clone)]
 pub struct Options {
     /// Name of the server in its metadata.
     pub id: String,
@@ -33,6 +35,8 @@ pub struct Options {
     pub backend_settings: BTreeMap<String, BTreeMap<String, String>>,
     /// Which metrics are collected.
     pub metrics: MetricsOptions,
+    /// The backends; by default those that are built in.
+    pub backends: Vec<Arc<dyn Backend>>,
 }
 
 impl Default for Options {
@@ -51,7 +55,18 @@ impl Default for Options {
             model_namespacing: false,
             backend_settings: BTreeMap::new(),
             metrics: MetricsOptions::default(),
+            backends: crate::backends::built_in(),
         }
+    }
+}
+
+impl fmt::Debug for Options {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Options")
+            .field("id", &self.id)
+            .field("repositories", &self.repositories)
+            .field("control", &self.control)
+            .finish_non_exhaustive()
     }
 }
 

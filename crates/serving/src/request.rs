@@ -1,10 +1,15 @@
 //! One inference request, the same for every protocol.
 
-use std::time::Instant;
+use std::{sync::Arc, time::Instant};
 
 use halimede_tensor::{Buffer, DType};
+use parking_lot::Mutex;
 
-use crate::response::Responder;
+use crate::{
+    error::Error,
+    response::{Responder, Response},
+    statistics::ComputeDurations,
+};
 
 /// A request for one inference. It is moved from the protocol to the instance that answers it and
 /// never shared; the answer goes through [`Request::responder`].
@@ -35,6 +40,8 @@ pub struct Request {
     pub responder: Responder,
     /// When the request passed which point.
     pub timestamps: Timestamps,
+    /// Where the ensemble that makes this request adds up what its steps spend.
+    pub(crate) compute_total: Option<Arc<Mutex<ComputeDurations>>>,
 }
 
 impl Request {
@@ -53,7 +60,20 @@ impl Request {
             sequence: Sequence::default(),
             responder,
             timestamps: Timestamps::default(),
+            compute_total: None,
         }
+    }
+
+    /// What Triton puts in front of messages about a request.
+    pub(crate) fn log_prefix(&self) -> String {
+        let id = if self.id.is_empty() { "<id_unknown>" } else { &self.id };
+        format!("[request id: {id}] ")
+    }
+
+    /// Answers the request with an error, as version `version` of its model; 0 where that is not known.
+    pub(crate) fn fail(mut self, version: i64, error: Error) {
+        let response = Response::failed(self.model, version, self.id, error);
+        self.responder.send(response, true);
     }
 
     /// The value of the parameter `name`.

@@ -1,14 +1,26 @@
 //! The façade that protocols call.
 
-use std::time::Duration;
+use std::{
+    fmt,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc::{self, RecvTimeoutError, Sender},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use parking_lot::Mutex;
 
 use crate::{
+    config::ModelConfig,
     error::Error,
     metadata::{IndexEntry, ModelMetadata, ServerMetadata},
     metrics::Family,
     options::{ControlMode, LoadParameters, Options},
+    repository::Repository,
     request::Request,
-    response::Response,
     statistics::ModelStatistics,
 };
 
@@ -34,51 +46,81 @@ const EXTENSIONS: [&str; 12] = [
 /// A running server: the repository, its models and their instances. There may be several in a process.
 ///
 /// Every method may be called from any thread. [`Server::infer`], the health methods, metadata,
-/// configuration, statistics and the index return at once; [`Server::load`], [`Server::unload`] and
-/// [`Server::shutdown`] wait for models, so an asynchronous caller gives them a thread that may block.
-#[derive(Debug)]
+/// configuration and statistics return at once. [`Server::load`], [`Server::unload`] and
+/// [`Server::shutdown`] wait for models, and [`Server::repository_index`] reads directories, so an
+/// asynchronous caller gives them a thread that may block.
 pub struct Server {
+    repository: Arc<Repository>,
     options: Options,
+    exiting: AtomicBool,
+    poller: Mutex<Option<Poller>>,
+}
+
+/// The thread that looks at the repositories again and again.
+struct Poller {
+    stop: Sender<()>,
+    thread: JoinHandle<()>,
 }
 
 impl Server {
     /// Reads the repositories and loads the models that the control mode asks for.
     ///
     /// # Errors
-    /// No repository, or one that cannot be read; a model that does not load, if
+    /// No repository, or one that is no directory; a model that does not load, if
     /// [`Options::exit_on_error`] is set.
     pub fn start(options: Options) -> Result<Self, Error> {
         if options.repositories.is_empty() {
             return Err(Error::invalid("--model-repository must be specified"));
         }
-        Ok(Self { options })
+        if let Some(path) = options.repositories.iter().find(|path| !path.is_dir()) {
+            return Err(Error::invalid(format!(
+                "repository path is not a valid directory: {}. A repository holds one directory per model, such as \
+                 {}/digits/1/model.onnx",
+                path.display(),
+                path.display()
+            )));
+        }
+        let repository = Arc::new(Repository::new(options.clone()));
+        let loaded = match options.control {
+            ControlMode::Explicit => load_startup_models(&repository, &options.startup_models)?,
+            ControlMode::None | ControlMode::Poll(_) => repository.poll(),
+        };
+        if options.exit_on_error {
+            loaded?;
+        }
+        let poller = match options.control {
+            ControlMode::Poll(interval) => Some(Poller::start(repository.clone(), interval)?),
+            ControlMode::None | ControlMode::Explicit => None,
+        };
+        Ok(Self { repository, options, exiting: AtomicBool::new(false), poller: Mutex::new(poller) })
     }
 
     /// Takes a request and answers it through its responder, in any case: with outputs, or with what is
     /// wrong. Validation errors are sent before this returns.
-    pub fn infer(&self, mut request: Request) {
-        let error = unknown_model(&request.model);
-        let id = std::mem::take(&mut request.id);
-        let model = std::mem::take(&mut request.model);
-        request.responder.send(Response::failed(model, 0, id, error), true);
+    pub fn infer(&self, request: Request) {
+        match self.repository.table.get(&request.model, request.version) {
+            Ok(model) => model.infer(request),
+            Err(error) => request.fail(0, error),
+        }
     }
 
     /// Whether the server can answer at all.
     pub fn is_live(&self) -> bool {
-        true
+        !self.is_exiting()
     }
 
     /// Whether the server takes requests and, with strict readiness, every model does.
     pub fn is_ready(&self) -> bool {
-        true
+        !self.is_exiting() && (!self.options.strict_readiness || self.repository.is_ready())
     }
 
     /// Whether a version of a model takes requests; `None` is the newest.
     ///
     /// # Errors
-    /// The model is unknown or has no such version.
-    pub fn model_ready(&self, model: &str, _version: Option<i64>) -> Result<bool, Error> {
-        Err(unknown_model(model))
+    /// The model is unknown or has no such version that is ready, or the server is exiting.
+    pub fn model_ready(&self, model: &str, version: Option<i64>) -> Result<bool, Error> {
+        self.check_ready()?;
+        self.repository.table.get(model, version).map(|_| true)
     }
 
     /// What the server says about itself.
@@ -90,27 +132,46 @@ impl Server {
     ///
     /// # Errors
     /// The model is unknown or has no such version that is ready.
-    pub fn model_metadata(&self, model: &str, _version: Option<i64>) -> Result<ModelMetadata, Error> {
-        Err(unknown_model(model))
+    pub fn model_metadata(&self, model: &str, version: Option<i64>) -> Result<ModelMetadata, Error> {
+        let found = self.repository.table.get(model, version)?;
+        let versions = version.map_or_else(|| self.repository.table.ready_versions(model), |version| vec![version]);
+        Ok(found.metadata(versions))
+    }
+
+    /// The complete configuration of a model; [`config::to_json`](crate::config::to_json) prints it.
+    ///
+    /// # Errors
+    /// The model is unknown or has no such version that is ready.
+    pub fn model_config(&self, model: &str, version: Option<i64>) -> Result<Arc<ModelConfig>, Error> {
+        self.repository.table.get(model, version).map(|model| model.config())
     }
 
     /// Statistics of one version, of all ready versions of a model, or of all models (empty name).
     ///
     /// # Errors
     /// The model is unknown or has no such version that is ready.
-    pub fn statistics(&self, model: &str, _version: Option<i64>) -> Result<Vec<ModelStatistics>, Error> {
-        match model {
-            "" => Ok(Vec::new()),
-            model => Err(Error::invalid(format!("requested model '{model}' is not available"))),
+    pub fn statistics(&self, model: &str, version: Option<i64>) -> Result<Vec<ModelStatistics>, Error> {
+        self.check_ready()?;
+        let mut found: Vec<ModelStatistics> = self.repository.ready_models(model, version).collect();
+        if found.is_empty() && !model.is_empty() {
+            return Err(Error::invalid(match version {
+                None => format!("requested model '{model}' is not available"),
+                Some(version) => {
+                    format!("requested model version is not available for model '{model}', version {version}")
+                }
+            }));
         }
+        found.sort_by(|a, b| (&a.name, a.version).cmp(&(&b.name, b.version)));
+        Ok(found)
     }
 
     /// The models of the repositories, those that are ready or all.
     ///
     /// # Errors
     /// The server is exiting, or a repository cannot be read.
-    pub fn repository_index(&self, _ready_only: bool) -> Result<Vec<IndexEntry>, Error> {
-        Ok(Vec::new())
+    pub fn repository_index(&self, ready_only: bool) -> Result<Vec<IndexEntry>, Error> {
+        self.check_ready()?;
+        self.repository.index(ready_only)
     }
 
     /// Loads a model, or loads it again; the versions that serve now keep serving until the new ones are
@@ -118,9 +179,9 @@ impl Server {
     ///
     /// # Errors
     /// The control mode forbids it, there is no such model, or it does not load.
-    pub fn load(&self, model: &str, _parameters: LoadParameters) -> Result<(), Error> {
+    pub fn load(&self, model: &str, parameters: LoadParameters) -> Result<(), Error> {
         self.check_explicit()?;
-        Err(Error::internal(format!("failed to load '{model}', failed to poll from model repository")))
+        self.repository.load(model, &parameters)
     }
 
     /// Unloads a model; with `dependents`, the models that only it uses too. A model that is not loaded is
@@ -128,24 +189,50 @@ impl Server {
     ///
     /// # Errors
     /// The control mode forbids it.
-    pub fn unload(&self, _model: &str, _dependents: bool) -> Result<(), Error> {
-        self.check_explicit()
+    pub fn unload(&self, model: &str, dependents: bool) -> Result<(), Error> {
+        self.check_explicit()?;
+        self.repository.unload(model, dependents);
+        Ok(())
     }
 
     /// The metrics of all models.
     pub fn metrics(&self) -> Vec<Family> {
-        Vec::new()
+        self.repository.metrics(Instant::now())
     }
 
-    /// Stops taking requests for models, waits for those in flight and unloads all models.
+    /// Requests that are not answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.repository.models().iter().map(|model| model.in_flight()).sum()
+    }
+
+    /// Refuses new requests, waits for those in flight and unloads all models.
     ///
     /// # Errors
     /// Some were still in flight after `timeout`.
-    pub fn shutdown(&self, _timeout: Duration) -> Result<(), Error> {
-        Ok(())
+    pub fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
+        self.exiting.store(true, SeqCst);
+        let deadline = Instant::now() + timeout;
+        if let Some(poller) = self.poller.lock().take() {
+            poller.stop();
+        }
+        for model in self.repository.models() {
+            model.stop();
+        }
+        wait_until(deadline, || self.in_flight() == 0)?;
+        self.repository.unload_all();
+        wait_until(deadline, || self.repository.is_unloaded())
+    }
+
+    fn is_exiting(&self) -> bool {
+        self.exiting.load(SeqCst)
+    }
+
+    fn check_ready(&self) -> Result<(), Error> {
+        if self.is_exiting() { Err(Error::unavailable("Server not ready")) } else { Ok(()) }
     }
 
     fn check_explicit(&self) -> Result<(), Error> {
+        self.check_ready()?;
         match self.options.control {
             ControlMode::Explicit => Ok(()),
             _ => Err(Error::unavailable("explicit model load / unload is not allowed if polling is enabled")),
@@ -153,6 +240,65 @@ impl Server {
     }
 }
 
-fn unknown_model(model: &str) -> Error {
-    Error::not_found(format!("Request for unknown model: '{model}' is not found"))
+impl Drop for Server {
+    fn drop(&mut self) {
+        if let Some(poller) = self.poller.get_mut().take() {
+            poller.stop();
+        }
+    }
+}
+
+impl fmt::Debug for Server {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Server").field("options", &self.options).finish_non_exhaustive()
+    }
+}
+
+/// Loads the models named at the start; the inner result says whether all of them serve.
+fn load_startup_models(repository: &Repository, names: &[String]) -> Result<Result<(), Error>, Error> {
+    if names.iter().any(|name| name == "*") {
+        return match names.len() {
+            1 => Ok(repository.poll()),
+            _ => Err(Error::invalid("Wildcard model name '*' must be the ONLY startup model if specified at all.")),
+        };
+    }
+    let results: Vec<_> =
+        names.iter().map(|name| repository.load(name, &LoadParameters::default())).filter(Result::is_err).collect();
+    let all = if results.is_empty() { Ok(()) } else { Err(Error::internal("failed to load all models")) };
+    Ok(all)
+}
+
+fn wait_until(deadline: Instant, is_over: impl Fn() -> bool) -> Result<(), Error> {
+    let mut pause = Duration::from_millis(1);
+    while !is_over() {
+        if Instant::now() >= deadline {
+            return Err(Error::internal("Exit timeout expired. Exiting immediately."));
+        }
+        thread::sleep(pause);
+        pause = (pause * 2).min(Duration::from_millis(50));
+    }
+    Ok(())
+}
+
+impl Poller {
+    fn start(repository: Arc<Repository>, interval: Duration) -> Result<Self, Error> {
+        let (stop, stopped) = mpsc::channel();
+        let poll = move || {
+            while stopped.recv_timeout(interval) == Err(RecvTimeoutError::Timeout) {
+                // What went wrong is in the log; the models that are fine serve on.
+                let _ = repository.poll();
+            }
+        };
+        let thread = thread::Builder::new()
+            .name("repository-poll".to_owned())
+            .spawn(poll)
+            .map_err(|error| Error::internal(format!("cannot start the thread that polls the repository: {error}")))?;
+        Ok(Self { stop, thread })
+    }
+
+    fn stop(self) {
+        drop(self.stop);
+        // The thread has no panic of its own to report.
+        let _ = self.thread.join();
+    }
 }

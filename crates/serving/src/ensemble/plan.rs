@@ -1,0 +1,137 @@
+//! The data flow of an ensemble, worked out once when it is loaded.
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
+    },
+    time::Instant,
+};
+
+use super::run::Run;
+use crate::{
+    config::{ModelConfig, ensemble::steps},
+    error::Error,
+    model::{Model, Signature},
+    request::Request,
+};
+
+/// Finds the models that an ensemble uses, at the time of each request.
+pub(crate) trait Members: Send + Sync {
+    /// The version of a model, `None` for the newest that is ready.
+    fn model(&self, name: &str, version: Option<i64>) -> Result<Arc<Model>, Error>;
+}
+
+/// Runs the requests of one ensemble.
+#[derive(Debug)]
+pub(crate) struct Ensemble {
+    plan: Arc<Plan>,
+    /// Requests that are not answered yet.
+    in_flight: Arc<AtomicUsize>,
+    stopped: AtomicBool,
+}
+
+/// Steps and the tensors between them.
+pub(super) struct Plan {
+    pub name: String,
+    pub members: Weak<dyn Members>,
+    pub signature: Arc<Signature>,
+    pub steps: Vec<Step>,
+    /// Number of tensors.
+    pub tensors: usize,
+    /// The tensor of each input of the ensemble, in the order of the configuration.
+    pub inputs: Vec<(String, usize)>,
+    /// The tensor of each output of the ensemble, in the order of the configuration.
+    pub outputs: Vec<(String, usize)>,
+}
+
+/// The run of one model.
+#[derive(Debug)]
+pub(super) struct Step {
+    pub model: String,
+    pub version: Option<i64>,
+    /// Input of the model and the tensor it is given.
+    pub inputs: Vec<(String, usize)>,
+    /// Output of the model and the tensor it becomes.
+    pub outputs: Vec<(String, usize)>,
+}
+
+impl std::fmt::Debug for Plan {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Plan").field("name", &self.name).field("steps", &self.steps).finish_non_exhaustive()
+    }
+}
+
+impl Ensemble {
+    /// Works out the data flow of a configuration that was validated.
+    pub fn new(config: &ModelConfig, signature: Arc<Signature>, members: Weak<dyn Members>) -> Self {
+        let mut indices = BTreeMap::new();
+        let mut index = |name: &String| {
+            let next = indices.len();
+            (*indices.entry(name.clone()).or_insert(next), name.clone())
+        };
+        let mut named = |name: &String| {
+            let (index, name) = index(name);
+            (name, index)
+        };
+        let inputs = config.input.iter().map(|input| named(&input.name)).collect();
+        let outputs = config.output.iter().map(|output| named(&output.name)).collect();
+        let steps = steps(config)
+            .iter()
+            .map(|step| {
+                let mut map = |pairs: &BTreeMap<String, String>| {
+                    pairs.iter().map(|(name, tensor)| (name.clone(), named(tensor).1)).collect()
+                };
+                Step {
+                    model: step.model_name.clone(),
+                    version: (step.model_version > 0).then_some(step.model_version),
+                    inputs: map(&step.input_map),
+                    outputs: map(&step.output_map),
+                }
+            })
+            .collect();
+        let plan =
+            Plan { name: config.name.clone(), members, signature, steps, tensors: indices.len(), inputs, outputs };
+        Self { plan: Arc::new(plan), in_flight: Arc::default(), stopped: AtomicBool::new(false) }
+    }
+
+    /// Runs a prepared request with `batch_size` inferences.
+    pub fn infer(&self, model: &Arc<Model>, mut request: Request, batch_size: usize) {
+        request.timestamps.queued = Instant::now();
+        if self.stopped.load(SeqCst) {
+            let text = "Server is stopping, scheduler for model has stopped accepting new inference requests";
+            let error = Error::unavailable(format!("{}{text}", request.log_prefix()));
+            return request.fail(model.version, error);
+        }
+        self.in_flight.fetch_add(1, SeqCst);
+        Run::start(self.plan.clone(), model.clone(), request, batch_size, self.in_flight.clone());
+    }
+
+    /// Requests that are not answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(SeqCst)
+    }
+
+    /// Refuses new requests.
+    pub fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+    }
+}
+
+impl Plan {
+    /// Which steps are needed for `outputs`; all outputs where that is empty.
+    pub fn needed_steps(&self, wants: impl Fn(&str) -> bool) -> Vec<bool> {
+        let mut needed = vec![false; self.steps.len()];
+        let mut open: Vec<usize> =
+            self.outputs.iter().filter(|(name, _)| wants(name)).map(|(_, tensor)| *tensor).collect();
+        while let Some(tensor) = open.pop() {
+            let writer = self.steps.iter().position(|step| step.outputs.iter().any(|(_, output)| *output == tensor));
+            if let Some(step) = writer.filter(|step| !needed[*step]) {
+                needed[step] = true;
+                open.extend(self.steps[step].inputs.iter().map(|(_, input)| *input));
+            }
+        }
+        needed
+    }
+}

@@ -1,0 +1,12 @@
+//! Instances: threads that take batches from the scheduler, run them and answer the requests.
+
+pub(crate) mod batch;
+mod expiry;
+mod ordering;
+mod runner;
+#[cfg(test)]
+mod tests;
+mod warmup;
+
+pub(crate) use runner::{Runner, RunnerSettings};
+pub(crate) use warmup::WarmUp;

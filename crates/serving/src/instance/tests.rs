@@ -1,0 +1,285 @@
+//! Instances under a real scheduler and real threads.
+
+use std::{
+    sync::{
+        Arc, Mutex,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+        mpsc,
+    },
+    thread,
+    time::Duration,
+};
+
+use crate::{
+    Code, Options, Server,
+    backend::Batch,
+    testing::{Files, Scripted, ask, echo, eventually, floats, identity, request, strings, values},
+};
+
+/// A server with a scripted backend called `identity`.
+fn serve(config: &str, execute: impl Fn(usize, &mut Batch) + Send + Sync + 'static) -> (Files, Server) {
+    let files = Files::new();
+    files.model("m", config);
+    let server =
+        Server::start(Options { backends: vec![Scripted::new("identity", execute)], ..files.options() }).unwrap();
+    (files, server)
+}
+
+/// A gate that a scripted backend waits at, so that a test can build a queue.
+#[derive(Default)]
+struct Gate {
+    open: Mutex<bool>,
+    changed: std::sync::Condvar,
+}
+
+impl Gate {
+    fn pass(&self) {
+        drop(self.changed.wait_while(self.open.lock().unwrap(), |open| !*open).unwrap());
+    }
+
+    fn open(&self) {
+        *self.open.lock().unwrap() = true;
+        self.changed.notify_all();
+    }
+}
+
+const DYNAMIC: &str = "max_batch_size: 8 instance_group { count: 1 } dynamic_batching { }";
+
+#[test]
+fn waiting_requests_run_in_one_batch_and_get_their_own_rows() {
+    let gate = Arc::new(Gate::default());
+    let sizes = Arc::new(Mutex::new(Vec::new()));
+    let (at_gate, all) = (gate.clone(), sizes.clone());
+    let (_files, server) = serve(&identity("[ -1 ]", DYNAMIC), move |_, batch| {
+        at_gate.pass();
+        all.lock().unwrap().push(batch.size());
+        echo(batch);
+    });
+    let first = ask(&server, "m", [floats("INPUT0", &[1, 1], &[0.0])]);
+    eventually("the instance took the first", || {
+        server.metrics()[9].samples[0].value == crate::metrics::Value::Number(0.0)
+    });
+    let waiting: Vec<_> = [(1, 10.0), (2, 20.0), (3, 30.0)]
+        .map(|(rows, base)| {
+            let data: Vec<f32> = (0..rows * 2).map(|i| base + i as f32).collect();
+            (ask(&server, "m", [floats("INPUT0", &[rows, 2], &data)]), rows, data)
+        })
+        .into();
+    gate.open();
+    first.outputs();
+    for (waiting, rows, data) in waiting {
+        let outputs = waiting.outputs();
+        assert_eq!((&outputs[0].shape[..], values(&outputs[0].data)), (&[rows, 2][..], data));
+    }
+    assert_eq!(*sizes.lock().unwrap(), [1, 6]);
+    let statistics = server.statistics("m", None).unwrap().remove(0);
+    assert_eq!((statistics.inference_count, statistics.execution_count), (7, 2));
+    assert_eq!(statistics.batches.iter().map(|batch| batch.batch_size).collect::<Vec<_>>(), [1, 6]);
+}
+
+#[test]
+fn strings_are_split_by_row() {
+    let gate = Arc::new(Gate::default());
+    let at_gate = gate.clone();
+    let config = identity("[ 1 ]", DYNAMIC).replace("FP32", "STRING");
+    let (_files, server) = serve(&config, move |_, batch| {
+        at_gate.pass();
+        echo(batch);
+    });
+    let texts = [vec!["", "a longer one"], vec!["b"], vec!["c", "d"]];
+    let waiting: Vec<_> =
+        texts.iter().map(|texts| ask(&server, "m", [strings("INPUT0", &[texts.len() as i64, 1], texts)])).collect();
+    gate.open();
+    for (waiting, texts) in waiting.into_iter().zip(&texts) {
+        let expected = strings("", &[texts.len() as i64, 1], texts);
+        let outputs = waiting.outputs();
+        assert_eq!((&outputs[0].shape, &*outputs[0].data), (&expected.shape, &*expected.data));
+    }
+}
+
+#[test]
+fn one_request_is_neither_copied_in_nor_out() {
+    let (_files, server) = serve(&identity("[ -1 ]", DYNAMIC), |_, batch| echo(batch));
+    let input = floats("INPUT0", &[1, 64], &[1.0; 64]);
+    let address = input.data.as_ptr();
+    assert_eq!(ask(&server, "m", [input]).outputs()[0].data.as_ptr(), address);
+}
+
+#[test]
+fn a_panic_is_answered_and_the_instance_made_anew() {
+    let (_files, server) = serve(&identity("[ 1 ]", "instance_group { count: 1 }"), |_, batch| {
+        let input = batch.gather("INPUT0").unwrap().unwrap();
+        assert!(values(&input.data)[0] != 13.0, "unlucky");
+        echo(batch);
+    });
+    for value in [1.0, 13.0, 2.0] {
+        let response = ask(&server, "m", [floats("INPUT0", &[1], &[value])]).response();
+        match response.error {
+            None => assert_ne!(value, 13.0),
+            Some(error) => {
+                assert_eq!((value, error.code), (13.0, Code::Internal));
+                assert!(error.message.contains("'m'") && error.message.contains("unlucky"), "{error}");
+            }
+        }
+    }
+    let statistics = server.statistics("m", None).unwrap().remove(0);
+    assert_eq!((statistics.inference.success.count, statistics.inference.fail.count), (2, 1));
+}
+
+#[test]
+fn instances_run_at_the_same_time_and_order_is_kept_where_asked() {
+    let (entered, all_entered) = mpsc::channel();
+    let entered = Mutex::new(entered);
+    let gates: Arc<Vec<Gate>> = Arc::new((0..3).map(|_| Gate::default()).collect());
+    let at_gates = gates.clone();
+    let config = "max_batch_size: 1 instance_group { count: 3 } dynamic_batching { preserve_ordering: true }";
+    let (_files, server) = serve(&identity("[ 1 ]", config), move |_, batch| {
+        let input = batch.gather("INPUT0").unwrap().unwrap();
+        let index = values(&input.data)[0] as usize;
+        entered.lock().unwrap().send(index).unwrap();
+        at_gates[index].pass();
+        echo(batch);
+    });
+    let mut waiting = Vec::new();
+    for index in 0..3 {
+        waiting.push(ask(&server, "m", [floats("INPUT0", &[1, 1], &[index as f32])]));
+        assert_eq!(all_entered.recv_timeout(Duration::from_secs(20)), Ok(index), "all three run at once");
+    }
+    gates[2].open();
+    gates[1].open();
+    thread::sleep(Duration::from_millis(30));
+    assert!(waiting.iter().all(|waiting| waiting.is_answered().is_none()), "the first is not done");
+    gates[0].open();
+    for (index, waiting) in waiting.into_iter().enumerate() {
+        assert_eq!(values(&waiting.outputs()[0].data), [index as f32]);
+    }
+}
+
+#[test]
+fn requests_of_clients_that_left_are_dropped() {
+    let gate = Arc::new(Gate::default());
+    let (runs, at_gate) = (Arc::new(AtomicUsize::new(0)), gate.clone());
+    let count = runs.clone();
+    let (_files, server) = serve(&identity("[ 1 ]", "instance_group { count: 1 }"), move |_, batch| {
+        count.fetch_add(1, SeqCst);
+        at_gate.pass();
+        echo(batch);
+    });
+    let first = ask(&server, "m", [floats("INPUT0", &[1], &[0.0])]);
+    let gone = ask(&server, "m", [floats("INPUT0", &[1], &[1.0])]);
+    let last = ask(&server, "m", [floats("INPUT0", &[1], &[2.0])]);
+    gone.leave();
+    gate.open();
+    first.outputs();
+    last.outputs();
+    assert_eq!(gone.error().code, Code::Cancelled);
+    assert_eq!(runs.load(SeqCst), 2);
+    let failures = &server.metrics()[1];
+    let reasons: Vec<_> = failures.samples.iter().map(|sample| (sample.labels[1].1.as_str(), &sample.value)).collect();
+    let number = crate::metrics::Value::Number;
+    assert_eq!(
+        reasons,
+        [("REJECTED", &number(0.0)), ("CANCELED", &number(1.0)), ("BACKEND", &number(0.0)), ("OTHER", &number(0.0))]
+    );
+}
+
+#[test]
+fn queues_refuse_what_is_too_much_or_too_late() {
+    let gate = Arc::new(Gate::default());
+    let at_gate = gate.clone();
+    let config = "max_batch_size: 1 instance_group { count: 1 } \
+                  dynamic_batching { default_queue_policy { max_queue_size: 1 default_timeout_microseconds: 20000 } }";
+    let (_files, server) = serve(&identity("[ 1 ]", config), move |_, batch| {
+        at_gate.pass();
+        echo(batch);
+    });
+    let input = || [floats("INPUT0", &[1, 1], &[0.0])];
+    let running = ask(&server, "m", input());
+    eventually("the instance took the first", || {
+        server.metrics()[9].samples[0].value == crate::metrics::Value::Number(0.0)
+    });
+    let late = ask(&server, "m", input());
+    let error = ask(&server, "m", input()).error();
+    assert_eq!(
+        (error.code, error.message.as_str()),
+        (Code::Unavailable, "[request id: <id_unknown>] Exceeds maximum queue size")
+    );
+    // The instance is busy all the time.
+    let error = late.error();
+    assert_eq!((error.code, error.message.as_str()), (Code::Unavailable, "Request timeout expired"));
+    gate.open();
+    running.outputs();
+}
+
+#[test]
+fn a_delayed_batch_runs_without_another_request() {
+    let config = "max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 30000 }";
+    let (_files, server) = serve(&identity("[ 1 ]", config), |_, batch| echo(batch));
+    let waiting: Vec<_> = (0..3).map(|i| ask(&server, "m", [floats("INPUT0", &[1, 1], &[i as f32])])).collect();
+    for (i, waiting) in waiting.into_iter().enumerate() {
+        assert_eq!(values(&waiting.outputs()[0].data), [i as f32]);
+    }
+    let full: Vec<_> = (0..8).map(|i| ask(&server, "m", [floats("INPUT0", &[1, 1], &[i as f32])])).collect();
+    full.into_iter().for_each(|waiting| drop(waiting.outputs()));
+    let batches = server.statistics("m", None).unwrap().remove(0).batches;
+    assert_eq!(batches.last().unwrap().batch_size, 8, "a preferred batch does not wait");
+}
+
+#[test]
+fn many_threads_lose_nothing() {
+    let config = "max_batch_size: 4 instance_group { count: 2 } dynamic_batching { preserve_ordering: true }";
+    let (_files, server) = serve(&identity("[ -1 ]", config), |_, batch| echo(batch));
+    thread::scope(|scope| {
+        for client in 0..8 {
+            let server = &server;
+            scope.spawn(move || {
+                for i in 0..200 {
+                    let width = 1 + (i + client) % 3;
+                    let data: Vec<f32> = (0..width).map(|j| (client * 1000 + i * 10 + j) as f32).collect();
+                    let outputs = ask(server, "m", [floats("INPUT0", &[1, width], &data)]).outputs();
+                    assert_eq!(values(&outputs[0].data), data);
+                }
+            });
+        }
+    });
+    let statistics = server.statistics("m", None).unwrap().remove(0);
+    assert_eq!((statistics.inference.success.count, statistics.inference_count), (1600, 1600));
+    eventually("all are counted", || server.in_flight() == 0);
+}
+
+#[test]
+fn warm_up_runs_on_every_instance_and_its_failure_is_the_models() {
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let all = runs.clone();
+    let warm_up = |kind: &str| {
+        format!(
+            "max_batch_size: 4 instance_group {{ count: 2 }} model_warmup {{ name: 'w' batch_size: 3 count: 2 \
+             inputs {{ key: 'INPUT0' value {{ data_type: TYPE_FP32 dims: 2 {kind} }} }} }}"
+        )
+    };
+    let (_files, server) = serve(&identity("[ 2 ]", &warm_up("zero_data: true")), move |index, batch| {
+        all.lock().unwrap().push((index, batch.size()));
+        echo(batch);
+    });
+    assert_eq!(*runs.lock().unwrap(), [(0, 3), (0, 3), (1, 3), (1, 3)]);
+    assert_eq!(server.statistics("m", None).unwrap()[0].execution_count, 0);
+
+    let files = Files::new();
+    files.model("m", &identity("[ 2 ]", &warm_up("input_data_file: 'data'"))).write("m/warmup/data", [0; 7]);
+    let options = || Options { exit_on_error: false, ..files.options() };
+    let reason = |server: &Server| server.repository_index(false).unwrap()[0].reason.clone();
+    let short = reason(&Server::start(options()).unwrap());
+    assert!(
+        short.contains("warmup setting expects 8 bytes, but the data provided from data only has 7 bytes"),
+        "{short}"
+    );
+    files.model("m", &identity("[ 2 ]", &warm_up("input_data_file: '../config.pbtxt'")));
+    assert!(reason(&Server::start(options()).unwrap()).contains("outside the model's directory"));
+}
+
+#[test]
+fn a_request_that_is_never_run_is_answered() {
+    let (request, waiting) = request("m", []);
+    drop(request);
+    assert_eq!(waiting.error().code, Code::Internal);
+}

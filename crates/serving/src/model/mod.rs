@@ -1,0 +1,160 @@
+//! One version of a model that serves requests.
+
+mod classification;
+mod labels;
+mod signature;
+#[cfg(test)]
+mod tests;
+mod validate;
+
+use std::{fmt, sync::Arc, thread};
+
+use parking_lot::{Mutex, RwLock};
+
+pub(crate) use classification::classify;
+pub(crate) use labels::read_labels;
+pub(crate) use signature::Signature;
+pub(crate) use validate::shape_text;
+
+use crate::{
+    config::ModelConfig,
+    ensemble::Ensemble,
+    error::Error,
+    instance::Runner,
+    metadata::{ModelMetadata, TensorMetadata},
+    request::Request,
+    statistics::Recorder,
+    wire::datatype_name,
+};
+
+/// One version of a model. When the last owner lets go of it, its requests are answered, its instances
+/// end, and whoever waits for that is told.
+pub(crate) struct Model {
+    /// The version.
+    pub version: i64,
+    /// What requests must fit.
+    pub signature: Arc<Signature>,
+    /// What happens to requests.
+    pub recorder: Arc<Recorder>,
+    config: RwLock<Arc<ModelConfig>>,
+    execution: Option<Execution>,
+    on_unloaded: Mutex<Option<Box<dyn FnOnce() + Send>>>,
+}
+
+/// How requests are run.
+#[derive(Debug)]
+pub(crate) enum Execution {
+    /// By instances of the model.
+    Runner(Runner),
+    /// By other models.
+    Ensemble(Ensemble),
+}
+
+impl Model {
+    pub fn new(
+        version: i64,
+        config: ModelConfig,
+        signature: Arc<Signature>,
+        recorder: Arc<Recorder>,
+        execution: Execution,
+    ) -> Self {
+        Self {
+            version,
+            signature,
+            recorder,
+            config: RwLock::new(Arc::new(config)),
+            execution: Some(execution),
+            on_unloaded: Mutex::new(None),
+        }
+    }
+
+    /// Calls `then` once the last owner let go of the model and its instances ended.
+    pub fn on_unloaded(&self, then: impl FnOnce() + Send + 'static) {
+        *self.on_unloaded.lock() = Some(Box::new(then));
+    }
+
+    /// Checks a request and runs it; the answer goes through its responder in any case.
+    pub fn infer(self: &Arc<Self>, mut request: Request) {
+        let batch_size = match self.signature.prepare(&mut request) {
+            Ok(batch_size) => batch_size,
+            Err(error) => return request.fail(self.version, error),
+        };
+        match &self.execution {
+            Some(Execution::Runner(runner)) => runner.infer(request, batch_size),
+            Some(Execution::Ensemble(ensemble)) => ensemble.infer(self, request, batch_size),
+            None => request.fail(self.version, Error::internal("the model is being unloaded")),
+        }
+    }
+
+    /// Requests that are not answered yet.
+    pub fn in_flight(&self) -> usize {
+        match &self.execution {
+            Some(Execution::Runner(runner)) => runner.in_flight(),
+            Some(Execution::Ensemble(ensemble)) => ensemble.in_flight(),
+            None => 0,
+        }
+    }
+
+    /// Refuses new requests.
+    pub fn stop(&self) {
+        match &self.execution {
+            Some(Execution::Runner(runner)) => runner.stop(),
+            Some(Execution::Ensemble(ensemble)) => ensemble.stop(),
+            None => {}
+        }
+    }
+
+    /// The configuration.
+    pub fn config(&self) -> Arc<ModelConfig> {
+        self.config.read().clone()
+    }
+
+    /// Takes a configuration that differs in its instance groups alone.
+    pub fn update_instances(&self, config: ModelConfig) -> Result<(), Error> {
+        if let Some(Execution::Runner(runner)) = &self.execution {
+            runner.resize(&config.instance_group)?;
+        }
+        *self.config.write() = Arc::new(config);
+        Ok(())
+    }
+
+    /// What the model says about itself; `versions` are those that are ready.
+    pub fn metadata(&self, versions: Vec<i64>) -> ModelMetadata {
+        let config = self.config();
+        let is_batched = self.signature.is_batched();
+        let tensor = |name: &String, dtype, dims: &[i64]| TensorMetadata {
+            name: name.clone(),
+            datatype: datatype_name(dtype),
+            shape: if is_batched { [&[-1], dims].concat() } else { dims.to_vec() },
+        };
+        ModelMetadata {
+            name: config.name.clone(),
+            versions,
+            platform: if config.platform.is_empty() { config.backend.clone() } else { config.platform.clone() },
+            inputs: self.signature.inputs.iter().map(|io| tensor(&io.name, io.dtype, &io.dims)).collect(),
+            outputs: self.signature.outputs.iter().map(|io| tensor(&io.name, io.dtype, &io.dims)).collect(),
+        }
+    }
+}
+
+impl Drop for Model {
+    fn drop(&mut self) {
+        // The last owner may be one of the threads that ending the instances waits for, so that another
+        // thread has to wait. Without one the instances end when their requests are answered, unwatched.
+        let (execution, then) = (self.execution.take(), self.on_unloaded.get_mut().take());
+        let unload = move || {
+            drop(execution);
+            if let Some(then) = then {
+                then();
+            }
+        };
+        let name = format!("{}-unload", self.signature.model).replace('\0', "_");
+        drop(thread::Builder::new().name(name).spawn(unload));
+    }
+}
+
+impl fmt::Debug for Model {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Model").field("name", &self.signature.model).field("version", &self.version).finish()
+    }
+}

@@ -1,0 +1,220 @@
+//! Loads one version of a model.
+
+use std::{
+    collections::{BTreeMap, HashMap},
+    panic::{AssertUnwindSafe, catch_unwind},
+    path::Path,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use super::table::{Identifier, NamespaceMembers, Table};
+use crate::{
+    backend::{Backend, LoadedModel, ModelContext},
+    config::{self, ModelConfig, ensemble::steps, proto::model_config::SchedulingChoice},
+    ensemble::{Ensemble, Members},
+    error::Error,
+    instance::{Runner, RunnerSettings, WarmUp},
+    model::{Execution, Model, Signature, read_labels},
+    options::Options,
+    scheduler::Scheduler,
+    statistics::Recorder,
+};
+
+/// What loading needs besides the model.
+pub(super) struct Loader {
+    pub options: Options,
+    backends: BTreeMap<String, Arc<dyn Backend>>,
+    pub table: Arc<Table>,
+    /// The members of ensembles by namespace; ensembles hold them weakly.
+    members: Mutex<HashMap<String, Arc<NamespaceMembers>>>,
+    /// Loads that may still begin.
+    permits: Mutex<usize>,
+    permit_returned: Condvar,
+    /// Loads so far.
+    generations: AtomicU64,
+}
+
+impl Loader {
+    pub fn new(options: Options, table: Arc<Table>) -> Self {
+        let backends = options.backends.iter().map(|backend| (backend.name().to_owned(), backend.clone())).collect();
+        let permits = Mutex::new(options.load_threads.max(1));
+        Self {
+            options,
+            backends,
+            table,
+            members: Mutex::default(),
+            permits,
+            permit_returned: Condvar::new(),
+            generations: AtomicU64::new(0),
+        }
+    }
+
+    /// A number for a load; each load has its own.
+    pub fn next_generation(&self) -> u64 {
+        self.generations.fetch_add(1, Relaxed)
+    }
+
+    /// Settings of configurations for the models of `backend`.
+    pub fn config_options(&self, backend: &str) -> Result<config::Options, Error> {
+        let mut options =
+            config::Options { auto_complete: self.options.auto_complete_config, ..config::Options::default() };
+        if let Some(text) = self.settings(backend).get("default-max-batch-size") {
+            options.default_max_batch_size = text.parse().map_err(|_| {
+                Error::invalid(format!("backend setting default-max-batch-size is no number: '{text}'"))
+            })?;
+        }
+        Ok(options)
+    }
+
+    /// The settings of a backend: those for all backends, and its own over them.
+    fn settings(&self, backend: &str) -> BTreeMap<String, String> {
+        let mut settings = self.options.backend_settings.get("").cloned().unwrap_or_default();
+        settings.extend(self.options.backend_settings.get(backend).cloned().unwrap_or_default());
+        settings
+    }
+
+    /// Loads a version, again if it fails and the options say so. At most so many loads run at once as
+    /// the options allow.
+    pub fn load(
+        &self,
+        id: &Identifier,
+        directory: &Path,
+        config: &ModelConfig,
+        version: i64,
+    ) -> Result<Arc<Model>, Error> {
+        let _permit = Permit::take(self);
+        let mut attempts = (0..=self.options.load_retries).map(|_| {
+            let start = Instant::now();
+            let load = || self.load_once(id, directory, config, version);
+            let model = catch_unwind(AssertUnwindSafe(load))
+                .unwrap_or_else(|_| Err(Error::internal(format!("loading model '{id}' panicked"))))?;
+            model.recorder.loaded_in(start.elapsed());
+            Ok(Arc::new(model))
+        });
+        let mut result = attempts.next().unwrap_or_else(|| Err(Error::internal("no attempt to load")));
+        while let Err(error) = &result {
+            tracing::error!("failed to load '{id}' version {version}: {}: {}", error.code.name(), error.message);
+            match attempts.next() {
+                Some(next) => result = next,
+                None => break,
+            }
+        }
+        result
+    }
+
+    fn load_once(&self, id: &Identifier, directory: &Path, config: &ModelConfig, version: i64) -> Result<Model, Error> {
+        let recorder = Arc::new(Recorder::new(&self.options.metrics));
+        if config.is_ensemble() {
+            let config = config::finish_without_model(config.clone(), &self.config_options("")?)?;
+            let signature = Arc::new(self.ensemble_signature(id, directory, &config)?);
+            let ensemble = Ensemble::new(&config, signature.clone(), self.members(&id.namespace));
+            return Ok(Model::new(version, config, signature, recorder, Execution::Ensemble(ensemble)));
+        }
+        if config.backend.is_empty() {
+            return Err(Error::invalid(format!("unknown platform '{}'", config.platform)));
+        }
+        let Some(backend) = self.backends.get(&config.backend) else {
+            let known: Vec<&str> = self.backends.keys().map(String::as_str).collect();
+            return Err(Error::invalid(format!(
+                "unable to find backend library for backend '{}', try specifying runtime on the model configuration. \
+                 Backends of this server: {}",
+                config.backend,
+                known.join(", ")
+            )));
+        };
+        let context = ModelContext {
+            config: config.clone(),
+            options: self.config_options(&config.backend)?,
+            directory: directory.to_path_buf(),
+            version,
+            settings: self.settings(&config.backend),
+        };
+        let LoadedModel { completion, model } = backend.load(&context)?;
+        let config = completion.config;
+        for assumption in completion.assumptions {
+            tracing::warn!("{}. {}", assumption.assumed, assumption.to_override);
+        }
+        for line in config::ignored(&config) {
+            tracing::warn!("{line}");
+        }
+        let mut signature = Signature::new(&config)?;
+        read_all_labels(&mut signature, directory, &config)?;
+        let signature = Arc::new(signature);
+        let preserve_ordering = matches!(
+            &config.scheduling_choice,
+            Some(SchedulingChoice::DynamicBatching(batching)) if batching.preserve_ordering
+        );
+        let settings = RunnerSettings {
+            model,
+            signature: signature.clone(),
+            version,
+            recorder: recorder.clone(),
+            scheduler: Scheduler::from_config(&config),
+            preserve_ordering,
+            warm_up: WarmUp::read(&config, directory)?,
+        };
+        let runner = Runner::start(settings, &config.instance_group)?;
+        Ok(Model::new(version, config, signature, recorder, Execution::Runner(runner)))
+    }
+
+    /// The signature with the labels of the ensemble, and of its members where it has none of its own.
+    fn ensemble_signature(&self, id: &Identifier, directory: &Path, config: &ModelConfig) -> Result<Signature, Error> {
+        let mut signature = Signature::new(config)?;
+        read_all_labels(&mut signature, directory, config)?;
+        for step in steps(config) {
+            let version = (step.model_version > 0).then_some(step.model_version);
+            let member = self.table.get_in(&id.namespace, &step.model_name, version)?;
+            for (output, tensor) in &step.output_map {
+                let labels = member.signature.output(output).map(|output| &output.labels);
+                let mine = signature.outputs.iter_mut().find(|output| output.name == *tensor);
+                if let (Some(mine), Some(labels)) = (mine.filter(|mine| mine.labels.is_empty()), labels) {
+                    mine.labels.clone_from(labels);
+                }
+            }
+        }
+        Ok(signature)
+    }
+
+    fn members(&self, namespace: &str) -> Weak<dyn Members> {
+        let mut members = self.members.lock();
+        let of_namespace = members.entry(namespace.to_owned()).or_insert_with(|| {
+            Arc::new(NamespaceMembers { table: self.table.clone(), namespace: namespace.to_owned() })
+        });
+        let strong: Arc<dyn Members> = of_namespace.clone();
+        Arc::downgrade(&strong)
+    }
+}
+
+fn read_all_labels(signature: &mut Signature, directory: &Path, config: &ModelConfig) -> Result<(), Error> {
+    for (spec, output) in signature.outputs.iter_mut().zip(&config.output) {
+        if !output.label_filename.is_empty() {
+            spec.labels = read_labels(directory, &output.label_filename, &output.name, &config.name)?;
+        }
+    }
+    Ok(())
+}
+
+/// The right to load; given back when it is dropped.
+struct Permit<'a>(&'a Loader);
+
+impl<'a> Permit<'a> {
+    fn take(loader: &'a Loader) -> Self {
+        let mut permits = loader.permits.lock();
+        loader.permit_returned.wait_while(&mut permits, |permits| *permits == 0);
+        *permits -= 1;
+        Self(loader)
+    }
+}
+
+impl Drop for Permit<'_> {
+    fn drop(&mut self) {
+        *self.0.permits.lock() += 1;
+        self.0.permit_returned.notify_one();
+    }
+}

@@ -1,0 +1,184 @@
+//! The metrics of the models that are ready.
+
+use std::{sync::Arc, time::Instant};
+
+use super::Repository;
+use crate::{
+    metadata::ModelState,
+    metrics::{Family, Kind, Sample, Value},
+    model::Model,
+    statistics::{Duration, FailureReason, ModelStatistics, SummaryValues},
+};
+
+/// A model and what is read from it once for all metrics.
+struct Reading {
+    model: Arc<Model>,
+    statistics: ModelStatistics,
+    labels: Vec<(String, String)>,
+    summaries: Option<[SummaryValues; 5]>,
+}
+
+/// Microseconds as the counters show them.
+fn us(duration: Duration) -> f64 {
+    (duration.ns / 1000) as f64
+}
+
+/// Counters of requests: name, help, value.
+const COUNTERS: [(&str, &str, fn(&ModelStatistics) -> f64); 3] = [
+    ("nv_inference_request_success", "Number of successful inference requests, all batch sizes", |all| {
+        all.inference.success.count as f64
+    }),
+    ("nv_inference_count", "Number of inferences performed (does not include cached requests)", |all| {
+        all.inference_count as f64
+    }),
+    ("nv_inference_exec_count", "Number of model executions performed (does not include cached requests)", |all| {
+        all.execution_count as f64
+    }),
+];
+
+/// Counters of time: name, help, value.
+const DURATIONS: [(&str, &str, fn(&ModelStatistics) -> f64); 5] = [
+    (
+        "nv_inference_request_duration_us",
+        "Cumulative inference request duration in microseconds (includes cached requests)",
+        |all| us(all.inference.success),
+    ),
+    (
+        "nv_inference_queue_duration_us",
+        "Cumulative inference queuing duration in microseconds (includes cached requests)",
+        |all| us(all.inference.queue),
+    ),
+    (
+        "nv_inference_compute_input_duration_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+        |all| us(all.inference.compute_input),
+    ),
+    (
+        "nv_inference_compute_infer_duration_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        |all| us(all.inference.compute_infer),
+    ),
+    (
+        "nv_inference_compute_output_duration_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        |all| us(all.inference.compute_output),
+    ),
+];
+
+/// Summaries, in the order of the recorder: name, help.
+const SUMMARIES: [(&str, &str); 5] = [
+    (
+        "nv_inference_request_summary_us",
+        "Summary of inference request duration in microseconds (includes cached requests)",
+    ),
+    (
+        "nv_inference_queue_summary_us",
+        "Summary of inference queuing duration in microseconds (includes cached requests)",
+    ),
+    (
+        "nv_inference_compute_input_summary_us",
+        "Cumulative compute input duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "nv_inference_compute_infer_summary_us",
+        "Cumulative compute inference duration in microseconds (does not include cached requests)",
+    ),
+    (
+        "nv_inference_compute_output_summary_us",
+        "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+    ),
+];
+
+impl Repository {
+    /// The metrics of all models that are ready.
+    pub fn metrics(&self, now: Instant) -> Vec<Family> {
+        let options = &self.options().metrics;
+        let quantiles: Vec<f64> = options.summary_quantiles.iter().map(|(quantile, _)| *quantile).collect();
+        let readings: Vec<Reading> = self.readings(&quantiles, now);
+        let family = |name, help, kind, value: &dyn Fn(&Reading) -> Value| Family {
+            name,
+            help,
+            kind,
+            samples: readings
+                .iter()
+                .map(|reading| Sample { labels: reading.labels.clone(), value: value(reading) })
+                .collect(),
+        };
+        let number = |name, help, kind, value: &dyn Fn(&Reading) -> f64| {
+            family(name, help, kind, &|reading| Value::Number(value(reading)))
+        };
+        let counter = |(name, help, value): (_, _, fn(&ModelStatistics) -> f64)| {
+            number(name, help, Kind::Counter, &|reading| value(&reading.statistics))
+        };
+
+        let mut families: Vec<Family> = COUNTERS.into_iter().map(counter).collect();
+        families.insert(1, failures(&readings));
+        if options.counter_latencies {
+            families.extend(DURATIONS.into_iter().map(counter));
+        }
+        families.push(number(
+            "nv_inference_pending_request_count",
+            "Instantaneous number of pending requests awaiting execution per-model.",
+            Kind::Gauge,
+            &|reading| reading.model.recorder.pending_count() as f64,
+        ));
+        families.push(number("nv_model_load_duration_secs", "Model load time in seconds", Kind::Gauge, &|reading| {
+            reading.model.recorder.load_seconds()
+        }));
+        if options.summary_latencies {
+            families.extend(SUMMARIES.into_iter().enumerate().map(|(index, (name, help))| {
+                family(name, help, Kind::Summary, &|reading| reading.summary(index, &quantiles))
+            }));
+        }
+        families
+    }
+
+    fn readings(&self, quantiles: &[f64], now: Instant) -> Vec<Reading> {
+        let mut readings = Vec::new();
+        for (id, versions) in self.table.all() {
+            for (version, slot) in versions {
+                let Some(model) = slot.model.filter(|_| slot.state == ModelState::Ready) else { continue };
+                let mut labels =
+                    vec![("model".to_owned(), id.name.clone()), ("version".to_owned(), version.to_string())];
+                if self.options().model_namespacing {
+                    labels.push(("namespace".to_owned(), id.namespace.clone()));
+                }
+                let tags = model.config().metric_tags.clone();
+                labels.extend(tags.into_iter().map(|(name, value)| (format!("_{name}"), value)));
+                labels.sort();
+                readings.push(Reading {
+                    statistics: model.recorder.snapshot(&id.name, version),
+                    summaries: model.recorder.summaries(quantiles, now),
+                    model,
+                    labels,
+                });
+            }
+        }
+        readings
+    }
+}
+
+fn failures(readings: &[Reading]) -> Family {
+    let sample = |reading: &Reading, reason: FailureReason| {
+        let mut labels = reading.labels.clone();
+        labels.push(("reason".to_owned(), reason.name().to_owned()));
+        labels.sort();
+        Sample { labels, value: Value::Number(reading.model.recorder.failure_count(reason) as f64) }
+    };
+    Family {
+        name: "nv_inference_request_failure",
+        help: "Number of failed inference requests, all batch sizes",
+        kind: Kind::Counter,
+        samples: readings.iter().flat_map(|reading| FailureReason::ALL.map(|reason| sample(reading, reason))).collect(),
+    }
+}
+
+impl Reading {
+    fn summary(&self, index: usize, quantiles: &[f64]) -> Value {
+        let Some(values) = self.summaries.as_ref().map(|summaries| &summaries[index]) else {
+            return Value::Summary { quantiles: Vec::new(), sum: 0.0, count: 0 };
+        };
+        let quantiles = quantiles.iter().copied().zip(values.quantiles.iter().copied()).collect();
+        Value::Summary { quantiles, sum: values.sum_us, count: values.count }
+    }
+}

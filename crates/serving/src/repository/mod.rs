@@ -1,0 +1,462 @@
+//! The model repository: what lies in it, what is loaded, and the way from one to the other.
+//!
+//! [`source`] reads what the repository says about a model, [`graph`] knows which ensembles use it,
+//! [`lifecycle`] loads and replaces its versions, and [`table`] is what requests look models up in.
+//! Changes of the same models follow each other; changes of others run at the same time.
+
+mod graph;
+mod index;
+mod lifecycle;
+mod load;
+mod metrics;
+mod scan;
+mod source;
+mod table;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::PathBuf,
+    sync::Arc,
+    thread,
+};
+
+use parking_lot::{Condvar, Mutex};
+
+use self::{
+    graph::Sources,
+    lifecycle::Candidate,
+    load::Loader,
+    source::Source,
+    table::{Identifier, Slot, Table, UNLOADED},
+};
+use crate::{
+    config::{ModelConfig, ensemble},
+    error::Error,
+    metadata::ModelState,
+    model::Model,
+    options::{LoadParameters, Options},
+    statistics::ModelStatistics,
+};
+
+/// The repositories of a server and the models loaded from them.
+pub(crate) struct Repository {
+    pub table: Arc<Table>,
+    loader: Loader,
+    state: Mutex<State>,
+    /// A change of models is over.
+    changed: Condvar,
+}
+
+#[derive(Default)]
+struct State {
+    /// Models that are loaded or were to be.
+    sources: Sources,
+    /// Models that are being changed.
+    busy: BTreeSet<Identifier>,
+}
+
+/// What looking at the repositories found.
+#[derive(Default)]
+struct Polled {
+    /// Models that are new or changed.
+    changed: Sources,
+    /// Models that are as they were.
+    unchanged: BTreeSet<Identifier>,
+    /// Models that are gone, or found in two repositories.
+    removed: BTreeSet<Identifier>,
+    /// Why models could not be read.
+    errors: Vec<Error>,
+}
+
+/// Whether models were loaded, and why not.
+type Results = BTreeMap<Identifier, Result<(), Error>>;
+
+impl Repository {
+    pub fn new(options: Options) -> Self {
+        let table = Arc::new(Table::default());
+        let loader = Loader::new(options, table.clone());
+        Self { table, loader, state: Mutex::default(), changed: Condvar::new() }
+    }
+
+    fn options(&self) -> &Options {
+        &self.loader.options
+    }
+
+    fn namespace(&self, repository: &std::path::Path) -> String {
+        if self.options().model_namespacing { repository.display().to_string() } else { String::new() }
+    }
+
+    /// Loads what is new or changed in the repositories and unloads what is gone.
+    ///
+    /// # Errors
+    /// A model could not be read, or does not serve.
+    pub fn poll(&self) -> Result<(), Error> {
+        let mut state = self.state.lock();
+        let (claim, is_complete) = loop {
+            let mut polled = self.look_at_all(&state.sources);
+            let known = state.sources.keys();
+            let gone = known.filter(|id| !polled.changed.contains_key(*id) && !polled.unchanged.contains(*id));
+            polled.removed.extend(gone.cloned());
+            polled.changed.values_mut().for_each(|source| source.explicit = true);
+            match state.claim(&polled.changed, &polled.removed) {
+                Some(claim) => break (claim, polled.errors.is_empty()),
+                None => self.changed.wait(&mut state),
+            }
+        };
+        drop(state);
+        self.change(claim);
+        let all_serve = self.state.lock().sources.keys().all(|id| {
+            let versions = self.table.versions(id).unwrap_or_default();
+            !versions.is_empty() && versions.values().all(|slot| slot.state == ModelState::Ready)
+        });
+        match is_complete && all_serve {
+            true => Ok(()),
+            false => Err(Error::internal("failed to load all models")),
+        }
+    }
+
+    /// Loads a model, or loads it again where it changed, with the models that it uses.
+    pub fn load(&self, name: &str, parameters: &LoadParameters) -> Result<(), Error> {
+        check_name(name)?;
+        let mut state = self.state.lock();
+        let claim = loop {
+            let polled = self.look_at(&state.sources, name, parameters)?;
+            if !polled.errors.is_empty() {
+                let why = polled.errors.iter().find(|error| !error.message.is_empty());
+                let why = why.map_or(String::new(), |error| format!(": {}", error.message));
+                let text = format!("failed to load '{name}', failed to poll from model repository{why}");
+                return Err(Error::internal(text));
+            }
+            match state.claim(&polled.changed, &polled.removed) {
+                Some(claim) => break claim,
+                None => self.changed.wait(&mut state),
+            }
+        };
+        drop(state);
+        let results = self.change(claim);
+        let failed: String = results
+            .iter()
+            .filter(|(id, _)| id.name == name)
+            .filter_map(|(id, result)| Some((id, result.as_ref().err()?)))
+            .map(|(id, error)| format!("load failed for model '{id}': {}\n", error.message))
+            .collect();
+        if failed.is_empty() { Ok(()) } else { Err(Error::invalid(failed)) }
+    }
+
+    /// Unloads a model; with `dependents` also the models that only it uses. Ensembles that use it end too.
+    pub fn unload(&self, name: &str, dependents: bool) {
+        self.remove(|sources| {
+            let named: BTreeSet<Identifier> = sources.keys().filter(|id| id.name == name).cloned().collect();
+            if dependents { graph::orphans(sources, &named) } else { named }
+        });
+    }
+
+    /// Unloads everything.
+    pub fn unload_all(&self) {
+        self.remove(|sources| sources.keys().cloned().collect());
+    }
+
+    fn remove(&self, which: impl Fn(&Sources) -> BTreeSet<Identifier>) {
+        let mut state = self.state.lock();
+        let claim = loop {
+            let removed = which(&state.sources);
+            match state.claim(&Sources::new(), &removed) {
+                Some(claim) => break claim,
+                None => self.changed.wait(&mut state),
+            }
+        };
+        drop(state);
+        self.change(claim);
+    }
+
+    /// Looks at every directory of every repository.
+    fn look_at_all(&self, known: &Sources) -> Polled {
+        let mut polled = Polled::default();
+        let mut directories = BTreeMap::new();
+        for repository in &self.options().repositories {
+            let names = match scan::subdirectories(repository) {
+                Ok(names) => names,
+                Err(error) => {
+                    let text = format!("failed to poll model repository '{}': {error}", repository.display());
+                    polled.fail(Error::internal(text));
+                    continue;
+                }
+            };
+            for name in names {
+                let directory = repository.join(&name);
+                let id = Identifier { namespace: self.namespace(repository), name };
+                if directories.insert(id.clone(), directory).is_some() {
+                    let text = format!("failed to poll model '{id}': not unique across all model repositories");
+                    polled.fail(Error::internal(text));
+                    polled.removed.insert(id);
+                }
+            }
+        }
+        directories.retain(|id, _| !polled.removed.contains(id));
+        self.read(&mut polled, known, directories, &LoadParameters::default());
+        polled
+    }
+
+    /// Looks at one model and at those that it uses.
+    fn look_at(&self, known: &Sources, name: &str, parameters: &LoadParameters) -> Result<Polled, Error> {
+        let mut polled = Polled::default();
+        let mut names = vec![name.to_owned()];
+        let mut seen = BTreeSet::new();
+        while let Some(next) = names.pop() {
+            if !seen.insert(next.clone()) {
+                continue;
+            }
+            let is_first = next == name;
+            let no_parameters = LoadParameters::default();
+            let parameters = if is_first { parameters } else { &no_parameters };
+            let mut directories = BTreeMap::new();
+            if !parameters.files.is_empty() {
+                directories.insert(Identifier { namespace: String::new(), name: next.clone() }, PathBuf::new());
+            } else {
+                for repository in &self.options().repositories {
+                    let directory = repository.join(&next);
+                    if !directory.exists() {
+                        continue;
+                    }
+                    let id = Identifier { namespace: self.namespace(repository), name: next.clone() };
+                    if directories.insert(id.clone(), directory).is_some() {
+                        let text = format!("failed to poll model '{id}': not unique across all model repositories");
+                        return Err(Error::internal(format!(
+                            "failed to load '{name}', failed to poll from model repository: {text}"
+                        )));
+                    }
+                }
+            }
+            if directories.is_empty() {
+                tracing::error!("failed to poll model '{next}': model not found in any model repository.");
+                // A text for the log alone: the client hears that the model could not be polled.
+                polled.errors.push(Error::not_found(""));
+            }
+            let ids: Vec<Identifier> = directories.keys().cloned().collect();
+            self.read(&mut polled, known, directories, parameters);
+            for id in ids {
+                let source = polled.changed.get_mut(&id);
+                if let Some(source) = source {
+                    source.explicit = is_first || known.get(&id).is_some_and(|known| known.explicit);
+                }
+                let source = polled.changed.get(&id).or_else(|| known.get(&id));
+                let steps = source.map(|source| ensemble::steps(&source.config)).unwrap_or_default();
+                names.extend(steps.iter().map(|step| step.model_name.clone()));
+            }
+        }
+        Ok(polled)
+    }
+
+    fn read(
+        &self,
+        polled: &mut Polled,
+        known: &Sources,
+        directories: BTreeMap<Identifier, PathBuf>,
+        parameters: &LoadParameters,
+    ) {
+        for (id, directory) in directories {
+            match self.loader.read_source(&id, &directory, parameters, known.get(&id)) {
+                Ok(Some(source)) => {
+                    polled.changed.insert(id, source);
+                }
+                Ok(None) => {
+                    polled.unchanged.insert(id);
+                }
+                Err(error) => {
+                    polled.fail(Error {
+                        message: format!("Poll failed for model directory '{id}': {}", error.message),
+                        ..error
+                    });
+                    // What was loaded before serves on.
+                    if known.contains_key(&id) {
+                        polled.unchanged.insert(id);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Does what was claimed.
+    fn change(&self, claim: Claim) -> Results {
+        let Claim { sources, todo, removed } = claim;
+        for id in &removed {
+            self.loader.unload_versions(id);
+        }
+        let results = self.load_in_order(&sources, &todo);
+
+        let mut state = self.state.lock();
+        for id in todo.iter().chain(&removed) {
+            state.busy.remove(id);
+            if let Some(source) = state.sources.get_mut(id) {
+                match results.get(id) {
+                    Some(Err(_)) => source.timestamps = source.loaded.clone(),
+                    _ => source.loaded = source.timestamps.clone(),
+                }
+            }
+        }
+        drop(state);
+        self.changed.notify_all();
+        results
+    }
+
+    /// Loads `todo`, members before the ensembles that use them, as many at once as possible.
+    fn load_in_order(&self, sources: &Sources, todo: &BTreeSet<Identifier>) -> Results {
+        let mut results = Results::new();
+        let mut waiting = todo.clone();
+        while !waiting.is_empty() {
+            let is_ready =
+                |id: &&Identifier| graph::members(sources, id).iter().all(|member| !waiting.contains(*member));
+            let mut wave: Vec<Identifier> = waiting.iter().filter(is_ready).cloned().collect();
+            if wave.is_empty() {
+                // Only ensembles that use each other are left; each finds that out for itself.
+                wave = waiting.iter().cloned().collect();
+            }
+            waiting.retain(|id| !wave.contains(id));
+            let loaded: Vec<(Identifier, Result<(), Error>)> = thread::scope(|scope| {
+                let results = &results;
+                let load = |id: Identifier| {
+                    let result = self.load_one(sources, &id, results);
+                    (id, result)
+                };
+                let last = wave.pop();
+                let threads: Vec<_> = wave.into_iter().map(|id| scope.spawn(move || load(id))).collect();
+                let last = last.map(load);
+                // A load catches the panics of its backend.
+                threads.into_iter().filter_map(|thread| thread.join().ok()).chain(last).collect()
+            });
+            results.extend(loaded);
+        }
+        results
+    }
+
+    fn load_one(&self, sources: &Sources, id: &Identifier, results: &Results) -> Result<(), Error> {
+        let Some(source) = sources.get(id) else { return Ok(()) };
+        let mut config = source.config.clone();
+        if config.is_ensemble() {
+            if let Err(error) = self.check_ensemble(sources, id, &mut config, results) {
+                tracing::error!("{}: {}", error.code.name(), error.message);
+                self.loader.unload_versions(id);
+                return Err(error);
+            }
+        }
+        let Source { directory, loaded, timestamps, .. } = source;
+        self.loader.load_versions(&Candidate { id, directory, config: &config, loaded, current: timestamps })
+    }
+
+    /// Checks an ensemble against its members, which are loaded by now.
+    fn check_ensemble(
+        &self,
+        sources: &Sources,
+        id: &Identifier,
+        config: &mut ModelConfig,
+        results: &Results,
+    ) -> Result<(), Error> {
+        graph::check_members(sources, id)?;
+        let mut members: BTreeMap<&str, Arc<ModelConfig>> = BTreeMap::new();
+        for step in ensemble::steps(config) {
+            let name = step.model_name.as_str();
+            let member = graph::resolve(sources, &id.namespace, name);
+            let versions = member.and_then(|member| self.table.versions(member)).unwrap_or_default();
+            let mut ready = versions.iter().filter(|(_, slot)| slot.state == ModelState::Ready);
+            if ready.clone().next().is_none() {
+                let why = member.and_then(|member| results.get(member)?.as_ref().err());
+                let why = why.map_or(String::new(), |error| {
+                    format!(" Model '{name}' loading failed with error: {}", error.message)
+                });
+                return Err(Error::invalid(format!(
+                    "ensemble '{id}' depends on '{name}' which has no loaded version.{why}"
+                )));
+            }
+            let version = step.model_version;
+            if version > 0 && !ready.any(|(number, _)| *number == version) {
+                return Err(Error::invalid(format!(
+                    "ensemble '{id}' depends on '{name}' whose required version {version} is not loaded."
+                )));
+            }
+            members.insert(name, self.table.get_in(&id.namespace, name, None)?.config());
+        }
+        let is_decoupled = ensemble::validate_members(config, |name| members.get(name).map(|config| &**config))?;
+        config.model_transaction_policy.get_or_insert_default().decoupled = is_decoupled;
+        Ok(())
+    }
+
+    /// Whether every model that was ever to be loaded serves, or was unloaded on purpose.
+    pub fn is_ready(&self) -> bool {
+        let is_fine = |slot: &Slot| slot.state == ModelState::Ready || slot.reason == UNLOADED;
+        self.table.all().iter().all(|(_, versions)| !versions.is_empty() && versions.values().all(is_fine))
+    }
+
+    /// Whether no model serves or is on its way to or from serving.
+    pub fn is_unloaded(&self) -> bool {
+        let slots = self.table.all().into_iter().flat_map(|(_, versions)| versions.into_values());
+        let states = [ModelState::Ready, ModelState::Loading, ModelState::Unloading];
+        slots.into_iter().all(|slot| !states.contains(&slot.state))
+    }
+
+    /// Statistics of the versions that are ready: of all models (empty name), of one, of one version.
+    pub fn ready_models(&self, name: &str, version: Option<i64>) -> impl Iterator<Item = ModelStatistics> {
+        let all = self.table.all().into_iter().filter(move |(id, _)| name.is_empty() || id.name == name);
+        all.flat_map(move |(id, versions)| {
+            let versions =
+                versions.into_iter().filter(move |(number, _)| version.is_none_or(|version| version == *number));
+            let ready = versions.filter_map(|(_, slot)| slot.model.filter(|_| slot.state == ModelState::Ready));
+            ready.map(move |model| model.recorder.snapshot(&id.name, model.version))
+        })
+    }
+
+    /// Versions of models that serve.
+    pub fn models(&self) -> Vec<Arc<Model>> {
+        let slots = self.table.all().into_iter().flat_map(|(_, versions)| versions.into_values());
+        slots.filter_map(|slot| slot.model).collect()
+    }
+}
+
+/// The right to change some models, which nobody else changes meanwhile.
+struct Claim {
+    /// All models as they are to be.
+    sources: Sources,
+    /// Models to load, and ensembles to look at again.
+    todo: BTreeSet<Identifier>,
+    /// Models to unload.
+    removed: BTreeSet<Identifier>,
+}
+
+impl State {
+    /// Claims what a change of `changed` and `removed` concerns, ensembles that use them included. `None`
+    /// while others change some of it.
+    fn claim(&mut self, changed: &Sources, removed: &BTreeSet<Identifier>) -> Option<Claim> {
+        let mut sources = self.sources.clone();
+        sources.retain(|id, _| !removed.contains(id));
+        sources.extend(changed.iter().map(|(id, source)| (id.clone(), source.clone())));
+        let touched: BTreeSet<Identifier> = removed.iter().chain(changed.keys()).cloned().collect();
+        let mut todo = graph::dependents(&sources, &touched);
+        todo.extend(changed.keys().cloned());
+        let concerned: BTreeSet<Identifier> = todo.union(removed).cloned().collect();
+        if !self.busy.is_disjoint(&concerned) {
+            return None;
+        }
+        self.busy.extend(concerned);
+        self.sources.clone_from(&sources);
+        Some(Claim { sources, todo, removed: removed.clone() })
+    }
+}
+
+impl Polled {
+    fn fail(&mut self, error: Error) {
+        tracing::error!("{}", error.message);
+        self.errors.push(error);
+    }
+}
+
+/// A name that could leave the repository is none.
+fn check_name(name: &str) -> Result<(), Error> {
+    if name.is_empty() {
+        return Err(Error::invalid("Invalid model name: model name must not be empty"));
+    }
+    if name == ".." || name == "." || name.contains(['/', '\\', '\0']) {
+        return Err(Error::invalid(format!("Invalid model name: '{name}' must be the name of a directory")));
+    }
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! What lies in the directories of a repository, and when it changed.
+
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+    time::{Duration, SystemTime},
+};
+
+use crate::config::{
+    ModelConfig,
+    proto::model_version_policy::{All, Latest, PolicyChoice},
+};
+
+/// Names of the directories in `directory`; links to directories count.
+pub(super) fn subdirectories(directory: &Path) -> io::Result<BTreeSet<String>> {
+    let mut names = BTreeSet::new();
+    for entry in fs::read_dir(directory)? {
+        let entry = entry?;
+        if entry.path().is_dir() {
+            // A name that is no text cannot be asked for.
+            names.extend(entry.file_name().into_string());
+        }
+    }
+    Ok(names)
+}
+
+/// The versions of a model that its version policy selects, ascending.
+pub(super) fn versions(directory: &Path, config: &ModelConfig) -> io::Result<Vec<i64>> {
+    let mut existing = Vec::new();
+    for name in subdirectories(directory)? {
+        match version_number(&name) {
+            Some(version) => existing.push(version),
+            None if ["warmup", "initial_state", "configs"].contains(&name.as_str()) => {}
+            None => tracing::warn!("ignore directory '{name}' of model '{}': its name is no version", config.name),
+        }
+    }
+    existing.sort_unstable();
+    let policy = config.version_policy.as_ref().and_then(|policy| policy.policy_choice.as_ref());
+    Ok(match policy {
+        Some(PolicyChoice::All(All {})) => existing,
+        Some(PolicyChoice::Specific(specific)) => {
+            for version in specific.versions.iter().filter(|version| !existing.contains(version)) {
+                tracing::error!(
+                    "version {version} is specified for model '{}', but the version directory is not present",
+                    config.name
+                );
+            }
+            existing.retain(|version| specific.versions.contains(version));
+            existing
+        }
+        other => {
+            let count = match other {
+                Some(PolicyChoice::Latest(Latest { num_versions })) => *num_versions as usize,
+                _ => 1,
+            };
+            existing.split_off(existing.len().saturating_sub(count))
+        }
+    })
+}
+
+/// A positive number without leading zeros.
+fn version_number(name: &str) -> Option<i64> {
+    let is_plain = name.bytes().all(|byte| byte.is_ascii_digit()) && !name.starts_with('0');
+    name.parse().ok().filter(|_| is_plain)
+}
+
+/// The configuration file of a model: `configs/NAME.pbtxt` where `config_name` is given and the file
+/// exists, `config.pbtxt` otherwise.
+pub(super) fn config_path(directory: &Path, config_name: &str) -> PathBuf {
+    let custom = directory.join("configs").join(format!("{config_name}.pbtxt"));
+    if !config_name.is_empty() && custom.is_file() { custom } else { directory.join("config.pbtxt") }
+}
+
+/// When the parts of a model's directory changed. The default is older than anything.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub(super) struct Timestamps {
+    /// Entry of the directory (empty: the directory itself) to the newest time below it.
+    times: BTreeMap<String, SystemTime>,
+    /// The entry that holds the configuration.
+    config: Option<String>,
+}
+
+impl Timestamps {
+    /// Reads them; the default where the directory cannot be read.
+    pub fn read(directory: &Path, config_path: &Path) -> Self {
+        let read = || -> io::Result<Self> {
+            let mut times = BTreeMap::from([(String::new(), fs::metadata(directory)?.modified()?)]);
+            let mut config = None;
+            for entry in fs::read_dir(directory)? {
+                let entry = entry?;
+                let name = entry.file_name().to_string_lossy().into_owned();
+                if config_path.starts_with(entry.path()) {
+                    config = Some(name.clone());
+                }
+                times.insert(name, newest(&entry.path(), DEPTH_MAX));
+            }
+            Ok(Self { times, config })
+        };
+        read().unwrap_or_else(|error| {
+            tracing::error!("failed to determine modification time for '{}': {error}", directory.display());
+            Self::default()
+        })
+    }
+
+    /// Whether anything is newer in `new`.
+    pub fn is_modified(&self, new: &Self) -> bool {
+        self.times.values().max() < new.times.values().max()
+    }
+
+    /// Whether a version, or a file that all versions share, is newer in `new`. The configuration and
+    /// other versions do not count.
+    pub fn is_version_modified(&self, new: &Self, version: i64) -> bool {
+        self.version_time(version) < new.version_time(version)
+    }
+
+    fn version_time(&self, version: i64) -> Option<SystemTime> {
+        let version = version.to_string();
+        let concerns = |name: &str| {
+            let is_shared = name.bytes().any(|byte| !byte.is_ascii_digit()) && self.config.as_deref() != Some(name);
+            name == version || is_shared
+        };
+        self.times.iter().filter(|(name, _)| concerns(name)).map(|(_, time)| *time).max()
+    }
+
+    /// As if the configuration changed at `time`.
+    pub fn set_config_time(&mut self, time: SystemTime) {
+        if let Some(config) = &self.config {
+            self.times.insert(config.clone(), time);
+        } else {
+            self.times.insert(String::new(), time);
+        }
+    }
+}
+
+/// Directories below a model that are looked into; a link back up must not be followed for ever.
+const DEPTH_MAX: usize = 16;
+
+/// The newest time at or below a path; 1970 where it cannot be read.
+fn newest(path: &Path, depth: usize) -> SystemTime {
+    let own = fs::metadata(path).and_then(|metadata| metadata.modified()).unwrap_or(SystemTime::UNIX_EPOCH);
+    let children = fs::read_dir(path).into_iter().flatten().flatten().filter(|_| depth > 0);
+    children.map(|child| newest(&child.path(), depth - 1)).chain([own]).max().unwrap_or(own)
+}
+
+/// A directory for files that a client sent; removed when the last owner lets go of it.
+#[derive(Debug)]
+pub(super) struct TemporaryDirectory(pub PathBuf);
+
+impl TemporaryDirectory {
+    /// A new empty directory.
+    pub fn new() -> io::Result<Self> {
+        let base = std::env::temp_dir();
+        for attempt in 0..100u32 {
+            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
+            let path = base.join(format!("halimede-{}-{}-{attempt}", std::process::id(), since.as_nanos()));
+            match fs::create_dir(&path) {
+                Ok(()) => return Ok(Self(path)),
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
+                Err(error) => return Err(error),
+            }
+        }
+        Err(io::Error::other(format!("no free name for a directory in {}", base.display())))
+    }
+}
+
+impl Drop for TemporaryDirectory {
+    fn drop(&mut self) {
+        if let Err(error) = fs::remove_dir_all(&self.0) {
+            tracing::warn!("cannot remove {}: {error}", self.0.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config::proto::{ModelVersionPolicy, model_version_policy::Specific};
+
+    fn policy(choice: Option<PolicyChoice>) -> ModelConfig {
+        ModelConfig { version_policy: Some(ModelVersionPolicy { policy_choice: choice }), ..ModelConfig::default() }
+    }
+
+    #[test]
+    fn versions_are_selected_by_policy() {
+        let directory = TemporaryDirectory::new().unwrap();
+        for name in ["1", "2", "10", "0", "03", "x", "warmup", "1x"] {
+            fs::create_dir(directory.0.join(name)).unwrap();
+        }
+        fs::write(directory.0.join("4"), "a file is no version").unwrap();
+        let specific = Specific { versions: vec![10, 1, 99] };
+        for (choice, expected) in [
+            (None, &[10][..]),
+            (Some(PolicyChoice::Latest(Latest { num_versions: 2 })), &[2, 10]),
+            (Some(PolicyChoice::Latest(Latest { num_versions: 9 })), &[1, 2, 10]),
+            (Some(PolicyChoice::All(All {})), &[1, 2, 10]),
+            (Some(PolicyChoice::Specific(specific)), &[1, 10]),
+        ] {
+            assert_eq!(versions(&directory.0, &policy(choice)).unwrap(), expected);
+        }
+    }
+
+    #[test]
+    fn changes_are_seen_where_they_are() {
+        let directory = TemporaryDirectory::new().unwrap();
+        let config = directory.0.join("config.pbtxt");
+        for name in ["1", "2"] {
+            fs::create_dir(directory.0.join(name)).unwrap();
+        }
+        fs::write(&config, "").unwrap();
+        let before = Timestamps::read(&directory.0, &config);
+        assert!(!before.is_modified(&before) && Timestamps::default().is_modified(&before));
+
+        let later = SystemTime::now() + Duration::from_secs(60);
+        let mut after = before.clone();
+        after.set_config_time(later);
+        assert!(before.is_modified(&after) && !before.is_version_modified(&after, 1));
+
+        fs::write(directory.0.join("1/model.onnx"), "").unwrap();
+        fs::File::options().write(true).open(directory.0.join("1/model.onnx")).unwrap().set_modified(later).unwrap();
+        let after = Timestamps::read(&directory.0, &config);
+        assert!(before.is_version_modified(&after, 1) && !before.is_version_modified(&after, 2));
+    }
+
+    #[test]
+    fn a_temporary_directory_goes_with_its_owner() {
+        let directory = TemporaryDirectory::new().unwrap();
+        let path = directory.0.clone();
+        fs::write(path.join("file"), "").unwrap();
+        drop(directory);
+        assert!(!path.exists());
+    }
+}

@@ -1,0 +1,116 @@
+//! When requests run, and which run together.
+//!
+//! Schedulers are plain state machines: requests go in with [`Scheduler::push`], and whoever has a free
+//! instance asks [`Scheduler::poll`] what to do. They know no clock, no thread and no client; time is an
+//! argument, so that tests step it.
+
+mod default;
+mod dynamic;
+mod queue;
+mod settings;
+#[cfg(test)]
+mod tests;
+
+use std::time::Instant;
+
+pub(crate) use default::Fifo;
+pub(crate) use dynamic::{DynamicBatcher, Settings};
+pub(crate) use queue::{Dropped, Full, Policy, TimeoutAction};
+
+/// What a scheduler must know about a request.
+pub(crate) trait Item {
+    /// Inferences in the request, at least 1.
+    fn batch_size(&self) -> usize;
+    /// The priority that the client asks for; 0: the default.
+    fn priority(&self) -> u64;
+    /// The longest time in the queue that the client asks for, in microseconds; 0: the default.
+    fn timeout_us(&self) -> u64;
+    /// Whether the client gave up.
+    fn is_cancelled(&self) -> bool;
+    /// Whether the request can run in one batch with `first`.
+    fn joins(&self, first: &Self) -> bool;
+}
+
+/// What whoever has a free instance should do.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Poll<T> {
+    /// Run these requests together. Never empty.
+    Batch(Vec<T>),
+    /// Ask again at this time, or when another request comes.
+    WaitUntil(Instant),
+    /// Ask again when another request comes.
+    Idle,
+}
+
+/// The scheduler of one model.
+#[derive(Debug)]
+pub(crate) enum Scheduler<T> {
+    /// One request at a time.
+    Fifo(Fifo<T>),
+    /// Requests are run in batches.
+    Dynamic(DynamicBatcher<T>),
+}
+
+impl<T: Item> Scheduler<T> {
+    /// Puts a request into the queue, or gives it back where its queue is full.
+    pub fn push(&mut self, item: T, now: Instant) -> Result<(), Full<T>> {
+        match self {
+            Scheduler::Fifo(fifo) => {
+                fifo.push(item);
+                Ok(())
+            }
+            Scheduler::Dynamic(batcher) => batcher.push(item, now),
+        }
+    }
+
+    /// What to do with a free instance at `now`.
+    pub fn poll(&mut self, now: Instant) -> Poll<T> {
+        match self {
+            Scheduler::Fifo(fifo) => fifo.poll(),
+            Scheduler::Dynamic(batcher) => batcher.poll(now),
+        }
+    }
+
+    /// Drops requests that expired by `now`, also while no instance is free.
+    pub fn expire(&mut self, now: Instant) {
+        if let Scheduler::Dynamic(batcher) = self {
+            batcher.expire(now);
+        }
+    }
+
+    /// When the next request in the queue expires.
+    pub fn next_deadline(&self) -> Option<Instant> {
+        match self {
+            Scheduler::Fifo(_) => None,
+            Scheduler::Dynamic(batcher) => batcher.next_deadline(),
+        }
+    }
+
+    /// Whether requests can expire at all.
+    pub fn has_timeouts(&self) -> bool {
+        matches!(self, Scheduler::Dynamic(batcher) if batcher.has_timeouts())
+    }
+
+    /// The requests dropped since the last call, to be answered outside any lock.
+    pub fn take_dropped(&mut self) -> Vec<(T, Dropped)> {
+        match self {
+            Scheduler::Fifo(fifo) => fifo.take_dropped(),
+            Scheduler::Dynamic(batcher) => batcher.take_dropped(),
+        }
+    }
+
+    /// Number of requests in the queue.
+    pub fn len(&self) -> usize {
+        match self {
+            Scheduler::Fifo(fifo) => fifo.len(),
+            Scheduler::Dynamic(batcher) => batcher.len(),
+        }
+    }
+
+    /// No further requests come: whatever waits for company or for a test's start runs now.
+    pub fn close(&mut self) {
+        if let Scheduler::Dynamic(batcher) = self {
+            batcher.close();
+        }
+    }
+}

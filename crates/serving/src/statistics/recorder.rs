@@ -1,0 +1,273 @@
+//! Counters that instances write while they work.
+
+use std::{
+    collections::BTreeMap,
+    sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    time::{self, Instant, SystemTime},
+};
+
+use parking_lot::Mutex;
+
+use super::{
+    BatchStatistics, Duration, InferenceStatistics, ModelStatistics,
+    summary::{Summaries, SummaryValues},
+};
+use crate::options::MetricsOptions;
+
+/// Why a request failed, as the metrics tell it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum FailureReason {
+    /// It waited too long.
+    Rejected,
+    /// The client gave up.
+    Canceled,
+    /// The model failed.
+    Backend,
+    /// Anything else.
+    Other,
+}
+
+impl FailureReason {
+    /// All reasons.
+    pub const ALL: [FailureReason; 4] =
+        [FailureReason::Rejected, FailureReason::Canceled, FailureReason::Backend, FailureReason::Other];
+
+    /// The name in metrics.
+    pub fn name(self) -> &'static str {
+        match self {
+            FailureReason::Rejected => "REJECTED",
+            FailureReason::Canceled => "CANCELED",
+            FailureReason::Backend => "BACKEND",
+            FailureReason::Other => "OTHER",
+        }
+    }
+}
+
+/// The times of one execution.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct ComputeTimes {
+    /// The instance took the batch.
+    pub start: Instant,
+    /// The inputs are gathered.
+    pub input_end: Instant,
+    /// The outputs are computed.
+    pub output_start: Instant,
+    /// The outputs are scattered.
+    pub end: Instant,
+}
+
+impl ComputeTimes {
+    /// The time that each part took.
+    pub fn durations(&self) -> ComputeDurations {
+        ComputeDurations {
+            input: self.input_end.saturating_duration_since(self.start),
+            infer: self.output_start.saturating_duration_since(self.input_end),
+            output: self.end.saturating_duration_since(self.output_start),
+        }
+    }
+}
+
+/// How long each part of an execution took.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct ComputeDurations {
+    /// Gathering of inputs.
+    pub input: time::Duration,
+    /// The execution itself.
+    pub infer: time::Duration,
+    /// Scattering of outputs.
+    pub output: time::Duration,
+}
+
+impl std::ops::AddAssign for ComputeDurations {
+    fn add_assign(&mut self, other: Self) {
+        self.input += other.input;
+        self.infer += other.infer;
+        self.output += other.output;
+    }
+}
+
+/// What happens to the requests of one version of a model. Any number of threads record at once.
+#[derive(Debug, Default)]
+pub(crate) struct Recorder {
+    inference_count: AtomicU64,
+    execution_count: AtomicU64,
+    last_inference_ms: AtomicU64,
+    success: Counter,
+    fail: Counter,
+    queue: Counter,
+    compute_input: Counter,
+    compute_infer: Counter,
+    compute_output: Counter,
+    failures: [AtomicU64; FailureReason::ALL.len()],
+    pending: AtomicI64,
+    load_ns: AtomicU64,
+    batches: Mutex<BTreeMap<u64, BatchStatistics>>,
+    summaries: Option<Mutex<Summaries>>,
+}
+
+#[derive(Debug, Default)]
+struct Counter {
+    count: AtomicU64,
+    ns: AtomicU64,
+}
+
+impl Counter {
+    fn add(&self, duration: time::Duration) {
+        self.count.fetch_add(1, Relaxed);
+        self.ns.fetch_add(ns(duration), Relaxed);
+    }
+
+    fn read(&self) -> Duration {
+        Duration { count: self.count.load(Relaxed), ns: self.ns.load(Relaxed) }
+    }
+}
+
+fn ns(duration: time::Duration) -> u64 {
+    u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
+}
+
+impl Recorder {
+    /// A recorder of what `options` ask for.
+    pub fn new(options: &MetricsOptions) -> Self {
+        let summaries = options.summary_latencies.then(|| Mutex::new(Summaries::new(Instant::now())));
+        Self { summaries, ..Self::default() }
+    }
+
+    /// A request with `batch_size` inferences succeeded: it arrived at `start`, was put into the queue at
+    /// `queued`, began to run at `compute_start` and was answered at `end`.
+    pub fn success(
+        &self,
+        batch_size: usize,
+        start: Instant,
+        queued: Instant,
+        compute_start: Instant,
+        end: Instant,
+        compute: ComputeDurations,
+    ) {
+        let request = end.saturating_duration_since(start);
+        let queue = compute_start.saturating_duration_since(queued);
+        self.inference_count.fetch_add(batch_size as u64, Relaxed);
+        self.success.add(request);
+        self.queue.add(queue);
+        self.compute_input.add(compute.input);
+        self.compute_infer.add(compute.infer);
+        self.compute_output.add(compute.output);
+        if let Some(summaries) = &self.summaries {
+            summaries.lock().observe([request, queue, compute.input, compute.infer, compute.output], end);
+        }
+    }
+
+    /// A request that arrived at `start` failed at `end`.
+    pub fn failure(&self, reason: FailureReason, start: Instant, end: Instant) {
+        self.fail.add(end.saturating_duration_since(start));
+        self.failures[reason as usize].fetch_add(1, Relaxed);
+    }
+
+    /// A batch of `batch_size` inferences was executed.
+    pub fn execution(&self, batch_size: usize, compute: ComputeDurations) {
+        self.execution_count.fetch_add(1, Relaxed);
+        let since_1970 = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or_default();
+        self.last_inference_ms.store(u64::try_from(since_1970.as_millis()).unwrap_or(u64::MAX), Relaxed);
+        let mut batches = self.batches.lock();
+        let batch = batches.entry(batch_size as u64).or_default();
+        let parts = [
+            (&mut batch.compute_input, compute.input),
+            (&mut batch.compute_infer, compute.infer),
+            (&mut batch.compute_output, compute.output),
+        ];
+        for (total, duration) in parts {
+            total.count += 1;
+            total.ns += ns(duration);
+        }
+    }
+
+    /// `change` more requests wait to run.
+    pub fn pending(&self, change: i64) {
+        self.pending.fetch_add(change, Relaxed);
+    }
+
+    /// The model took so long to load.
+    pub fn loaded_in(&self, duration: time::Duration) {
+        self.load_ns.store(ns(duration), Relaxed);
+    }
+
+    /// Number of requests that wait to run.
+    pub fn pending_count(&self) -> i64 {
+        self.pending.load(Relaxed)
+    }
+
+    /// How long the model took to load, in seconds.
+    pub fn load_seconds(&self) -> f64 {
+        self.load_ns.load(Relaxed) as f64 / 1e9
+    }
+
+    /// Requests that failed for `reason`.
+    pub fn failure_count(&self, reason: FailureReason) -> u64 {
+        self.failures[reason as usize].load(Relaxed)
+    }
+
+    /// Quantiles of request, queue, input, inference and output times, if they are collected.
+    pub fn summaries(&self, quantiles: &[f64], now: Instant) -> Option<[SummaryValues; 5]> {
+        Some(self.summaries.as_ref()?.lock().read(quantiles, now))
+    }
+
+    /// Everything so far.
+    pub fn snapshot(&self, name: &str, version: i64) -> ModelStatistics {
+        let batches = self.batches.lock();
+        ModelStatistics {
+            name: name.to_owned(),
+            version,
+            last_inference_ms: self.last_inference_ms.load(Relaxed),
+            inference_count: self.inference_count.load(Relaxed),
+            execution_count: self.execution_count.load(Relaxed),
+            inference: InferenceStatistics {
+                success: self.success.read(),
+                fail: self.fail.read(),
+                queue: self.queue.read(),
+                compute_input: self.compute_input.read(),
+                compute_infer: self.compute_infer.read(),
+                compute_output: self.compute_output.read(),
+                ..InferenceStatistics::default()
+            },
+            batches: batches.iter().map(|(&batch_size, batch)| BatchStatistics { batch_size, ..*batch }).collect(),
+            ..ModelStatistics::default()
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MS: fn(u64) -> time::Duration = time::Duration::from_millis;
+
+    #[test]
+    fn requests_and_executions_are_counted_apart() {
+        let recorder = Recorder::new(&MetricsOptions::default());
+        let start = Instant::now();
+        let times = ComputeTimes {
+            start: start + MS(3),
+            input_end: start + MS(4),
+            output_start: start + MS(9),
+            end: start + MS(11),
+        };
+        for batch_size in [1, 3] {
+            recorder.success(batch_size, start, start + MS(1), times.start, start + MS(12), times.durations());
+        }
+        recorder.execution(4, times.durations());
+        recorder.failure(FailureReason::Canceled, start, start + MS(5));
+        let all = recorder.snapshot("m", 2);
+        assert_eq!((all.inference_count, all.execution_count), (4, 1));
+        let ms = |count, ms: u64| Duration { count, ns: ms * 1_000_000 };
+        assert_eq!(all.inference.success, ms(2, 24));
+        assert_eq!(all.inference.fail, ms(1, 5));
+        assert_eq!(all.inference.queue, ms(2, 4));
+        assert_eq!(all.inference.compute_input, ms(2, 2));
+        assert_eq!(all.inference.compute_infer, ms(2, 10));
+        assert_eq!(all.inference.compute_output, ms(2, 4));
+        assert_eq!(all.batches.len(), 1);
+        assert_eq!((all.batches[0].batch_size, all.batches[0].compute_infer), (4, ms(1, 5)));
+        assert!(all.last_inference_ms > 1_600_000_000_000);
+        assert_eq!(FailureReason::ALL.map(|reason| recorder.failure_count(reason)), [0, 1, 0, 0]);
+    }
+}
