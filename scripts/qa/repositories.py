@@ -28,11 +28,15 @@ def simple(target, data, checkout):
     documented(target, checkout, "simple")
 
 
-def seven(target, data, checkout):
-    """`simple` and six more: the asyncio tests count the models of the documentation."""
-    documented(target, checkout, "simple")
-    for number in range(6):
-        copied(target, data / "qa_identity_model_repository" / "onnx_zero_1_float32", f"other_{number}")
+def counted(number):
+    """`simple` and others up to `number` models: the asyncio tests count those of NVIDIA's images."""
+
+    def fill(target, data, checkout):
+        documented(target, checkout, "simple")
+        for other in range(1, number):
+            copied(target, data / "qa_identity_model_repository" / "onnx_zero_1_float32", f"other_{other}")
+
+    return fill
 
 
 def http(target, data, checkout):

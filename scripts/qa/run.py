@@ -23,7 +23,7 @@ from pathlib import Path
 
 import aliases
 import repositories
-from suites import SEQUENCES, SUITES
+from suites import PYTHON_BACKEND, SEQUENCES, SUITES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -122,6 +122,9 @@ class Harness:
                 continue
             part = folder / f"section_{number}.sh"
             body = script[cut.start() : end]
+            if "python_models" in body:
+                yield name, None, PYTHON_BACKEND
+                continue
             if end == len(script):
                 body = body[: body.rindex("if [ $RET -eq 0 ]")]
             part.write_text(head + body + "\nexit $RET\n")
@@ -173,6 +176,7 @@ exit $status
             ran = sum(int(n) for n in RAN.findall(text)) - sum(int(n) for n in SKIPPED.findall(text))
             bad = sorted(set(BAD.findall(text)))
             left = {test: suite.not_applicable[test] for test in bad if test in suite.not_applicable}
+            left |= {test: f"version: {suite.differs[test]}" for test in bad if test in suite.differs}
             bad = [test for test in bad if test not in left]
             if foreign := FOREIGN.search(text):
                 left |= {test: f"needs another framework ({foreign[1]})" for test in bad}

@@ -49,7 +49,7 @@ def interface(model, config):
     shapes = [
         [d.dim_value if d.HasField("dim_value") else -1 for d in v.type.tensor_type.shape.dim] for _, v in values
     ]
-    batching = all(shape[:1] == [-1] for shape in shapes)
+    batching = all(shape[:1] == [-1] for shape in shapes) and "max_batch_size: 0" not in config
     text = ""
     if batching and "max_batch_size" not in config:
         text = "max_batch_size: 4\ndynamic_batching { }\n"
