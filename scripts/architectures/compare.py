@@ -1,0 +1,141 @@
+"""Export real architectures with both of torch's exporters, and compare the server with ONNX Runtime.
+
+    python -m venv ENV && ENV/bin/pip install -r scripts/architectures/requirements.txt   (about 3 GB)
+    ENV/bin/python scripts/architectures/compare.py [--exporter torchscript|dynamo|both] [--export-only] [NAME ...]
+
+Each model is exported once to `target/architectures`, loaded by ONNX Runtime
+and by our server, and run at batch 1 and 4 and at two lengths. Reported is the
+largest difference of any output as a share of its largest value; above 1e-4
+fails.
+"""
+
+import argparse
+import os
+import subprocess
+import sys
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+sys.path.insert(0, str(ROOT / "tests"))
+TOLERANCE = 1e-4
+OPSETS = {"torchscript": 17, "dynamo": 20}
+
+
+def export(name, exporter, folder):
+    """The exported model of one case, made unless it is there."""
+    import torch
+    from models import cases
+
+    path = folder / f"{name}_{exporter}" / "1" / "model.onnx"
+    if path.exists():
+        return path
+    case = cases()[name]
+    module = case.build()
+    path.parent.mkdir(parents=True, exist_ok=True)
+    example = tuple(case.example(2, 24))
+    options = dict(input_names=list(case.inputs), output_names=case.outputs, opset_version=OPSETS[exporter])
+    with torch.no_grad(), warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        if exporter == "torchscript":
+            torch.onnx.export(module, example, path, dynamo=False, dynamic_axes=case.inputs, **options)
+        else:
+            shapes = [{axis: torch.export.Dim.DYNAMIC for axis in axes} for axes in case.inputs.values()]
+            # A module that takes *tensors has one argument for all that follow the named ones.
+            named = [p for p in __import__("inspect").signature(module.forward).parameters.values() if p.kind != p.VAR_POSITIONAL]
+            shapes = (*shapes[: len(named)], *([tuple(shapes[len(named) :])] if len(shapes) > len(named) else []))
+            torch.onnx.export(module, example, path, dynamo=True, dynamic_shapes=shapes, **options)
+    (path.parent.parent / "config.pbtxt").write_text('backend: "onnxruntime"\nmax_batch_size: 0\n')
+    return path
+
+
+def expected(path, inputs):
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 3
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    wanted = {i.name for i in session.get_inputs()}
+    return dict(zip([o.name for o in session.get_outputs()], session.run(None, {k: v for k, v in inputs.items() if k in wanted}))), wanted
+
+
+def difference(found, want):
+    if found.shape != want.shape:
+        return np.inf
+    if want.dtype.kind != "f":
+        return 0.0 if np.array_equal(found, want) else np.inf
+    return float(abs(found - want).max() / max(abs(want).max(), 1e-30)) if want.size else 0.0
+
+
+def compare(name, exporter, folder):
+    """A line per batch and length; whether all are within the tolerance."""
+    import tritonclient.http as httpclient
+    from models import arrays, cases
+    from support.server import Server
+    from tritonclient.utils import np_to_triton_dtype
+
+    path = export(name, exporter, folder)
+    case = cases()[name]
+    good = True
+    model = path.parent.parent.name
+    start = time.monotonic()
+    with Server([folder], "--model-control-mode=explicit", f"--load-model={model}") as server:
+        ready = time.monotonic() - start
+        with httpclient.InferenceServerClient(server.http_address, network_timeout=600, connection_timeout=600) as client:
+            for batch in (1, 4):
+                for length in case.lengths:
+                    inputs = arrays(case, batch, length)
+                    want, used = expected(path, inputs)
+                    tensors = []
+                    for key in used:
+                        tensor = httpclient.InferInput(key, list(inputs[key].shape), np_to_triton_dtype(inputs[key].dtype))
+                        tensor.set_data_from_numpy(inputs[key])
+                        tensors.append(tensor)
+                    reply = client.infer(model, tensors)
+                    worst = max(difference(reply.as_numpy(key), value) for key, value in want.items())
+                    good &= worst < TOLERANCE
+                    print(f"{name:16} {exporter:11} batch {batch} length {length:3}  difference {worst:.1e}"
+                          f"{'' if worst < TOLERANCE else '  TOO LARGE'}  (ready after {ready:.2f} s)", flush=True)  # fmt: skip
+    return good
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--exporter", choices=["torchscript", "dynamo", "both"], default="both")
+    parser.add_argument("--export-only", action="store_true", help="and compare torch with ONNX Runtime only by loading")
+    parser.add_argument("--folder", type=Path, default=ROOT / "target" / "architectures")
+    parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
+    parser.add_argument("names", nargs="*")
+    options = parser.parse_args()
+    os.environ.setdefault("HF_HUB_OFFLINE", "1")
+    os.environ.setdefault("HALIMEDE_BIN", str(ROOT / "target" / "release" / "halimede"))
+    options.folder.mkdir(parents=True, exist_ok=True)
+    if options.one:
+        name, exporter = options.one
+        if options.export_only:
+            from models import arrays, cases
+
+            path = export(name, exporter, options.folder)
+            for length in cases()[name].lengths:
+                want, _ = expected(path, arrays(cases()[name], 4, length))
+            print(f"{name:16} {exporter:11} {path.stat().st_size / 1e6:8.1f} MB", {k: v.shape for k, v in list(want.items())[:3]})
+            return 0
+        return 0 if compare(name, exporter, options.folder) else 1
+    from models import cases
+
+    failed = []
+    for name in options.names or cases():
+        for exporter in ("torchscript", "dynamo") if options.exporter == "both" else (options.exporter,):
+            # A process each: torch keeps the memory of what it exported.
+            command = [sys.executable, __file__, "--folder", str(options.folder), "--one", name, exporter]
+            if subprocess.run(command + ["--export-only"] * options.export_only).returncode != 0:
+                failed.append(f"{name} ({exporter})")
+    print("failed:", ", ".join(failed) or "none")
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
