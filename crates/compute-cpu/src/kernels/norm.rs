@@ -2,7 +2,7 @@
 
 use super::Machine;
 use super::epilogue::Epilogue;
-use super::rows::part_mut;
+use super::rows::{part_mut, registers_of};
 use crate::isa::multiversion;
 use crate::map::{BLOCK, Register};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -109,11 +109,9 @@ impl Step for NormStep {
             let (first, last) = (part * self.rows / parts, (part + 1) * self.rows / parts);
             // SAFETY: each part has its rows of the output and its registers.
             let (block, registers) = unsafe {
-                let start = arguments.workspace.as_ptr().add(part * self.thread_bytes()).cast::<Register>();
-                (
-                    part_mut::<f32>(arguments.outputs[0], first * self.length, (last - first) * self.length),
-                    std::slice::from_raw_parts_mut(start, self.thread_bytes() / size_of::<Register>()),
-                )
+                let count = (last - first) * self.length;
+                let block = part_mut::<f32>(arguments.outputs[0], first * self.length, count);
+                (block, registers_of(arguments.workspace, part, self.thread_bytes()))
             };
             for (row, out) in (first..last).zip(block.chunks_exact_mut(self.length.max(1))) {
                 let start = row * self.length;

@@ -1,5 +1,6 @@
 //! Shapes seen as rows: what reductions, softmax and normalisations share.
 
+use crate::map::Register;
 use halimede_tensor::View;
 use smallvec::SmallVec;
 
@@ -48,6 +49,22 @@ pub(super) unsafe fn part_mut<'a, T: halimede_tensor::Element>(
     assert!((first + count) * size_of::<T>() <= view.len());
     // SAFETY: inside the view; the elements are the caller's alone.
     unsafe { std::slice::from_raw_parts_mut(view.as_ptr().cast::<T>().add(first), count) }
+}
+
+/// The registers of one of several threads, each having `bytes` of a workspace; none where `bytes` is 0.
+///
+/// # Safety
+/// Each thread asks for its own number while the slice lives.
+pub(super) unsafe fn registers_of<'a>(workspace: View<'a>, thread: usize, bytes: usize) -> &'a mut [Register] {
+    if bytes == 0 {
+        return &mut [];
+    }
+    assert!((thread + 1) * bytes <= workspace.len());
+    // SAFETY: inside the workspace, which is aligned to 64 like a register; the part is the caller's.
+    unsafe {
+        let start = workspace.as_ptr().add(thread * bytes).cast::<Register>();
+        std::slice::from_raw_parts_mut(start, bytes / size_of::<Register>())
+    }
 }
 
 #[cfg(test)]

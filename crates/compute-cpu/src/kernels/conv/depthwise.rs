@@ -4,6 +4,7 @@ use super::window::Window;
 use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::epilogue::Epilogue;
+use crate::kernels::rows::{part_mut, registers_of};
 use crate::map::{BLOCK, Register};
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::View;
@@ -52,13 +53,8 @@ impl Step for DepthwiseStep {
                 let source = image * window.image_len() + channel / window.rows * window.plane_len();
                 // SAFETY: each task has a plane of the output and each thread its registers.
                 let (plane, registers) = unsafe {
-                    let start = arguments.workspace.as_ptr().add(thread * self.thread_bytes()).cast::<Register>();
-                    let count = self.thread_bytes() / size_of::<Register>();
-                    assert!((task + 1) * pixels * size_of::<f32>() <= output.len());
-                    (
-                        std::slice::from_raw_parts_mut(output.as_ptr().cast::<f32>().add(task * pixels), pixels),
-                        std::slice::from_raw_parts_mut(start, count),
-                    )
+                    let registers = registers_of(arguments.workspace, thread, self.thread_bytes());
+                    (part_mut::<f32>(output, task * pixels, pixels), registers)
                 };
                 let start = bias.get(channel).copied().unwrap_or(0.0);
                 let weights = &w[channel * taps..(channel + 1) * taps];
