@@ -8,7 +8,7 @@ use smallvec::smallvec;
 /// `α A B + β C` with either matrix transposed (ONNX Gemm, opset 13).
 pub static OPERATOR: Operator = Operator::new("Gemm").lower(lower).cases(cases);
 
-fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
+pub(super) fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let attributes = &node.attributes;
     let (alpha, beta) = (attributes.float_or("alpha", 1.0)?, attributes.float_or("beta", 1.0)?);
     let (m, n, k) = (0u8, 1, 2);

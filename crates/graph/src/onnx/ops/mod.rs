@@ -104,6 +104,7 @@ mod max_unpool;
 mod mean;
 mod mean_variance_normalization;
 mod mel_weight_matrix;
+mod microsoft;
 mod min;
 mod mish;
 mod modulo;
@@ -191,9 +192,8 @@ mod upsample;
 mod r#where;
 mod xor;
 
-pub(crate) use common::infer_by_lowering;
-
 use super::Operator;
+pub(crate) use common::infer_by_lowering;
 
 /// Every operator, in alphabetical order within its domain.
 pub static OPERATORS: &[&Operator] = &[
@@ -238,11 +238,11 @@ pub static OPERATORS: &[&Operator] = &[
     &cosh::OPERATOR,
     &cum_prod::OPERATOR,
     &cum_sum::OPERATOR,
+    &dft::OPERATOR,
     &deform_conv::OPERATOR,
     &depth_to_space::OPERATOR,
     &dequantize_linear::OPERATOR,
     &det::OPERATOR,
-    &dft::OPERATOR,
     &div::OPERATOR,
     &dropout::OPERATOR,
     &dynamic_quantize_linear::OPERATOR,
@@ -255,6 +255,7 @@ pub static OPERATORS: &[&Operator] = &[
     &eye_like::OPERATOR,
     &flatten::OPERATOR,
     &floor::OPERATOR,
+    &gru::OPERATOR,
     &gather::OPERATOR,
     &gather_elements::OPERATOR,
     &gather_nd::OPERATOR,
@@ -267,7 +268,6 @@ pub static OPERATORS: &[&Operator] = &[
     &greater_or_equal::OPERATOR,
     &grid_sample::OPERATOR,
     &group_normalization::OPERATOR,
-    &gru::OPERATOR,
     &hamming_window::OPERATOR,
     &hann_window::OPERATOR,
     &hard_sigmoid::OPERATOR,
@@ -279,6 +279,8 @@ pub static OPERATORS: &[&Operator] = &[
     &instance_normalization::OPERATOR,
     &is_inf::OPERATOR,
     &is_nan::OPERATOR,
+    &lrn::OPERATOR,
+    &lstm::OPERATOR,
     &layer_normalization::OPERATOR,
     &leaky_relu::OPERATOR,
     &less::OPERATOR,
@@ -288,8 +290,6 @@ pub static OPERATORS: &[&Operator] = &[
     &r#loop::OPERATOR,
     &lp_normalization::OPERATOR,
     &lp_pool::OPERATOR,
-    &lrn::OPERATOR,
-    &lstm::OPERATOR,
     &mat_mul::OPERATOR,
     &mat_mul_integer::OPERATOR,
     &max::OPERATOR,
@@ -317,6 +317,8 @@ pub static OPERATORS: &[&Operator] = &[
     &q_linear_conv::OPERATOR,
     &q_linear_mat_mul::OPERATOR,
     &quantize_linear::OPERATOR,
+    &rms_normalization::OPERATOR,
+    &rnn::OPERATOR,
     &random_normal::OPERATOR,
     &random_normal_like::OPERATOR,
     &random_uniform::OPERATOR,
@@ -338,11 +340,10 @@ pub static OPERATORS: &[&Operator] = &[
     &reshape::OPERATOR,
     &resize::OPERATOR,
     &reverse_sequence::OPERATOR,
-    &rms_normalization::OPERATOR,
-    &rnn::OPERATOR,
     &roi_align::OPERATOR,
     &rotary_embedding::OPERATOR,
     &round::OPERATOR,
+    &stft::OPERATOR,
     &scan::OPERATOR,
     &scatter::OPERATOR,
     &scatter_elements::OPERATOR,
@@ -364,7 +365,6 @@ pub static OPERATORS: &[&Operator] = &[
     &split::OPERATOR,
     &sqrt::OPERATOR,
     &squeeze::OPERATOR,
-    &stft::OPERATOR,
     &string_concat::OPERATOR,
     &string_normalizer::OPERATOR,
     &string_split::OPERATOR,
@@ -385,6 +385,45 @@ pub static OPERATORS: &[&Operator] = &[
     &upsample::OPERATOR,
     &r#where::OPERATOR,
     &xor::OPERATOR,
+    &microsoft::attention::OPERATOR,
+    &microsoft::bias_gelu::OPERATOR,
+    &microsoft::dequantize_linear::OPERATOR,
+    &microsoft::dynamic_quantize_mat_mul::OPERATOR,
+    &microsoft::embed_layer_normalization::OPERATOR,
+    &microsoft::fast_gelu::OPERATOR,
+    &microsoft::fused_conv::OPERATOR,
+    &microsoft::fused_gemm::OPERATOR,
+    &microsoft::fused_mat_mul::OPERATOR,
+    &microsoft::gather_block_quantized::OPERATOR,
+    &microsoft::gelu::OPERATOR,
+    &microsoft::group_query_attention::OPERATOR,
+    &microsoft::inverse::OPERATOR,
+    &microsoft::mat_mul_integer_to_float::OPERATOR,
+    &microsoft::mat_mul_n_bits::OPERATOR,
+    &microsoft::multi_head_attention::OPERATOR,
+    &microsoft::nhwc_conv::OPERATOR,
+    &microsoft::nhwc_max_pool::OPERATOR,
+    &microsoft::q_attention::OPERATOR,
+    &microsoft::q_gemm::OPERATOR,
+    &microsoft::q_linear_add::OPERATOR,
+    &microsoft::q_linear_average_pool::OPERATOR,
+    &microsoft::q_linear_concat::OPERATOR,
+    &microsoft::q_linear_conv::OPERATOR,
+    &microsoft::q_linear_global_average_pool::OPERATOR,
+    &microsoft::q_linear_leaky_relu::OPERATOR,
+    &microsoft::q_linear_mul::OPERATOR,
+    &microsoft::q_linear_reduce_mean::OPERATOR,
+    &microsoft::q_linear_sigmoid::OPERATOR,
+    &microsoft::q_linear_softmax::OPERATOR,
+    &microsoft::q_linear_where::OPERATOR,
+    &microsoft::quantize_linear::OPERATOR,
+    &microsoft::quick_gelu::OPERATOR,
+    &microsoft::rotary_embedding::OPERATOR,
+    &microsoft::simplified_layer_normalization::OPERATOR,
+    &microsoft::skip_layer_normalization::OPERATOR,
+    &microsoft::skip_simplified_layer_normalization::OPERATOR,
+    &microsoft::transpose_mat_mul::OPERATOR,
+    &microsoft::trilu::OPERATOR,
 ];
 
 /// The operator of that name, where the engine knows it.

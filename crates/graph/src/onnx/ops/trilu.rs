@@ -9,7 +9,7 @@ use halimede_tensor::Tensor;
 pub static OPERATOR: Operator =
     Operator::new("Trilu").lower(lower).evaluate(evaluate_by_lowering).infer(same_dtype).cases(cases);
 
-fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
+pub(super) fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let x = node.input(0)?;
     let Some(rank) = b.rank(x) else { return Ok(None) };
     let Some(row_axis) = rank.checked_sub(2) else {

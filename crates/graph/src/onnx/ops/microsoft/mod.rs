@@ -1,0 +1,46 @@
+//! Operators of ONNX Runtime (`com.microsoft`) that its quantiser and its optimised models contain, one
+//! file each. Answers in the cases come from ONNX Runtime 1.31.1.
+
+mod activation;
+pub(super) mod attention;
+pub(super) mod bias_gelu;
+mod blocks;
+pub(super) mod dequantize_linear;
+pub(super) mod dynamic_quantize_mat_mul;
+pub(super) mod embed_layer_normalization;
+pub(super) mod fast_gelu;
+pub(super) mod fused_conv;
+pub(super) mod fused_gemm;
+pub(super) mod fused_mat_mul;
+pub(super) mod gather_block_quantized;
+pub(super) mod gelu;
+pub(super) mod group_query_attention;
+mod heads;
+pub(super) mod inverse;
+pub(super) mod mat_mul_integer_to_float;
+pub(super) mod mat_mul_n_bits;
+pub(super) mod multi_head_attention;
+pub(super) mod nhwc_conv;
+pub(super) mod nhwc_max_pool;
+pub(super) mod q_attention;
+pub(super) mod q_gemm;
+pub(super) mod q_linear_add;
+pub(super) mod q_linear_average_pool;
+pub(super) mod q_linear_concat;
+pub(super) mod q_linear_conv;
+pub(super) mod q_linear_global_average_pool;
+pub(super) mod q_linear_leaky_relu;
+pub(super) mod q_linear_mul;
+pub(super) mod q_linear_reduce_mean;
+pub(super) mod q_linear_sigmoid;
+pub(super) mod q_linear_softmax;
+pub(super) mod q_linear_where;
+pub(super) mod quantize_linear;
+mod quantized;
+pub(super) mod quick_gelu;
+pub(super) mod rotary_embedding;
+pub(super) mod simplified_layer_normalization;
+pub(super) mod skip_layer_normalization;
+pub(super) mod skip_simplified_layer_normalization;
+pub(super) mod transpose_mat_mul;
+pub(super) mod trilu;
