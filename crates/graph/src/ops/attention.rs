@@ -1,6 +1,9 @@
+use super::inputs::{optional, required, typed};
+use super::movement::Offsets;
 use super::{Facts, TensorOp, Tensors};
-use crate::{Fact, OpError};
-use halimede_tensor::Tensor;
+use crate::{Dim, Dims, Fact, OpError};
+use halimede_tensor::{DType, Tensor};
+use smallvec::smallvec;
 
 /// Scaled dot-product attention: `softmax(scale · Q Kᵀ + mask) V`, one pass, never holding the scores.
 ///
@@ -22,11 +25,145 @@ pub struct Attention {
 }
 
 impl TensorOp for Attention {
-    fn infer(&self, _inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        Err(OpError::unsupported("Attention"))
+    fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
+        let (q, k, v) = (required(inputs, 0)?, required(inputs, 1)?, required(inputs, 2)?);
+        let shape = match (&q.shape, &k.shape, &v.shape) {
+            (Some(q), Some(k), Some(v)) => Some(self.shape(q, k, v)?),
+            _ => Some(smallvec![Dim::unknown(); 4]),
+        };
+        Ok(smallvec![typed(q.dtype, shape)])
     }
 
-    fn evaluate(&self, _inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
-        Err(OpError::unsupported("Attention"))
+    fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
+        let (q, k, v) = (required(inputs, 0)?, required(inputs, 1)?, required(inputs, 2)?);
+        let dims = |tensor: &Tensor| tensor.shape().iter().map(|&d| Dim::from(d)).collect::<Dims>();
+        self.shape(&dims(q), &dims(k), &dims(v))?;
+        let (heads, groups, queries, depth) = (q.shape()[1], k.shape()[1], q.shape()[2], q.shape()[3]);
+        let (keys, width) = (k.shape()[2], v.shape()[3]);
+        let shape = [q.shape()[0], heads, queries, width];
+        let scores_shape = [q.shape()[0], heads, queries, keys];
+        let mask = optional(inputs, 3).map(|mask| Mask::new(mask, &scores_shape)).transpose()?;
+        let scale = self.scale.map_or(1.0 / (depth as f64).sqrt(), f64::from);
+        let offset = if self.causal_from_end { keys as i64 - queries as i64 } else { 0 };
+        let (q, k, v, dtype) = (q.to_f64s()?, k.to_f64s()?, v.to_f64s()?, q.dtype());
+        let mut out = vec![0.0; shape.iter().product()];
+        let mut scores = vec![0.0; keys];
+        for (row, result) in out.chunks_exact_mut(width.max(1)).enumerate() {
+            let (query, head) = (row % queries, row / queries);
+            let plane = head / heads * groups + head % heads / (heads / groups);
+            let mut excluded = 0;
+            for (key, score) in scores.iter_mut().enumerate() {
+                let (a, b) = (&q[row * depth..][..depth], &k[(plane * keys + key) * depth..][..depth]);
+                *score = a.iter().zip(b).map(|(a, b)| a * b).sum::<f64>() * scale;
+                if self.softcap > 0.0 {
+                    let cap = f64::from(self.softcap);
+                    *score = cap * (*score / cap).tanh();
+                }
+                let hidden = self.causal && key as i64 > query as i64 + offset;
+                match mask.as_ref().map(|mask| mask.at(row * keys + key)) {
+                    _ if hidden => *score = f64::NEG_INFINITY,
+                    Some(None) => *score = f64::NEG_INFINITY,
+                    Some(Some(bias)) => *score += bias,
+                    None => {}
+                }
+                excluded += usize::from(hidden || matches!(mask.as_ref().map(|m| m.at(row * keys + key)), Some(None)));
+            }
+            if excluded == keys {
+                continue;
+            }
+            let max = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+            scores.iter_mut().for_each(|score| *score = (*score - max).exp());
+            let sum: f64 = scores.iter().sum();
+            for (key, score) in scores.iter().enumerate() {
+                let values = &v[(plane * keys + key) * width..][..width];
+                result.iter_mut().zip(values).for_each(|(r, v)| *r += score / sum * v);
+            }
+        }
+        Ok(smallvec![Tensor::from_f64s(dtype, &shape, &out)?])
+    }
+}
+
+/// A mask under the shape of the scores.
+struct Mask {
+    positions: Vec<usize>,
+    values: Vec<f64>,
+    is_bool: bool,
+}
+
+impl Mask {
+    fn new(mask: &Tensor, scores: &[usize]) -> Result<Mask, OpError> {
+        match halimede_tensor::broadcast(mask.shape(), scores) {
+            Ok(joint) if joint[..] == *scores => Ok(Mask {
+                positions: Offsets::broadcast(mask.shape(), scores)?.collect(),
+                values: mask.to_f64s()?,
+                is_bool: mask.dtype() == DType::Bool,
+            }),
+            _ => Err(OpError::invalid(format!("a mask of shape {:?} for scores of {scores:?}", mask.shape()))),
+        }
+    }
+
+    /// What is added to a score; `None` where its key takes no part.
+    fn at(&self, score: usize) -> Option<f64> {
+        let value = self.values[self.positions[score]];
+        if self.is_bool { (value != 0.0).then_some(0.0) } else { Some(value) }
+    }
+}
+
+impl Attention {
+    fn shape(&self, q: &[Dim], k: &[Dim], v: &[Dim]) -> Result<Dims, OpError> {
+        let wrong = || OpError::invalid(format!("attention of queries {q:?}, keys {k:?} and values {v:?}"));
+        if q.len() != 4 || k.len() != 4 || v.len() != 4 {
+            return Err(wrong());
+        }
+        let same = |a: &Dim, b: &Dim| a.known().is_none() || b.known().is_none() || a == b;
+        let grouped = match (q[1].known(), k[1].known()) {
+            (Some(heads), Some(groups)) => groups > 0 && heads % groups == 0,
+            _ => true,
+        };
+        let fits = same(&q[0], &k[0]) && same(&q[0], &v[0]) && same(&q[3], &k[3]);
+        if !fits || !grouped || !same(&k[1], &v[1]) || !same(&k[2], &v[2]) {
+            return Err(wrong());
+        }
+        Ok(smallvec![q[0].clone(), q[1].clone(), q[2].clone(), v[3].clone()])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn op() -> Attention {
+        Attention { scale: Some(1.0), causal: false, causal_from_end: false, softcap: 0.0 }
+    }
+
+    fn run(op: &Attention, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Vec<f32> {
+        op.evaluate(&[Some(q), Some(k), Some(v), mask]).unwrap()[0].slice::<f32>().unwrap().to_vec()
+    }
+
+    #[test]
+    fn equal_scores_give_the_mean() {
+        let q = Tensor::zeros(DType::F32, &[1, 1, 2, 1]).unwrap();
+        let k = Tensor::zeros(DType::F32, &[1, 1, 2, 1]).unwrap();
+        let v = Tensor::from_slice(&[1, 1, 2, 1], &[2f32, 4.0]).unwrap();
+        assert_eq!(run(&op(), &q, &k, &v, None), [3.0, 3.0]);
+        assert_eq!(run(&Attention { causal: true, ..op() }, &q, &k, &v, None), [2.0, 3.0]);
+        let mask = Tensor::from_bools(&[2, 2], &[false, true, false, false]).unwrap();
+        assert_eq!(run(&op(), &q, &k, &v, Some(&mask)), [4.0, 0.0]);
+        let bias = Tensor::from_slice(&[1, 2], &[0f32, 3f32.ln()]).unwrap();
+        let out = run(&op(), &q, &k, &v, Some(&bias));
+        assert!((out[0] - 3.5).abs() < 1e-6, "{out:?}");
+        let one = Tensor::zeros(DType::F32, &[1, 1, 1, 1]).unwrap();
+        let last = Attention { causal: true, causal_from_end: true, ..op() };
+        assert_eq!(run(&last, &one, &k, &v, None), [3.0]);
+    }
+
+    #[test]
+    fn heads_share_keys() {
+        let q = Tensor::zeros(DType::F32, &[1, 4, 1, 1]).unwrap();
+        let k = Tensor::zeros(DType::F32, &[1, 2, 1, 1]).unwrap();
+        let v = Tensor::from_slice(&[1, 2, 1, 1], &[1f32, 2.0]).unwrap();
+        assert_eq!(run(&op(), &q, &k, &v, None), [1.0, 1.0, 2.0, 2.0]);
+        let three = Tensor::zeros(DType::F32, &[1, 3, 1, 1]).unwrap();
+        assert!(op().evaluate(&[Some(&three), Some(&k), Some(&v)]).is_err());
     }
 }

@@ -1,7 +1,8 @@
+use super::inputs::{check_axis, integers, optional, required, shape as shape_of, typed};
 use super::{Facts, TensorOp, Tensors};
-use crate::{Fact, OpError};
-use halimede_tensor::Tensor;
-use smallvec::SmallVec;
+use crate::{Dim, Fact, OpError};
+use halimede_tensor::{Shape, Tensor, element_count};
+use smallvec::{SmallVec, smallvec};
 
 /// How values between elements are made.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -76,11 +77,320 @@ impl Resize {
 }
 
 impl TensorOp for Resize {
-    fn infer(&self, _inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        Err(OpError::unsupported("Resize"))
+    fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
+        let x = required(inputs, 0)?;
+        let Some(shape) = &x.shape else { return Ok(smallvec![typed(x.dtype, None)]) };
+        let axes = self.axes(shape.len())?;
+        let mut out = shape.clone();
+        let scales = optional(inputs, 2).filter(|scales| scales.count() != Some(0));
+        match (scales, optional(inputs, 3)) {
+            (Some(scales), _) => {
+                let factors = scales.constant.as_ref().map(Tensor::to_f32s).transpose()?;
+                for (index, &axis) in axes.iter().enumerate() {
+                    let factor = factors.as_ref().and_then(|factors| factors.get(index));
+                    out[axis] = factor.map_or_else(Dim::unknown, |&factor| scaled(&shape[axis], factor));
+                }
+            }
+            (None, Some(sizes)) if self.keep_aspect_ratio == 0 => {
+                let sizes = sizes.dims();
+                for (index, &axis) in axes.iter().enumerate() {
+                    out[axis] = sizes.as_ref().and_then(|s| s.get(index).cloned()).unwrap_or_else(Dim::unknown);
+                }
+            }
+            (None, Some(sizes)) => {
+                let known = sizes.ints().zip(x.known_shape());
+                let resolved = known.map(|(sizes, x)| self.sizes(&x, &axes, &sizes)).transpose()?;
+                for (index, &axis) in axes.iter().enumerate() {
+                    out[axis] = resolved.as_ref().map_or_else(Dim::unknown, |axes| Dim::from(axes[index].0));
+                }
+            }
+            (None, None) => return Err(OpError::invalid("a Resize has neither scales nor sizes")),
+        }
+        Ok(smallvec![typed(x.dtype, Some(out))])
     }
 
-    fn evaluate(&self, _inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
-        Err(OpError::unsupported("Resize"))
+    fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
+        let x = required(inputs, 0)?;
+        let axes = self.axes(x.rank())?;
+        let scales = optional(inputs, 2).filter(|scales| !scales.is_empty());
+        let targets = match (scales, optional(inputs, 3)) {
+            (Some(scales), _) => {
+                let scales = scales.to_f32s()?;
+                if scales.len() != axes.len() || scales.iter().any(|&s| !(s > 0.0 && s.is_finite())) {
+                    return Err(OpError::invalid(format!("scales {scales:?} for {} axes", axes.len())));
+                }
+                let size = |axis: usize, scale: f32| (x.shape()[axis] as f32 * scale) as usize;
+                axes.iter().zip(scales).map(|(&axis, scale)| (size(axis, scale), f64::from(scale))).collect()
+            }
+            (None, Some(sizes)) => self.sizes(x.shape(), &axes, &integers(sizes)?)?,
+            (None, None) => return Err(OpError::invalid("a Resize has neither scales nor sizes")),
+        };
+        let crop = self.transform == CoordinateTransform::TfCropAndResize;
+        let roi = optional(inputs, 1).filter(|roi| crop && !roi.is_empty()).map(Tensor::to_f64s).transpose()?;
+        if crop && roi.as_ref().is_none_or(|roi| roi.len() != 2 * axes.len()) {
+            return Err(OpError::invalid("tf_crop_and_resize needs a roi of two numbers per axis"));
+        }
+        let mut shape: Shape = x.shape().into();
+        for (&axis, &(size, _)) in axes.iter().zip(&targets) {
+            shape[axis] = size;
+        }
+        element_count(&shape)?;
+        let mut samples: Vec<Vec<Sample>> = Vec::with_capacity(x.rank());
+        for (axis, &size) in x.shape().iter().enumerate() {
+            let index = axes.iter().position(|&other| other == axis);
+            let (target, scale) = index.map_or((size, 1.0), |index| targets[index]);
+            let part = index.and_then(|i| roi.as_ref().map(|roi| (roi[i], roi[axes.len() + i])));
+            if size == 0 && target > 0 {
+                return Err(OpError::invalid("an axis of size 0 cannot be made larger"));
+            }
+            let line = Line { size, scale, part };
+            let whole = part.is_none() && size == target && scale == 1.0;
+            samples.push((0..target).map(|at| if whole { Sample::exactly(at) } else { self.sample(&line, at) }).collect());
+        }
+        let values = x.to_f64s()?;
+        Ok(smallvec![Tensor::from_f64s(x.dtype(), &shape, &self.interpolate(x.shape(), &shape, values, &samples))?])
+    }
+}
+
+/// One axis: its size, the factor it is resized by, and the part that is cropped, from 0 to 1.
+struct Line {
+    size: usize,
+    scale: f64,
+    part: Option<(f64, f64)>,
+}
+
+/// Which elements along an axis make a new one, and how much of each; none outside a cropped image.
+struct Sample {
+    weights: Vec<(usize, f64)>,
+    outside: bool,
+}
+
+impl Sample {
+    fn exactly(at: usize) -> Sample {
+        Sample { weights: vec![(at, 1.0)], outside: false }
+    }
+}
+
+impl Resize {
+    fn axes(&self, rank: usize) -> Result<Vec<usize>, OpError> {
+        if self.axes.is_empty() {
+            return Ok((0..rank).collect());
+        }
+        self.axes.iter().map(|&axis| check_axis(axis, rank).map(|()| axis)).collect()
+    }
+
+    /// Per axis the size and the factor that `sizes` ask for.
+    fn sizes(&self, x: &[usize], axes: &[usize], sizes: &[i64]) -> Result<Vec<(usize, f64)>, OpError> {
+        if sizes.len() != axes.len() {
+            return Err(OpError::invalid(format!("sizes {sizes:?} for {} axes", axes.len())));
+        }
+        let sizes = shape_of(sizes)?;
+        let ratio = |(&axis, &size): (&usize, &usize)| size as f64 / x[axis].max(1) as f64;
+        let ratios: Vec<f64> = axes.iter().zip(&sizes).map(ratio).collect();
+        let common = match self.keep_aspect_ratio {
+            0 => return Ok(sizes.into_iter().zip(ratios).collect()),
+            1 => ratios.iter().copied().fold(f64::INFINITY, f64::min),
+            _ => ratios.iter().copied().fold(0.0, f64::max),
+        };
+        Ok(axes.iter().map(|&axis| ((common * x[axis] as f64 + 0.5).floor() as usize, common)).collect())
+    }
+
+    /// Where in the old axis the new element `at` lies.
+    fn coordinate(&self, line: &Line, at: usize) -> f64 {
+        let (at, size, scale) = (at as f64, line.size as f64, line.scale);
+        let resized = scale * size;
+        match self.transform {
+            CoordinateTransform::HalfPixel => (at + 0.5) / scale - 0.5,
+            CoordinateTransform::HalfPixelSymmetric => {
+                let adjustment = resized.floor() / resized;
+                size / 2.0 * (1.0 - adjustment) + (at + 0.5) / scale - 0.5
+            }
+            CoordinateTransform::PytorchHalfPixel if resized <= 1.0 => 0.0,
+            CoordinateTransform::PytorchHalfPixel => (at + 0.5) / scale - 0.5,
+            CoordinateTransform::AlignCorners if resized == 1.0 => 0.0,
+            CoordinateTransform::AlignCorners => at * (size - 1.0) / (resized - 1.0),
+            CoordinateTransform::Asymmetric => at / scale,
+            CoordinateTransform::TfHalfPixelForNn => (at + 0.5) / scale,
+            CoordinateTransform::TfCropAndResize => {
+                let (start, end) = line.part.unwrap_or((0.0, 1.0));
+                match resized > 1.0 {
+                    true => start * (size - 1.0) + at * (end - start) * (size - 1.0) / (resized - 1.0),
+                    false => 0.5 * (start + end) * (size - 1.0),
+                }
+            }
+        }
+    }
+
+    fn sample(&self, line: &Line, at: usize) -> Sample {
+        let x = self.coordinate(line, at);
+        let last = line.size as i64 - 1;
+        if line.part.is_some() && !(0.0..=last as f64).contains(&x) {
+            return Sample { weights: Vec::new(), outside: true };
+        }
+        let clamp = |index: i64| index.clamp(0, last.max(0)) as usize;
+        let kernel: &dyn Fn(f64) -> f64 = match self.mode {
+            ResizeMode::Nearest(rounding) => {
+                let nearest = match rounding {
+                    NearestRounding::RoundPreferFloor => (x - 0.5).ceil(),
+                    NearestRounding::RoundPreferCeil => (x + 0.5).floor(),
+                    NearestRounding::Floor => x.floor(),
+                    NearestRounding::Ceil => x.ceil(),
+                };
+                return Sample::exactly(clamp(nearest as i64));
+            }
+            ResizeMode::Linear => &|t: f64| (1.0 - t.abs()).max(0.0),
+            ResizeMode::Cubic { coefficient } => &move |t| cubic(t, f64::from(coefficient)),
+        };
+        let reach = if self.mode == ResizeMode::Linear { 1.0 } else { 2.0 };
+        // Shrinking with a low-pass widens the kernel over as many elements as fall into one.
+        let squeeze = if self.antialias { line.scale.min(1.0) } else { 1.0 };
+        let (first, end) = ((x - reach / squeeze).floor() as i64, (x + reach / squeeze).ceil() as i64);
+        let taps = (first..=end).map(|tap| (tap, kernel((tap as f64 - x) * squeeze)));
+        let mut weights: Vec<(usize, f64)> = taps
+            .filter(|&(tap, weight)| weight != 0.0 && !(self.exclude_outside && !(0..=last).contains(&tap)))
+            .map(|(tap, weight)| (clamp(tap), weight))
+            .collect();
+        if self.antialias || self.exclude_outside {
+            let sum: f64 = weights.iter().map(|(_, weight)| weight).sum();
+            weights.iter_mut().for_each(|(_, weight)| *weight /= sum);
+        }
+        Sample { weights, outside: false }
+    }
+
+    /// One axis after the other.
+    fn interpolate(&self, from: &[usize], to: &[usize], mut values: Vec<f64>, samples: &[Vec<Sample>]) -> Vec<f64> {
+        let mut shape = from.to_vec();
+        for (axis, samples) in samples.iter().enumerate() {
+            let inner: usize = shape[axis + 1..].iter().product();
+            let outer: usize = shape[..axis].iter().product();
+            let size = shape[axis];
+            let mut resized = Vec::with_capacity(outer * samples.len() * inner);
+            for o in 0..outer {
+                for sample in samples {
+                    for i in 0..inner {
+                        let term = |&(at, weight): &(usize, f64)| values[(o * size + at) * inner + i] * weight;
+                        resized.push(sample.weights.iter().map(term).sum::<f64>());
+                    }
+                }
+            }
+            values = resized;
+            shape[axis] = samples.len();
+        }
+        if samples.iter().flatten().any(|sample| sample.outside) {
+            let strides = halimede_tensor::strides(to);
+            for (flat, value) in values.iter_mut().enumerate() {
+                let outside = |axis: usize| samples[axis][flat / strides[axis] % to[axis]].outside;
+                if (0..to.len()).any(outside) {
+                    *value = self.extrapolation_value.into();
+                }
+            }
+        }
+        values
+    }
+}
+
+/// The cubic convolution kernel.
+fn cubic(t: f64, a: f64) -> f64 {
+    match t.abs() {
+        t if t <= 1.0 => ((a + 2.0) * t - (a + 3.0)) * t * t + 1.0,
+        t if t < 2.0 => ((a * t - 5.0 * a) * t + 8.0 * a) * t - 4.0 * a,
+        _ => 0.0,
+    }
+}
+
+/// `floor(size · factor)`.
+fn scaled(size: &Dim, factor: f32) -> Dim {
+    let whole = |v: f32| v >= 1.0 && v.fract() == 0.0 && v < 1e6;
+    match size.size() {
+        Some(size) => Dim::from((size as f32 * factor) as usize),
+        None if whole(factor) => size.clone() * Dim::from(factor as i64),
+        None if whole(1.0 / factor) => size.floor_div(&Dim::from((1.0 / factor) as i64)),
+        None => Dim::unknown(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use halimede_tensor::DType;
+
+    fn resize(mode: ResizeMode, transform: CoordinateTransform) -> Resize {
+        Resize {
+            mode,
+            transform,
+            antialias: false,
+            exclude_outside: false,
+            extrapolation_value: 10.0,
+            axes: smallvec![],
+            keep_aspect_ratio: 0,
+        }
+    }
+
+    fn run(op: &Resize, x: &[f32], roi: Option<&[f32]>, scale: Option<f32>, size: Option<i64>) -> Vec<f32> {
+        let x = Tensor::from_slice(&[x.len()], x).unwrap();
+        let roi = roi.map(|roi| Tensor::from_slice(&[2], roi).unwrap());
+        let scale = scale.map(|scale| Tensor::from_slice(&[1], &[scale]).unwrap());
+        let size = size.map(|size| Tensor::from_slice(&[1], &[size]).unwrap());
+        let inputs = [Some(&x), roi.as_ref(), scale.as_ref(), size.as_ref()];
+        let out = op.evaluate(&inputs).unwrap().remove(0);
+        let facts: Vec<Option<Fact>> = inputs.iter().map(|t| t.map(|t| Fact::constant(t.clone()))).collect();
+        let facts: Vec<Option<&Fact>> = facts.iter().map(Option::as_ref).collect();
+        assert_eq!(op.infer(&facts).unwrap()[0].known_shape().unwrap()[..], *out.shape());
+        out.slice::<f32>().unwrap().to_vec()
+    }
+
+    #[test]
+    fn nearest() {
+        let op = |rounding| resize(ResizeMode::Nearest(rounding), CoordinateTransform::HalfPixel);
+        assert_eq!(run(&op(NearestRounding::RoundPreferFloor), &[1.0, 2.0], None, Some(2.0), None), [1.0, 1.0, 2.0, 2.0]);
+        assert_eq!(run(&op(NearestRounding::Ceil), &[1.0, 2.0], None, None, Some(4)), [1.0, 2.0, 2.0, 2.0]);
+    }
+
+    #[test]
+    fn linear() {
+        let half = resize(ResizeMode::Linear, CoordinateTransform::HalfPixel);
+        assert_eq!(run(&half, &[1.0, 3.0], None, Some(2.0), None), [1.0, 1.5, 2.5, 3.0]);
+        let corners = resize(ResizeMode::Linear, CoordinateTransform::AlignCorners);
+        assert_eq!(run(&corners, &[1.0, 3.0], None, None, Some(3)), [1.0, 2.0, 3.0]);
+        let smooth = Resize { antialias: true, ..half };
+        assert_eq!(run(&smooth, &[0.0, 0.0, 8.0, 8.0], None, Some(0.5), None), [1.0, 7.0]);
+    }
+
+    #[test]
+    fn cubic_keeps_constants() {
+        let op = resize(ResizeMode::Cubic { coefficient: -0.75 }, CoordinateTransform::HalfPixel);
+        for exclude_outside in [false, true] {
+            for scale in [0.5, 2.0] {
+                let op = Resize { exclude_outside, antialias: scale < 1.0, ..op.clone() };
+                let out = run(&op, &[2.0; 6], None, Some(scale), None);
+                assert!(out.iter().all(|v| (v - 2.0).abs() < 1e-6), "{out:?}");
+            }
+        }
+    }
+
+    #[test]
+    fn a_crop_reaches_outside() {
+        let op = resize(ResizeMode::Linear, CoordinateTransform::TfCropAndResize);
+        let out = run(&op, &[1.0, 2.0, 3.0], Some(&[0.5, 1.5]), None, Some(3));
+        assert_eq!(out, [2.0, 3.0, 10.0]);
+    }
+
+    #[test]
+    fn aspect_ratios() {
+        let x = Tensor::zeros(DType::F32, &[2, 4]).unwrap();
+        let sizes = Tensor::from_slice(&[2], &[4i64, 4]).unwrap();
+        let shape = |keep_aspect_ratio| {
+            let op = Resize { keep_aspect_ratio, ..resize(ResizeMode::Linear, CoordinateTransform::HalfPixel) };
+            op.evaluate(&[Some(&x), None, None, Some(&sizes)]).unwrap()[0].shape().to_vec()
+        };
+        assert_eq!([shape(0), shape(1), shape(2)], [[4, 4], [2, 4], [4, 8]]);
+    }
+
+    #[test]
+    fn symbols() {
+        let n = Dim::symbol("n");
+        assert_eq!(scaled(&n, 2.0), n.clone() * Dim::from(2));
+        assert_eq!(scaled(&n, 0.5), n.floor_div(&Dim::from(2)));
+        assert!(scaled(&n, 1.5).is_unknown());
     }
 }
