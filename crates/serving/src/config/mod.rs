@@ -24,6 +24,7 @@ mod dtype;
 pub mod ensemble;
 mod json;
 mod normalize;
+mod parameters;
 pub mod proto;
 mod suggest;
 mod support;
@@ -44,6 +45,7 @@ pub use self::complete::{
     check_against_model, complete_backend, complete_from_model,
 };
 pub use self::normalize::{full_shape, normalize, normalize_instance_groups};
+pub use self::parameters::OnnxParameters;
 pub use self::proto::{DataType, ModelConfig};
 pub use self::support::{check_supported, ignored, unsupported};
 pub use self::validate::{validate, validate_instance_groups, validate_io};

@@ -1,0 +1,107 @@
+//! The `parameters` of a configuration that Triton's ONNX Runtime backend understands.
+
+use super::proto::ModelConfig;
+use crate::Error;
+
+/// Parameters of ONNX models, read. Those that tune ONNX Runtime's own memory are only checked.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct OnnxParameters {
+    /// Threads inside an operator; the engine's choice where there is none.
+    pub intra_op_thread_count: Option<usize>,
+    /// Threads across operators; the engine's choice where there is none.
+    pub inter_op_thread_count: Option<usize>,
+    /// Operators that do not depend on each other may run at the same time.
+    pub parallel_execution: bool,
+}
+
+impl OnnxParameters {
+    /// Reads and checks the parameters of `config`. Unknown parameters are for somebody else.
+    ///
+    /// # Errors
+    /// A value that cannot be read, in the words of Triton's backend.
+    pub fn read(config: &ModelConfig) -> Result<Self, Error> {
+        let execution_mode = integer(config, "execution_mode")?;
+        if !(0..=1).contains(&execution_mode) {
+            // Two blanks after "for", as Triton has them.
+            invalid!(
+                "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got \
+                 {execution_mode} ."
+            );
+        }
+        let threads = |name| integer(config, name).map(|count| usize::try_from(count).ok().filter(|count| *count > 0));
+        let read = Self {
+            intra_op_thread_count: threads("intra_op_thread_count")?,
+            inter_op_thread_count: threads("inter_op_thread_count")?,
+            parallel_execution: execution_mode == 1,
+        };
+        for name in ["enable_mem_arena", "enable_mem_pattern"] {
+            check_boolean(config, name)?;
+        }
+        Ok(read)
+    }
+}
+
+fn text<'a>(config: &'a ModelConfig, name: &str) -> Option<&'a str> {
+    config.parameters.get(name).map(|parameter| parameter.string_value.as_str())
+}
+
+/// 0 where the parameter is missing.
+fn integer(config: &ModelConfig, name: &str) -> Result<i32, Error> {
+    let Some(text) = text(config, name) else {
+        return Ok(0);
+    };
+    match text.trim().parse() {
+        Ok(value) => Ok(value),
+        Err(_) => invalid!("failed to convert '{text}' to integral number"),
+    }
+}
+
+fn check_boolean(config: &ModelConfig, name: &str) -> Result<(), Error> {
+    match text(config, name) {
+        Some(text) if !["true", "on", "1", "false", "off", "0"].contains(&text.to_ascii_lowercase().as_str()) => {
+            invalid!("failed to convert '{text}' to boolean")
+        }
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::proto::ModelParameter;
+    use super::*;
+
+    fn config(parameters: &[(&str, &str)]) -> ModelConfig {
+        let entry =
+            |(name, value): &(&str, &str)| ((*name).to_owned(), ModelParameter { string_value: (*value).to_owned() });
+        ModelConfig { parameters: parameters.iter().map(entry).collect(), ..Default::default() }
+    }
+
+    #[test]
+    fn values_are_read() {
+        assert_eq!(OnnxParameters::read(&config(&[("other", "x")])).unwrap(), OnnxParameters::default());
+        let given = [
+            ("intra_op_thread_count", "4"),
+            ("inter_op_thread_count", "0"),
+            ("execution_mode", "1"),
+            ("enable_mem_arena", "False"),
+        ];
+        let expected =
+            OnnxParameters { intra_op_thread_count: Some(4), inter_op_thread_count: None, parallel_execution: true };
+        assert_eq!(OnnxParameters::read(&config(&given)).unwrap(), expected);
+    }
+
+    #[test]
+    fn wrong_values_are_errors() {
+        for (name, value, expected) in [
+            ("intra_op_thread_count", "many", "failed to convert 'many' to integral number"),
+            ("enable_mem_pattern", "maybe", "failed to convert 'maybe' to boolean"),
+            (
+                "execution_mode",
+                "2",
+                "Invalid configuration value provided. Expected values for  execution_mode are 0 or 1 but got 2 .",
+            ),
+        ] {
+            assert_eq!(OnnxParameters::read(&config(&[(name, value)])).unwrap_err().message, expected);
+        }
+    }
+}
