@@ -1,14 +1,18 @@
 //! The backends that are built in.
 
 mod identity;
+mod onnx;
+#[cfg(test)]
+mod tests;
 
 use std::sync::Arc;
 
 pub use identity::Identity;
+pub use onnx::Onnx;
 
 use crate::backend::Backend;
 
-/// All of them.
+/// Those that need no compute unit; [`Onnx`] is added by whoever has one.
 pub fn built_in() -> Vec<Arc<dyn Backend>> {
     vec![Arc::new(Identity)]
 }

@@ -55,6 +55,13 @@ pub struct Gathered {
     pub data: Buffer,
 }
 
+impl Gathered {
+    /// The tensor as an output of that name.
+    pub fn named(self, name: String) -> OutputTensor {
+        OutputTensor { name, dtype: self.dtype, shape: self.shape, data: self.data }
+    }
+}
+
 impl Batch {
     pub(crate) fn new(signature: Arc<Signature>, version: i64, entries: Vec<Entry>) -> Self {
         Self { signature, version, entries, start: Instant::now(), input_end: None, output_start: None }
@@ -104,15 +111,13 @@ impl Batch {
     /// The input `name` of all requests, one after the other along the batch dimension. `None` where the
     /// input is optional and not given; all requests of a batch give the same inputs in the same shapes.
     pub fn gather(&self, name: &str) -> Result<Option<Gathered>, Error> {
-        let mut tensors =
-            self.entries.iter().filter_map(|entry| entry.request.inputs.iter().find(|input| input.name == name));
-        let Some(first) = tensors.next() else { return Ok(None) };
-        let dtype = first.dtype.ok_or_else(|| Error::internal(format!("input '{name}' has no datatype")))?;
-        let mut shape = first.shape.clone();
+        let Some(Gathered { dtype, mut shape, data }) = self.gather_one(0, name)? else { return Ok(None) };
         if self.entries.len() == 1 {
-            return Ok(Some(Gathered { dtype, shape, data: first.data.clone() }));
+            return Ok(Some(Gathered { dtype, shape, data }));
         }
-        let parts: Vec<&Buffer> = [&first.data].into_iter().chain(tensors.map(|tensor| &tensor.data)).collect();
+        let tensors =
+            self.entries.iter().filter_map(|entry| entry.request.inputs.iter().find(|input| input.name == name));
+        let parts: Vec<&Buffer> = tensors.map(|tensor| &tensor.data).collect();
         if let Some(batch) = shape.first_mut() {
             *batch = self.size() as i64;
         }
@@ -124,6 +129,14 @@ impl Batch {
             rest = tail;
         }
         Ok(Some(Gathered { dtype, shape, data }))
+    }
+
+    /// The input `name` of request `index` alone.
+    pub fn gather_one(&self, index: usize, name: &str) -> Result<Option<Gathered>, Error> {
+        let mut inputs = self.entries[index].request.inputs.iter();
+        let Some(input) = inputs.find(|input| input.name == name) else { return Ok(None) };
+        let dtype = input.dtype.ok_or_else(|| Error::internal(format!("input '{name}' has no datatype")))?;
+        Ok(Some(Gathered { dtype, shape: input.shape.clone(), data: input.data.clone() }))
     }
 
     /// The inputs are gathered; what follows is the execution.

@@ -1,0 +1,251 @@
+//! ONNX models on the project's own engine, under the names that configurations give to ONNX Runtime.
+
+use std::{collections::BTreeSet, path::Path, sync::Arc};
+
+use halimede_compute::{ComputeUnit, Model as Compiled, ModelOptions, RunError, Session};
+use halimede_graph::{
+    Fact,
+    onnx::import::{self, Input, ValueType},
+};
+use halimede_tensor::{Buffer, DType, Tensor, Value};
+
+use crate::{
+    backend::{Backend, Batch, Gathered, Instance, LoadedModel, Model, ModelContext},
+    config::{self, Batching, DataType, IoFacts, IoKind, ModelConfig, ModelFacts},
+    error::Error,
+    wire,
+};
+
+/// The file of a version, where the configuration names none.
+const MODEL_FILE: &str = "model.onnx";
+
+/// The backend `onnxruntime`.
+pub struct Onnx {
+    unit: Arc<dyn ComputeUnit>,
+}
+
+impl Onnx {
+    /// Runs models on `unit`.
+    pub fn new(unit: Arc<dyn ComputeUnit>) -> Self {
+        Self { unit }
+    }
+}
+
+impl Backend for Onnx {
+    fn name(&self) -> &str {
+        "onnxruntime"
+    }
+
+    fn load(&self, context: &ModelContext) -> Result<LoadedModel, Error> {
+        let name = &context.config.name;
+        let file = Some(context.config.default_model_filename.as_str()).filter(|file| !file.is_empty());
+        let path = context.version_directory().join(file.unwrap_or(MODEL_FILE));
+        if !path.exists() {
+            return Err(Error::unavailable(format!("unable to find '{}' for model instance '{name}'", path.display())));
+        }
+        let model = read(&path, &context.config)?;
+        let completion = config::finish(context.config.clone(), &facts(&model), &context.options)?;
+        let inputs = model.inputs.iter().map(EngineInput::new).collect();
+        let outputs = model.outputs.iter().map(|output| output.name.clone()).collect();
+        let compiled = Compiled::compile(model.graph, self.unit.as_ref(), &ModelOptions::default())
+            .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
+        let scalars =
+            completion.config.output.iter().map(|output| (output.name.clone(), output.dims.clone())).collect();
+        let parts = Parts { model: name.clone(), inputs, outputs, scalars };
+        let model = Arc::new(OnnxModel { compiled, parts: Arc::new(parts) });
+        Ok(LoadedModel { completion, model })
+    }
+}
+
+/// Reads the file. Initializers that the configuration declares as optional inputs stay inputs.
+fn read(path: &Path, config: &ModelConfig) -> Result<import::Model, Error> {
+    let optional = config.input.iter().filter(|input| input.optional);
+    let overridable: BTreeSet<String> = optional.map(|input| input.name.clone()).collect();
+    import::load_with(path, &import::Options { overridable })
+        .map_err(|error| Error::internal(format!("model '{}': {error}", config.name)))
+}
+
+/// What the configuration can be completed and checked with.
+fn facts(model: &import::Model) -> ModelFacts {
+    let input = |input: &Input| io_facts(&input.name, &input.fact, &Fact::default(), &input.value_type);
+    let outputs = model.outputs.iter().zip(&model.graph.outputs);
+    ModelFacts {
+        inputs: model.inputs.iter().filter(|input| input.default.is_none()).map(input).collect(),
+        outputs: outputs
+            .map(|(output, value)| io_facts(&output.name, &output.fact, model.graph.fact(*value), &output.value_type))
+            .collect(),
+        initializers: model.overridable.iter().map(input).collect(),
+        batching: Batching::Unknown,
+    }
+}
+
+/// An input or output as it is declared, and as it was worked out where it is not.
+fn io_facts(name: &str, declared: &Fact, inferred: &Fact, value_type: &ValueType) -> IoFacts {
+    let dtype = declared.dtype.or(inferred.dtype);
+    let shape = declared.shape.as_ref().or(inferred.shape.as_ref());
+    IoFacts {
+        name: name.to_owned(),
+        data_type: dtype.map_or(DataType::TypeInvalid, DataType::from_dtype),
+        shape: shape.into_iter().flatten().map(|dim| dim.known().unwrap_or(-1)).collect(),
+        kind: match value_type {
+            ValueType::Tensor => IoKind::Tensor,
+            ValueType::Sequence(_) => IoKind::Sequence,
+            ValueType::Optional(_) => IoKind::Optional,
+            ValueType::Map => IoKind::Map,
+        },
+    }
+}
+
+struct OnnxModel {
+    compiled: Compiled,
+    parts: Arc<Parts>,
+}
+
+/// The names around the engine, which itself counts inputs and outputs.
+struct Parts {
+    model: String,
+    /// In the engine's order.
+    inputs: Vec<EngineInput>,
+    /// In the engine's order.
+    outputs: Vec<String>,
+    /// The configured shape of each output: what clients see of one that has no dimensions.
+    scalars: Vec<(String, Vec<i64>)>,
+}
+
+struct EngineInput {
+    name: String,
+    dtype: Option<DType>,
+    /// Whether it has no dimensions, which a configuration cannot say.
+    is_scalar: bool,
+    /// What it is where a request does not give it.
+    default: Option<Tensor>,
+}
+
+impl EngineInput {
+    fn new(input: &Input) -> Self {
+        Self {
+            name: input.name.clone(),
+            dtype: input.fact.dtype,
+            is_scalar: input.fact.rank() == Some(0),
+            default: input.default.clone(),
+        }
+    }
+
+    /// The value for the engine.
+    fn value(&self, gathered: Option<Gathered>, model: &str) -> Result<Value, Error> {
+        let Some(gathered) = gathered else {
+            let missing = || Error::internal(format!("model '{model}' got no value for its input '{}'", self.name));
+            return self.default.clone().map(Value::Tensor).ok_or_else(missing);
+        };
+        let Gathered { dtype, shape, data } = gathered;
+        let mut shape: Vec<usize> = shape.iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).collect();
+        if self.is_scalar && shape.iter().all(|dim| *dim == 1) {
+            shape.clear();
+        }
+        let tensor = match self.dtype.unwrap_or(dtype) {
+            DType::String => {
+                let strings = wire::strings(&data).map(|string| string.map(<[u8]>::to_vec));
+                let strings = strings.collect::<Result<_, _>>().map_err(|_| {
+                    Error::invalid(format!("incomplete string data for inference input '{}'", self.name))
+                })?;
+                Tensor::from_strings(&shape, strings)?
+            }
+            // The engine counts on 0 and 1.
+            DType::Bool if data.iter().any(|byte| *byte > 1) => {
+                let bools: Vec<bool> = data.iter().map(|byte| *byte != 0).collect();
+                Tensor::from_bools(&shape, &bools)?
+            }
+            dtype => Tensor::from_buffer(dtype, &shape, data)?,
+        };
+        Ok(Value::Tensor(tensor))
+    }
+}
+
+impl Model for OnnxModel {
+    fn instance(&self, _: usize) -> Result<Box<dyn Instance>, Error> {
+        Ok(Box::new(OnnxInstance { session: self.compiled.session(), parts: self.parts.clone() }))
+    }
+}
+
+struct OnnxInstance {
+    session: Session,
+    parts: Arc<Parts>,
+}
+
+impl Instance for OnnxInstance {
+    fn execute(&mut self, batch: &mut Batch) {
+        let outputs = self.run(|name| batch.gather(name));
+        batch.inputs_ready();
+        match outputs {
+            Ok(outputs) => {
+                batch.outputs_computed();
+                for (name, output) in outputs {
+                    if let Err(error) = batch.scatter(&name, output.dtype, &output.shape, output.data) {
+                        return batch.fail_all(&error);
+                    }
+                }
+            }
+            // One request must not fail for what is in another.
+            Err(_) if batch.len() > 1 => (0..batch.len()).for_each(|index| self.execute_alone(batch, index)),
+            Err(error) => batch.fail_all(&error),
+        }
+    }
+}
+
+impl OnnxInstance {
+    /// Runs one request of a batch that failed as a whole.
+    fn execute_alone(&mut self, batch: &mut Batch, index: usize) {
+        match self.run(|name| batch.gather_one(index, name)) {
+            Ok(outputs) => {
+                for (name, output) in
+                    outputs.into_iter().filter(|(name, _)| batch.wants(index, name)).collect::<Vec<_>>()
+                {
+                    batch.push_output(index, output.named(name));
+                }
+            }
+            Err(error) => batch.fail(index, error),
+        }
+    }
+
+    /// Runs the model on what `gather` finds for each input.
+    fn run(
+        &mut self,
+        gather: impl Fn(&str) -> Result<Option<Gathered>, Error>,
+    ) -> Result<Vec<(String, Gathered)>, Error> {
+        let parts = &self.parts;
+        let inputs = parts.inputs.iter().map(|input| input.value(gather(&input.name)?, &parts.model));
+        let inputs = inputs.collect::<Result<Vec<Value>, Error>>()?;
+        let failed = |error: RunError| Error::internal(format!("model '{}': {error}", parts.model));
+        self.session.run(&inputs).map_err(failed)?;
+        let values = self.session.take_outputs().map_err(failed)?;
+        let names = parts.outputs.iter();
+        values.into_iter().zip(names).map(|(value, name)| Ok((name.clone(), parts.output(name, &value)?))).collect()
+    }
+}
+
+impl Parts {
+    /// An output in wire form.
+    fn output(&self, name: &str, value: &Value) -> Result<Gathered, Error> {
+        let tensor = value
+            .tensor()
+            .map_err(|error| Error::internal(format!("model '{}', output '{name}': {error}", self.model)))?;
+        let mut shape: Vec<i64> = tensor.shape().iter().map(|dim| *dim as i64).collect();
+        if shape.is_empty() {
+            let configured = self.scalars.iter().find(|(output, _)| output == name);
+            shape = configured.map_or(Vec::new(), |(_, dims)| vec![1; dims.len()]);
+        }
+        let data = match tensor.strings() {
+            Err(_) => tensor.buffer()?.clone(),
+            Ok(strings) => {
+                let mut bytes =
+                    Vec::with_capacity(strings.iter().map(|string| wire::LENGTH_BYTES + string.len()).sum());
+                for string in strings {
+                    wire::push_string(&mut bytes, string)
+                        .ok_or_else(|| Error::internal(format!("a string of output '{name}' is longer than 4 GiB")))?;
+                }
+                Buffer::foreign(bytes)
+            }
+        };
+        Ok(Gathered { dtype: tensor.dtype(), shape, data })
+    }
+}
