@@ -66,6 +66,12 @@ pub struct Prepared {
 
 /// Runs. Nothing is allocated here.
 pub trait Step: Send + Sync {
+    /// Whether the inputs' values are what the operator takes, such as indices that lie inside. Called
+    /// before every run.
+    fn check(&self, _arguments: &Arguments<'_>) -> Result<(), OpError> {
+        Ok(())
+    }
+
     /// Reads `arguments.inputs`, writes every byte of `arguments.outputs`.
     ///
     /// The plan promises: views have the sizes that the step was prepared for and are aligned to 64

@@ -226,7 +226,9 @@ impl Session {
             outputs.push(memory.view(plan, *place, inputs)?.unwrap_or(View::empty()));
         }
         let workspace = memory.view(plan, workspace, inputs)?.unwrap_or(View::empty());
-        code.run(&Arguments { inputs: &views, outputs: &outputs, workspace });
+        let arguments = Arguments { inputs: &views, outputs: &outputs, workspace };
+        code.check(&arguments).map_err(|source| node_error(&self.program.graph().nodes[step.node], source))?;
+        code.run(&arguments);
         self.views = recycle(views);
         Ok(())
     }
@@ -397,7 +399,9 @@ fn run_kernel_now(node: &Node, kernel: &dyn Kernel, given: &[Option<Value>]) -> 
     let blocks: Vec<Block> = outputs.iter().map(|desc| Block::new(desc.bytes())).collect::<Result<_, _>>()?;
     let views: SmallVec<[View<'_>; 4]> = blocks.iter().map(|block| block.view(0, block.len())).collect();
     let workspace = workspace.view(0, prepared.workspace);
-    prepared.step.run(&Arguments { inputs: &inputs, outputs: &views, workspace });
+    let arguments = Arguments { inputs: &inputs, outputs: &views, workspace };
+    prepared.step.check(&arguments).map_err(failed)?;
+    prepared.step.run(&arguments);
     drop(views);
     let made: Result<Vec<Value>, TensorError> = blocks
         .into_iter()

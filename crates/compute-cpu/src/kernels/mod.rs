@@ -1,21 +1,31 @@
 //! The kernels by core operator: one visible list.
 
 mod attention;
+mod concat;
 mod contract;
 mod conv;
+mod copy;
 mod epilogue;
+mod gather;
 mod map;
+#[cfg(test)]
+mod movement_tests;
 mod norm;
+mod parameters;
+mod parts;
 mod pool;
 mod reduce;
 mod rows;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod transpose;
 
 use crate::{Isa, Pool};
+use gather::{GatherKernel, Gathering};
 use halimede_compute::{CostHint, Kernel, OpDesc};
 use halimede_graph::{Graph, Node, Op};
+use parts::{Parts, PartsKernel};
 use std::sync::Arc;
 
 /// What every kernel gets: the instruction set and the threads.
@@ -56,15 +66,26 @@ impl Kernels {
 impl halimede_compute::Kernels for Kernels {
     fn kernel(&self, graph: &Graph, node: &Node) -> Option<Box<dyn Kernel>> {
         let machine = self.machine.clone();
+        let gather = |gathering, machine| Box::new(GatherKernel { gathering, machine });
+        let parts = |parts, machine| Box::new(PartsKernel { parts, machine });
         Some(match &node.op {
             Op::Attention(op) => Box::new(attention::AttentionKernel { op: op.clone(), machine }),
+            Op::Concat(op) => Box::new(concat::ConcatKernel { op: op.clone(), machine }),
             Op::Contract(op) => Box::new(contract::ContractKernel::new(op, graph, node, machine)),
             Op::Conv(op) => Box::new(conv::ConvKernel::new(op, graph, node, machine)),
+            Op::Expand(_) => parts(Parts::Expand, machine),
+            Op::Gather(op) => gather(Gathering::Slices { axis: op.axis }, machine),
+            Op::GatherElements(op) => gather(Gathering::Elements { axis: op.axis }, machine),
+            Op::GatherNd(op) => gather(Gathering::Tuples { batch_dims: op.batch_dims }, machine),
             Op::Map(op) => Box::new(map::MapKernel::new(op.clone(), machine)),
             Op::Norm(op) => Box::new(norm::NormKernel { op: op.clone(), machine }),
+            Op::Pad(op) => parts(Parts::Pad(op.mode), machine),
             Op::Pool(op) => Box::new(pool::PoolKernel { op: op.clone(), machine }),
             Op::Reduce(op) => Box::new(reduce::ReduceKernel { op: op.clone(), machine }),
+            Op::Slice(_) => parts(Parts::Slice, machine),
             Op::Softmax(op) => Box::new(softmax::SoftmaxKernel { op: op.clone(), machine }),
+            Op::Tile(_) => parts(Parts::Tile, machine),
+            Op::Transpose(op) => Box::new(transpose::TransposeKernel { op: op.clone(), machine }),
             _ => return None,
         })
     }

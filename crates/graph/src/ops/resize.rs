@@ -145,7 +145,8 @@ impl TensorOp for Resize {
             }
             let line = Line { size, scale, part };
             let whole = part.is_none() && size == target && scale == 1.0;
-            samples.push((0..target).map(|at| if whole { Sample::exactly(at) } else { self.sample(&line, at) }).collect());
+            samples
+                .push((0..target).map(|at| if whole { Sample::exactly(at) } else { self.sample(&line, at) }).collect());
         }
         let values = x.to_f64s()?;
         Ok(smallvec![Tensor::from_f64s(x.dtype(), &shape, &self.interpolate(x.shape(), &shape, values, &samples))?])
@@ -342,7 +343,10 @@ mod tests {
     #[test]
     fn nearest() {
         let op = |rounding| resize(ResizeMode::Nearest(rounding), CoordinateTransform::HalfPixel);
-        assert_eq!(run(&op(NearestRounding::RoundPreferFloor), &[1.0, 2.0], None, Some(2.0), None), [1.0, 1.0, 2.0, 2.0]);
+        assert_eq!(
+            run(&op(NearestRounding::RoundPreferFloor), &[1.0, 2.0], None, Some(2.0), None),
+            [1.0, 1.0, 2.0, 2.0]
+        );
         assert_eq!(run(&op(NearestRounding::Ceil), &[1.0, 2.0], None, None, Some(4)), [1.0, 2.0, 2.0, 2.0]);
     }
 

@@ -107,7 +107,9 @@ impl TensorOp for Rnn {
             let Some(tensor) = optional(inputs, index) else { return Ok(None) };
             match tensor.len() == count {
                 true => Ok(Some(tensor.to_f64s()?)),
-                false => Err(OpError::invalid(format!("input {index} has {} elements instead of {count}", tensor.len()))),
+                false => {
+                    Err(OpError::invalid(format!("input {index} has {} elements instead of {count}", tensor.len())))
+                }
             }
         };
         let rows = directions * gates * hidden;
@@ -243,12 +245,12 @@ impl Cell<'_> {
             }
             RnnKind::Lstm { input_forget } => {
                 // Gates lie in the order input, output, forget, cell; peepholes as the first three.
-                let peep = |gate: usize, i: usize, c: f64| self.peepholes.as_ref().map_or(0.0, |p| p[gate * hidden + i] * c);
+                let peep =
+                    |gate: usize, i: usize, c: f64| self.peepholes.as_ref().map_or(0.0, |p| p[gate * hidden + i] * c);
                 let before = h.clone();
                 for i in 0..hidden {
                     let keep = act(0, gate(0, i, &before) + peep(0, i, c[i]));
-                    let forget =
-                        if input_forget { 1.0 - keep } else { act(0, gate(2, i, &before) + peep(2, i, c[i])) };
+                    let forget = if input_forget { 1.0 - keep } else { act(0, gate(2, i, &before) + peep(2, i, c[i])) };
                     let candidate = act(1, gate(3, i, &before));
                     c[i] = forget * c[i] + keep * candidate;
                     let output = act(0, gate(1, i, &before) + peep(1, i, c[i]));
@@ -276,11 +278,29 @@ impl RnnActivation {
             RnnActivation::Tanh => x.tanh(),
             RnnActivation::Relu => x.max(0.0),
             RnnActivation::Affine(alpha, beta) => wide(alpha) * x + wide(beta),
-            RnnActivation::LeakyRelu(alpha) => if x >= 0.0 { x } else { wide(alpha) * x },
-            RnnActivation::ThresholdedRelu(alpha) => if x > wide(alpha) { x } else { 0.0 },
+            RnnActivation::LeakyRelu(alpha) => {
+                if x >= 0.0 {
+                    x
+                } else {
+                    wide(alpha) * x
+                }
+            }
+            RnnActivation::ThresholdedRelu(alpha) => {
+                if x > wide(alpha) {
+                    x
+                } else {
+                    0.0
+                }
+            }
             RnnActivation::ScaledTanh(alpha, beta) => wide(alpha) * (wide(beta) * x).tanh(),
             RnnActivation::HardSigmoid(alpha, beta) => (wide(alpha) * x + wide(beta)).clamp(0.0, 1.0),
-            RnnActivation::Elu(alpha) => if x >= 0.0 { x } else { wide(alpha) * x.exp_m1() },
+            RnnActivation::Elu(alpha) => {
+                if x >= 0.0 {
+                    x
+                } else {
+                    wide(alpha) * x.exp_m1()
+                }
+            }
             RnnActivation::Softsign => x / (1.0 + x.abs()),
             RnnActivation::Softplus => x.max(0.0) + (-x.abs()).exp().ln_1p(),
         }

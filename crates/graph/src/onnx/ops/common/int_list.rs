@@ -23,13 +23,4 @@ impl IntList {
             Some(value) => b.fact(value).ints().map_or(IntList::Computed(value), IntList::Known),
         })
     }
-
-    /// The list as a value.
-    pub fn value(self, b: &mut Builder) -> Option<ValueId> {
-        match self {
-            IntList::Missing => None,
-            IntList::Known(list) => Some(b.ints(&list)),
-            IntList::Computed(value) => Some(value),
-        }
-    }
 }

@@ -1,0 +1,136 @@
+//! Copying elements of any datatype, which kernels tell apart by their width alone.
+
+use super::Machine;
+use halimede_tensor::View;
+
+/// Bytes below which one thread does it all.
+const PARALLEL_BYTES: usize = 128 * 1024;
+
+/// Plain bytes of one element.
+pub(super) trait Unit: Copy + Send + Sync + 'static {}
+impl Unit for u8 {}
+impl Unit for u16 {}
+impl Unit for u32 {}
+impl Unit for u64 {}
+/// Complex numbers of two doubles, which are aligned to one.
+impl Unit for [u64; 2] {}
+
+/// Calls `$function::<T>` for the unit of `$width` bytes.
+macro_rules! by_width {
+    ($width:expr, $function:ident($($argument:expr),* $(,)?)) => {
+        match $width {
+            1 => $function::<u8>($($argument),*),
+            2 => $function::<u16>($($argument),*),
+            4 => $function::<u32>($($argument),*),
+            8 => $function::<u64>($($argument),*),
+            16 => $function::<[u64; 2]>($($argument),*),
+            other => unreachable!("no datatype has {other} bytes"),
+        }
+    };
+}
+pub(super) use by_width;
+
+/// Elements to read.
+#[derive(Clone, Copy)]
+pub(super) struct Source<T> {
+    start: *const T,
+    len: usize,
+}
+
+// SAFETY: a pointer to bytes that outlive the step and that nobody writes meanwhile.
+unsafe impl<T: Unit> Send for Source<T> {}
+// SAFETY: as above.
+unsafe impl<T: Unit> Sync for Source<T> {}
+
+impl<T: Unit> Source<T> {
+    pub fn new(view: View<'_>) -> Source<T> {
+        assert!(view.as_ptr().cast::<T>().is_aligned());
+        Source { start: view.as_ptr().cast(), len: view.len() / size_of::<T>() }
+    }
+
+    /// # Panics
+    /// Outside the input.
+    #[inline(always)]
+    pub fn at(self, index: usize) -> T {
+        assert!(index < self.len);
+        // SAFETY: inside the input, which is initialised.
+        unsafe { *self.start.add(index) }
+    }
+}
+
+/// Elements to write, each by one part of a loop.
+#[derive(Clone, Copy)]
+pub(super) struct Target<T> {
+    start: *mut T,
+    len: usize,
+}
+
+// SAFETY: parts of a loop write different elements (the duty of every caller below).
+unsafe impl<T: Unit> Send for Target<T> {}
+// SAFETY: as above.
+unsafe impl<T: Unit> Sync for Target<T> {}
+
+impl<T: Unit> Target<T> {
+    pub fn new(view: View<'_>) -> Target<T> {
+        assert!(view.as_ptr().cast::<T>().is_aligned());
+        Target { start: view.as_ptr().cast(), len: view.len() / size_of::<T>() }
+    }
+
+    pub fn len(self) -> usize {
+        self.len
+    }
+
+    /// Writes one element.
+    ///
+    /// # Panics
+    /// Outside the output.
+    #[inline(always)]
+    pub fn set(self, index: usize, value: T) {
+        assert!(index < self.len);
+        // SAFETY: inside the output; no other part writes or reads this element.
+        unsafe { *self.start.add(index) = value };
+    }
+
+    /// Writes `count` elements from one place on.
+    ///
+    /// # Panics
+    /// Outside the output or the input.
+    #[inline(always)]
+    pub fn copy(self, index: usize, source: Source<T>, from: usize, count: usize) {
+        assert!(index + count <= self.len && from + count <= source.len);
+        // SAFETY: both ranges lie inside; an input overlaps an output only where a kernel says so, and
+        // then element for element at the same place.
+        unsafe { std::ptr::copy(source.start.add(from), self.start.add(index), count) };
+    }
+
+    /// Writes one element `count` times.
+    ///
+    /// # Panics
+    /// Outside the output.
+    #[inline(always)]
+    pub fn fill(self, index: usize, count: usize, value: T) {
+        assert!(index + count <= self.len);
+        // SAFETY: inside the output, which no other part writes or reads here.
+        unsafe { std::slice::from_raw_parts_mut(self.start.add(index), count) }.fill(value);
+    }
+}
+
+/// Splits `items` that move `bytes` in all over the pool: `work(range)` for each part.
+pub(super) fn split(machine: &Machine, items: usize, bytes: usize, work: &(dyn Fn(std::ops::Range<usize>) + Sync)) {
+    let parts = if bytes < PARALLEL_BYTES { 1 } else { (machine.pool.threads() * 2).min(items) };
+    if parts <= 1 {
+        return work(0..items);
+    }
+    machine.pool.run(parts, &|part| work(part * items / parts..(part + 1) * items / parts));
+}
+
+/// A flat index of `shape` as the sum of `stride · index` over its axes.
+#[inline(always)]
+pub(super) fn offset(mut flat: usize, shape: &[usize], strides: &[usize]) -> usize {
+    let mut sum = 0;
+    for axis in (0..shape.len()).rev() {
+        sum += flat % shape[axis] * strides[axis];
+        flat /= shape[axis];
+    }
+    sum
+}
