@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import aliases
+import model_config
 import repositories
 from suites import PYTHON_BACKEND, SEQUENCES, SUITES
 
@@ -143,6 +144,13 @@ class Harness:
             status = self.beside_server(folder, suite.version, models, flags, test, suite.environment, log)
             yield module.file, status, log.read_text(errors="replace")
 
+    def run_model_config(self, suite, folder, logs):
+        for number, (name, script) in enumerate(model_config.cases(folder, self.data[suite.version])):
+            (folder / "case.sh").write_text(script)
+            log = logs / f"{number:03}.log"
+            status = self.sandbox(folder, suite.version, ["bash", "case.sh"], {}, log)
+            yield name, status, ""
+
     def beside_server(self, folder, version, models, flags, command, environment, log):
         """`command` while a server serves `models`; its status, or 100 when the server fails."""
         script = folder / "beside.sh"
@@ -169,6 +177,8 @@ exit $status
             return
         folder, logs = self.folder(suite), self.logs(suite)
         kind = self.run_script if suite.script else self.run_sections if suite.sections else self.run_modules
+        if suite.name == "L0_model_config":
+            kind = self.run_model_config
         for name, status, text in kind(suite, folder, logs):
             if status is None:
                 yield name, 0, [], {name: text}

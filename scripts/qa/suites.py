@@ -100,4 +100,5 @@ SUITES = [
     Suite("L0_client_nobatch", script="test.sh"),
     Suite("L0_custom_model_config", script="test.sh"),
     Suite("L0_socket", script="test.sh"),
+    Suite("L0_model_config"),
 ]  # fmt: skip
