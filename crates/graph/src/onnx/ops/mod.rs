@@ -107,6 +107,7 @@ mod mel_weight_matrix;
 mod microsoft;
 mod min;
 mod mish;
+mod ml;
 mod modulo;
 mod mul;
 mod multinomial;
@@ -424,6 +425,24 @@ pub static OPERATORS: &[&Operator] = &[
     &microsoft::skip_simplified_layer_normalization::OPERATOR,
     &microsoft::transpose_mat_mul::OPERATOR,
     &microsoft::trilu::OPERATOR,
+    &ml::array_feature_extractor::OPERATOR,
+    &ml::binarizer::OPERATOR,
+    &ml::category_mapper::OPERATOR,
+    &ml::dict_vectorizer::OPERATOR,
+    &ml::feature_vectorizer::OPERATOR,
+    &ml::imputer::OPERATOR,
+    &ml::label_encoder::OPERATOR,
+    &ml::linear_classifier::OPERATOR,
+    &ml::linear_regressor::OPERATOR,
+    &ml::normalizer::OPERATOR,
+    &ml::one_hot_encoder::OPERATOR,
+    &ml::svm_classifier::OPERATOR,
+    &ml::svm_regressor::OPERATOR,
+    &ml::scaler::OPERATOR,
+    &ml::tree_ensemble::OPERATOR,
+    &ml::tree_ensemble_classifier::OPERATOR,
+    &ml::tree_ensemble_regressor::OPERATOR,
+    &ml::zip_map::OPERATOR,
 ];
 
 /// The operator of that name, where the engine knows it.
