@@ -12,7 +12,7 @@ use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::{FunctionProto, GraphProto, ModelProto, NodeProto, OperatorSetIdProto, ValueInfoProto};
 use crate::onnx::{Attributes, OnnxNode, Operator, Outputs};
 use crate::ops::{Call, Op};
-use crate::{Builder, Fact, Graph, GraphError, OpError, ValueId};
+use crate::{Builder, Fact, Graph, GraphError, Kind, OpError, ValueId};
 use halimede_tensor::Tensor;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::path::Path;
@@ -239,7 +239,9 @@ impl<'m> Reader<'m> {
             let info = &mut self.scopes.graph().values[value.index()];
             info.name = name.to_owned();
             info.fact.dtype = info.fact.dtype.or(declared.dtype);
-            if info.fact.kind == declared.kind && info.fact.shape.is_none() {
+            if info.fact.shape.is_none() && info.fact.kind == Kind::Tensor {
+                // What an optional holds, for one, only the model can say.
+                info.fact.kind = declared.kind;
                 info.fact.shape = declared.shape;
             }
         }

@@ -34,6 +34,7 @@ mod col2_im;
 mod common;
 mod compress;
 mod concat;
+mod concat_from_sequence;
 mod constant;
 mod constant_of_shape;
 mod conv;
@@ -117,6 +118,9 @@ mod non_max_suppression;
 mod non_zero;
 mod not;
 mod one_hot;
+mod optional;
+mod optional_get_element;
+mod optional_has_element;
 mod or;
 mod p_relu;
 mod pad;
@@ -155,6 +159,13 @@ mod scatter;
 mod scatter_elements;
 mod scatter_nd;
 mod selu;
+mod sequence_at;
+mod sequence_construct;
+mod sequence_empty;
+mod sequence_erase;
+mod sequence_insert;
+mod sequence_length;
+mod sequence_map;
 mod shape;
 mod shrink;
 mod sigmoid;
@@ -169,6 +180,7 @@ mod softplus;
 mod softsign;
 mod space_to_depth;
 mod split;
+mod split_to_sequence;
 mod sqrt;
 mod squeeze;
 mod stft;
@@ -230,6 +242,7 @@ pub static OPERATORS: &[&Operator] = &[
     &col2_im::OPERATOR,
     &compress::OPERATOR,
     &concat::OPERATOR,
+    &concat_from_sequence::OPERATOR,
     &constant::OPERATOR,
     &constant_of_shape::OPERATOR,
     &conv::OPERATOR,
@@ -311,6 +324,9 @@ pub static OPERATORS: &[&Operator] = &[
     &non_zero::OPERATOR,
     &not::OPERATOR,
     &one_hot::OPERATOR,
+    &optional::OPERATOR,
+    &optional_get_element::OPERATOR,
+    &optional_has_element::OPERATOR,
     &or::OPERATOR,
     &p_relu::OPERATOR,
     &pad::OPERATOR,
@@ -350,6 +366,13 @@ pub static OPERATORS: &[&Operator] = &[
     &scatter_elements::OPERATOR,
     &scatter_nd::OPERATOR,
     &selu::OPERATOR,
+    &sequence_at::OPERATOR,
+    &sequence_construct::OPERATOR,
+    &sequence_empty::OPERATOR,
+    &sequence_erase::OPERATOR,
+    &sequence_insert::OPERATOR,
+    &sequence_length::OPERATOR,
+    &sequence_map::OPERATOR,
     &shape::OPERATOR,
     &shrink::OPERATOR,
     &sigmoid::OPERATOR,
@@ -364,6 +387,7 @@ pub static OPERATORS: &[&Operator] = &[
     &softsign::OPERATOR,
     &space_to_depth::OPERATOR,
     &split::OPERATOR,
+    &split_to_sequence::OPERATOR,
     &sqrt::OPERATOR,
     &squeeze::OPERATOR,
     &string_concat::OPERATOR,
