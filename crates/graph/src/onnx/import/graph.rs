@@ -2,6 +2,7 @@
 
 use super::attribute::{kind, value};
 use super::file::External;
+use super::legacy::align_operand;
 use super::order::{name, running_order, title};
 use super::scope::{Frame, Scope, Scopes, domain};
 use super::tensor::{read, read_sparse};
@@ -218,6 +219,10 @@ impl<'m> Reader<'m> {
                 if domain.is_empty() { "ONNX".to_owned() } else { format!("domain '{domain}'") }
             ))));
         };
+        if domain.is_empty() {
+            let graph = self.scopes.graph();
+            align_operand(graph, proto.op_type(), opset, &attributes, &mut inputs).map_err(error)?;
+        }
         let outputs = proto.output.iter().map(|name| (!name.is_empty()).then(|| name.clone())).collect();
         let node = OnnxNode { name: name(proto).to_owned(), opset, inputs, outputs, attributes };
         let origin = origin(domain, proto.op_type(), opset);

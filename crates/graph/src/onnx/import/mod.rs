@@ -12,6 +12,7 @@ mod error;
 mod example;
 mod file;
 mod graph;
+mod legacy;
 mod order;
 mod scope;
 mod tensor;
