@@ -251,7 +251,7 @@ fn external_data_stays_inside_the_directory() {
     #[cfg(unix)]
     let _ = std::os::unix::fs::symlink(folder.join("secret"), inside.join("link"));
     let entry = |key: &str, value: &str| StringStringEntryProto { key: Some(key.into()), value: Some(value.into()) };
-    let mut read = |location: &str, offset: &str, length: &str| {
+    let read = |location: &str, offset: &str, length: &str| {
         let mut proto = graph(&[], vec![node("Identity", &["w"], &["y"])], &["y"]);
         proto.initializer.push(TensorProto {
             external_data: vec![entry("location", location), entry("offset", offset), entry("length", length)],
@@ -334,7 +334,7 @@ fn endless_functions_are_refused() {
     own.functions.push(function("f0", &["f0"]));
     refused(&own, "more than 64 deep");
     // Each level calls the next one twice: 2^40 calls within the depth that is allowed.
-    own.functions = (0..40).map(|i| function(&format!("f{i}"), &[&format!("f{}", i + 1); 2])).collect();
+    own.functions = (0..40).map(|i| function(&format!("f{i}"), &[format!("f{}", i + 1).as_str(); 2])).collect();
     own.functions.push(function("f40", &[]));
     own.functions[40].node.push(node("Identity", &["v"], &["r"]));
     refused(&own, "more than 2000000 nodes");
