@@ -21,7 +21,7 @@ use std::rc::Rc;
 
 /// Nodes that a model may come to when its functions are written out. Functions that call each other
 /// twice double with every level: 64 of them would never end.
-const MAX_NODES: usize = 2_000_000;
+const MAX_NODES: usize = 500_000;
 /// Functions that may call each other in a row.
 const MAX_CALLS: usize = 64;
 

@@ -337,7 +337,7 @@ fn endless_functions_are_refused() {
     own.functions = (0..40).map(|i| function(&format!("f{i}"), &[format!("f{}", i + 1).as_str(); 2])).collect();
     own.functions.push(function("f40", &[]));
     own.functions[40].node.push(node("Identity", &["v"], &["r"]));
-    refused(&own, "more than 2000000 nodes");
+    refused(&own, "more than 500000 nodes");
 }
 
 #[test]
