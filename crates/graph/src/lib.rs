@@ -16,6 +16,7 @@ mod graph;
 mod infer;
 pub mod onnx;
 pub mod ops;
+pub mod passes;
 pub mod reference;
 
 pub use builder::Builder;

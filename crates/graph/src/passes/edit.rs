@@ -1,0 +1,50 @@
+//! What passes share: who reads a value, putting one value in place of another.
+
+use super::{PassReport, Refusal};
+use crate::{Graph, Node, ValueId};
+
+/// Counts of readers: every use by a node, and by the graph's outputs.
+pub(super) fn readers(graph: &Graph) -> Vec<usize> {
+    let mut readers = vec![0; graph.values.len()];
+    for value in graph.nodes.iter().flat_map(|node| node.inputs.iter().flatten()).chain(&graph.outputs) {
+        readers[value.index()] += 1;
+    }
+    readers
+}
+
+/// Lets every node read `to` instead of `from`. An output of the graph has its own name and place, so
+/// the caller leaves those alone.
+pub(super) fn replace(graph: &mut Graph, from: ValueId, to: ValueId) {
+    for input in graph.nodes.iter_mut().flat_map(|node| node.inputs.iter_mut().flatten()) {
+        if *input == from {
+            *input = to;
+        }
+    }
+}
+
+/// Removes the nodes for which `gone` says so.
+pub(super) fn remove(graph: &mut Graph, gone: &[bool]) {
+    let mut index = 0;
+    graph.nodes.retain(|_| {
+        index += 1;
+        !gone[index - 1]
+    });
+}
+
+/// Whether a value is an output of the graph.
+pub(super) fn is_output(graph: &Graph, value: ValueId) -> bool {
+    graph.outputs.contains(&value)
+}
+
+/// The name by which a person finds a node.
+pub(super) fn name(graph: &Graph, node: &Node) -> String {
+    match node.name.is_empty() {
+        true => node.outputs.first().map_or_else(String::new, |output| graph.values[output.index()].name.clone()),
+        false => node.name.clone(),
+    }
+}
+
+/// Notes why a node is left alone.
+pub(super) fn refuse(graph: &Graph, node: &Node, reason: impl Into<String>, report: &mut PassReport) {
+    report.refusals.push(Refusal { node: name(graph, node), reason: reason.into() });
+}

@@ -1,0 +1,137 @@
+//! Rewrites of a graph that keep what it computes: a visible list, run in order.
+//!
+//! Every pass says how much it changed and, for what almost fitted, why it did not. After each the
+//! shapes are worked out again; a pass after which they do not come out is undone and says so.
+
+mod cancel;
+mod dead;
+mod duplicates;
+mod edit;
+mod epilogue;
+mod folding;
+mod maps;
+
+use crate::{Fact, Graph, infer_values};
+
+/// What passes may do.
+#[derive(Debug, Clone)]
+pub struct PassOptions {
+    /// Bytes by which the constants of a graph may grow through folding.
+    pub fold_bytes_max: usize,
+    /// Names of passes that are left out.
+    pub without: Vec<String>,
+}
+
+impl Default for PassOptions {
+    fn default() -> PassOptions {
+        PassOptions { fold_bytes_max: 4 << 20, without: Vec::new() }
+    }
+}
+
+/// What a pass did.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct PassReport {
+    /// Name of the pass.
+    pub pass: &'static str,
+    /// Number of rewrites.
+    pub changed: usize,
+    /// What almost fitted, and why it was left alone.
+    pub refusals: Vec<Refusal>,
+}
+
+/// A place that a pass left alone.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Refusal {
+    /// Name of the node, or of its output where it has none.
+    pub node: String,
+    /// Why.
+    pub reason: String,
+}
+
+/// A rewrite of a graph.
+pub struct Pass {
+    /// Name, as `halimede explain` prints it.
+    pub name: &'static str,
+    /// Changes the graph.
+    run: fn(&mut Graph, &PassOptions, &mut PassReport),
+}
+
+/// Every pass, in the order they run in. Some run again after what opened the way for them.
+pub static PASSES: &[Pass] = &[
+    folding::PASS,
+    cancel::PASS,
+    duplicates::PASS,
+    dead::PASS,
+    maps::SCALARS,
+    maps::FUSION,
+    maps::ACTIVATIONS,
+    epilogue::PASS,
+    dead::PASS,
+];
+
+/// Runs every pass over a graph. The graph is right before and after each.
+pub fn optimize(graph: &mut Graph, options: &PassOptions) -> Vec<PassReport> {
+    let chosen = PASSES.iter().filter(|pass| !options.without.iter().any(|name| name == pass.name));
+    chosen.map(|pass| run(pass, graph, options)).collect()
+}
+
+/// One pass with its check.
+fn run(pass: &Pass, graph: &mut Graph, options: &PassOptions) -> PassReport {
+    let before = graph.clone();
+    let mut report = PassReport { pass: pass.name, changed: 0, refusals: Vec::new() };
+    (pass.run)(graph, options, &mut report);
+    // A pass that looks at a place again refuses it again.
+    let mut seen = std::collections::HashSet::new();
+    report.refusals.retain(|refusal| seen.insert((refusal.node.clone(), refusal.reason.clone())));
+    if report.changed == 0 {
+        *graph = before;
+    } else if let Err(reason) = verify(&before, graph) {
+        *graph = before;
+        report = PassReport {
+            changed: 0,
+            refusals: vec![Refusal { node: graph.name.clone(), reason: format!("undone: {reason}") }],
+            ..report
+        };
+    }
+    report
+}
+
+/// Works the shapes out again and compares those of the outputs with what they were.
+fn verify(before: &Graph, after: &mut Graph) -> Result<(), String> {
+    let written = |value: &crate::ValueId| {
+        let by_node = after.nodes.iter().any(|node| node.outputs.contains(value));
+        by_node || after.inputs.contains(value) || after.constant(*value).is_some()
+    };
+    if let Some(output) = after.outputs.iter().find(|output| !written(output)) {
+        return Err(format!("nothing writes the output '{}'", after.values[output.index()].name));
+    }
+    // Control flow has no shape rule: what such a graph says of its values stays.
+    if after.nodes.iter().any(|node| !node.op.bodies().is_empty()) {
+        return Ok(());
+    }
+    let inputs: Vec<Fact> = after.inputs.iter().map(|&input| after.fact(input).clone()).collect();
+    let facts = infer_values(after, &inputs).map_err(|error| error.to_string())?;
+    for (was, is) in before.outputs.iter().zip(&after.outputs) {
+        let (was, is) = (before.fact(*was), &facts[is.index()]);
+        let shapes_differ = match (was.known_shape(), is.known_shape()) {
+            (Some(a), Some(b)) => a != b,
+            _ => was.rank() != is.rank() && is.rank().is_some() && was.rank().is_some(),
+        };
+        if shapes_differ || (was.dtype != is.dtype && is.dtype.is_some() && was.dtype.is_some()) {
+            return Err(format!(
+                "an output was {:?} {:?} and became {:?} {:?}",
+                was.dtype, was.shape, is.dtype, is.shape
+            ));
+        }
+    }
+    // A value that is an output keeps what is declared of it.
+    for (index, fact) in facts.into_iter().enumerate() {
+        if fact.shape.is_some() {
+            after.values[index].fact = fact;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests;

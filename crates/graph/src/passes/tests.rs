@@ -1,0 +1,226 @@
+//! Each pass on a graph that needs it: what the graph becomes, and that it computes the same.
+
+use super::*;
+use crate::ops::{Binary, Cast, Contract, Instruction, Op, Unary};
+use crate::{Builder, Dim, ValueId, reference};
+use halimede_tensor::{DType, Tensor, Value};
+
+/// A graph of one input `x` of that shape, written by `write`, whose result is the output.
+fn graph(shape: &[usize], write: impl FnOnce(&mut Builder, ValueId) -> ValueId) -> Graph {
+    let mut graph = Graph::default();
+    let x = graph.add_value("x", Fact::tensor(DType::F32, shape.iter().map(|&d| Dim::from(d))));
+    graph.inputs.push(x);
+    let mut builder = Builder::new(&mut graph);
+    builder.at("n", "Test (opset 1)");
+    let y = write(&mut builder, x);
+    graph.outputs.push(y);
+    graph
+}
+
+fn floats(shape: &[usize], scale: f32) -> Tensor {
+    let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| (i as f32 * 0.37 - 1.1) * scale).collect();
+    Tensor::from_slice(shape, &values).unwrap()
+}
+
+/// Runs all passes, checks that the answer stays, and lists the operations that are left.
+fn optimized(mut graph: Graph) -> (Vec<&'static str>, Graph, Vec<PassReport>) {
+    let shape = graph.fact(graph.inputs[0]).known_shape().unwrap();
+    let x = [Value::Tensor(floats(&shape, 1.0))];
+    let before = reference::run(&graph, &x).unwrap();
+    let reports = optimize(&mut graph, &PassOptions::default());
+    let after = reference::run(&graph, &x).unwrap();
+    let read = |values: &[Value]| values[0].tensor().unwrap().to_f32s().unwrap();
+    for (a, b) in read(&before).into_iter().zip(read(&after)) {
+        assert!((a - b).abs() <= 1e-5 * (1.0 + a.abs()), "{a} became {b}");
+    }
+    assert_eq!(before[0].tensor().unwrap().shape(), after[0].tensor().unwrap().shape());
+    let names = graph.nodes.iter().map(|node| node.op.name()).collect();
+    (names, graph, reports)
+}
+
+fn number(b: &mut Builder, value: f32) -> ValueId {
+    b.constant(Tensor::scalar(value))
+}
+
+#[test]
+fn transpositions_and_reshapes_cancel() {
+    let (names, ..) = optimized(graph(&[2, 3, 4], |b, x| {
+        let there = b.transpose(x, &[2, 0, 1]).unwrap();
+        let back = b.transpose(there, &[1, 2, 0]).unwrap();
+        let flat = b.reshape(back, &[6, 4]).unwrap();
+        let again = b.reshape(flat, &[2, 12]).unwrap();
+        b.unary(Unary::Neg, again).unwrap()
+    }));
+    assert_eq!(names, ["Reshape", "Map"]);
+}
+
+#[test]
+fn a_reshape_that_copies_dimensions_is_left() {
+    let (names, _, reports) = optimized(graph(&[2, 6], |b, x| {
+        let flat = b.reshape(x, &[3, 4]).unwrap();
+        let copied = b.reshape(flat, &[0, 2, 2]).unwrap();
+        b.unary(Unary::Neg, copied).unwrap()
+    }));
+    assert_eq!(names, ["Reshape", "Reshape", "Map"]);
+    assert!(reports.iter().flat_map(|r| &r.refusals).any(|r| r.reason.contains("copies dimensions")));
+}
+
+#[test]
+fn equal_work_is_done_once() {
+    let (names, ..) = optimized(graph(&[4], |b, x| {
+        let (a, c) = (b.unary(Unary::Exp, x).unwrap(), b.unary(Unary::Exp, x).unwrap());
+        let half = b.add(Op::Cast(Cast::to(DType::F16)), &[a]).unwrap();
+        let other = b.add(Op::Cast(Cast::to(DType::F16)), &[c]).unwrap();
+        b.binary(Binary::Sub, half, other).unwrap()
+    }));
+    assert_eq!(names.iter().filter(|name| **name == "Cast").count(), 1, "{names:?}");
+}
+
+#[test]
+fn constants_fold_within_the_budget() {
+    let write = |b: &mut Builder, x: ValueId| {
+        // Too large for the builder itself to fold.
+        let w = b.constant(floats(&[300, 400], 0.1));
+        let turned = b.transpose(w, &[1, 0]).unwrap();
+        b.add(Op::Contract(Contract::matmul(0)), &[x, turned]).unwrap()
+    };
+    let (names, ..) = optimized(graph(&[1, 400], write));
+    assert_eq!(names, ["Contract"]);
+    let mut kept = graph(&[1, 400], |b, x| {
+        let w = b.constant(floats(&[300, 400], 0.1));
+        let turned = b.transpose(w, &[1, 0]).unwrap();
+        let first = b.add(Op::Contract(Contract::matmul(0)), &[x, turned]).unwrap();
+        let second = b.add(Op::Contract(Contract::matmul(0)), &[first, w]).unwrap();
+        second
+    });
+    let options = PassOptions { fold_bytes_max: 1000, ..PassOptions::default() };
+    let reports = optimize(&mut kept, &options);
+    assert_eq!(kept.nodes.len(), 3);
+    assert!(reports[0].refusals[0].reason.contains("byte budget"));
+}
+
+#[test]
+fn pointwise_work_becomes_one_program_on_its_producer() {
+    let (names, graph, _) = optimized(graph(&[2, 3], |b, x| {
+        let w = b.constant(floats(&[3, 3], 0.3));
+        let bias = b.constant(floats(&[3], 1.0));
+        let product = b.add(Op::Contract(Contract::matmul(0)), &[x, w]).unwrap();
+        let sum = b.binary(Binary::Add, product, bias).unwrap();
+        let zero = number(b, 0.0);
+        b.binary(Binary::Max, sum, zero).unwrap()
+    }));
+    assert_eq!(names, ["Contract"]);
+    let Op::Contract(op) = &graph.nodes[0].op else { panic!("a product") };
+    let program = &op.epilogue.as_ref().unwrap().instructions;
+    assert!(matches!(program.last(), Some(Instruction::Binary(Binary::Max, ..))), "{program:?}");
+    assert_eq!(graph.nodes[0].inputs.len(), 3);
+}
+
+#[test]
+fn what_others_read_is_left() {
+    let (names, _, reports) = optimized(graph(&[2, 2], |b, x| {
+        let w = b.constant(floats(&[2, 2], 0.3));
+        let product = b.add(Op::Contract(Contract::matmul(0)), &[x, w]).unwrap();
+        let exp = b.unary(Unary::Exp, product).unwrap();
+        b.add(Op::Contract(Contract::matmul(0)), &[exp, product]).unwrap()
+    }));
+    assert_eq!(names, ["Contract", "Map", "Contract"]);
+    assert!(reports.iter().flat_map(|r| &r.refusals).any(|r| r.reason.contains("something else reads")));
+}
+
+#[test]
+fn broadcast_work_is_not_repeated() {
+    let (names, _, reports) = optimized(graph(&[3], |b, x| {
+        let exp = b.unary(Unary::Exp, x).unwrap();
+        let wide = b.constant(floats(&[4, 3], 1.0));
+        b.binary(Binary::Mul, exp, wide).unwrap()
+    }));
+    assert_eq!(names, ["Map", "Map"]);
+    assert!(reports.iter().flat_map(|r| &r.refusals).any(|r| r.reason.contains("broadcasts")));
+}
+
+#[test]
+fn activations_as_exporters_write_them() {
+    type Write = fn(&mut Builder, ValueId) -> ValueId;
+    let cases: [(Unary, Write); 5] = [
+        (Unary::GeluErf, |b, x| {
+            let (root, one, half) = (number(b, 2f32.sqrt()), number(b, 1.0), number(b, 0.5));
+            let scaled = b.binary(Binary::Div, x, root).unwrap();
+            let erf = b.unary(Unary::Erf, scaled).unwrap();
+            let sum = b.binary(Binary::Add, erf, one).unwrap();
+            let product = b.binary(Binary::Mul, x, sum).unwrap();
+            b.binary(Binary::Mul, product, half).unwrap()
+        }),
+        (Unary::GeluTanh, |b, x| {
+            let (three, c, k) = (number(b, 3.0), number(b, 0.044715), number(b, 0.797_884_6));
+            let (one, half) = (number(b, 1.0), number(b, 0.5));
+            let cube = b.binary(Binary::Pow, x, three).unwrap();
+            let term = b.binary(Binary::Mul, cube, c).unwrap();
+            let sum = b.binary(Binary::Add, x, term).unwrap();
+            let inner = b.binary(Binary::Mul, sum, k).unwrap();
+            let tanh = b.unary(Unary::Tanh, inner).unwrap();
+            let more = b.binary(Binary::Add, tanh, one).unwrap();
+            let halved = b.binary(Binary::Mul, x, half).unwrap();
+            b.binary(Binary::Mul, halved, more).unwrap()
+        }),
+        (Unary::Silu, |b, x| {
+            let gate = b.unary(Unary::Sigmoid, x).unwrap();
+            b.binary(Binary::Mul, gate, x).unwrap()
+        }),
+        (Unary::Sigmoid, |b, x| {
+            let one = number(b, 1.0);
+            let minus = b.unary(Unary::Neg, x).unwrap();
+            let exp = b.unary(Unary::Exp, minus).unwrap();
+            let sum = b.binary(Binary::Add, exp, one).unwrap();
+            b.unary(Unary::Reciprocal, sum).unwrap()
+        }),
+        (Unary::Sigmoid, |b, x| b.unary(Unary::Sigmoid, x).unwrap()),
+    ];
+    for (function, write) in cases {
+        let (names, graph, _) = optimized(graph(&[11], write));
+        assert_eq!(names, ["Map"], "{function:?}");
+        let Op::Map(map) = &graph.nodes[0].op else { panic!("a map") };
+        assert_eq!(map.instructions, [Instruction::Input(0), Instruction::Unary(function, 0)]);
+    }
+}
+
+#[test]
+fn something_like_gelu_is_left() {
+    let (_, graph, _) = optimized(graph(&[11], |b, x| {
+        let (root, one) = (number(b, 1.5), number(b, 1.0));
+        let scaled = b.binary(Binary::Div, x, root).unwrap();
+        let erf = b.unary(Unary::Erf, scaled).unwrap();
+        let sum = b.binary(Binary::Add, erf, one).unwrap();
+        b.binary(Binary::Mul, x, sum).unwrap()
+    }));
+    let Op::Map(map) = &graph.nodes[0].op else { panic!("a map") };
+    assert!(map.instructions.iter().any(|i| matches!(i, Instruction::Unary(Unary::Erf, _))));
+}
+
+#[test]
+fn a_pass_that_breaks_shapes_is_undone() {
+    let pass = Pass {
+        name: "vandal",
+        run: |graph, _, report| {
+            graph.nodes.clear();
+            report.changed = 1;
+        },
+    };
+    let mut broken = graph(&[2], |b, x| b.unary(Unary::Exp, x).unwrap());
+    broken.values[1].fact.dtype = Some(DType::F32);
+    let pass_without_nodes = run(&pass, &mut broken, &PassOptions::default());
+    // Nothing writes the output any more, so nothing is known of its shape.
+    assert_eq!((broken.nodes.len(), pass_without_nodes.changed), (1, 0));
+    assert!(pass_without_nodes.refusals[0].reason.starts_with("undone"));
+}
+
+#[test]
+fn passes_can_be_left_out() {
+    let mut kept = graph(&[2], |b, x| {
+        let exp = b.unary(Unary::Exp, x).unwrap();
+        b.unary(Unary::Neg, exp).unwrap()
+    });
+    let without = PASSES.iter().map(|pass| pass.name.to_owned()).collect();
+    assert!(optimize(&mut kept, &PassOptions { without, ..PassOptions::default() }).is_empty());
+    assert_eq!(kept.nodes.len(), 2);
+}
