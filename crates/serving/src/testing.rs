@@ -186,7 +186,7 @@ pub(crate) fn eventually(what: &str, is_so: impl Fn() -> bool) {
 pub(crate) struct Scripted<F>(pub &'static str, pub Arc<F>);
 
 impl<F: Fn(usize, &mut Batch) + Send + Sync + 'static> Scripted<F> {
-    pub fn new(name: &'static str, execute: F) -> Arc<dyn Backend> {
+    pub fn backend(name: &'static str, execute: F) -> Arc<dyn Backend> {
         Arc::new(Self(name, Arc::new(execute)))
     }
 }

@@ -1,13 +1,18 @@
 //! The built-in backends behind a server.
 
-use std::{path::Path, sync::Arc};
+use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
 use halimede_compute_cpu::{CpuOptions, CpuUnit};
 use halimede_tensor::{Buffer, DType};
 
 use super::{Onnx, built_in};
 use crate::{
-    Code, InputTensor, Options, Parameter, Server,
+    Code, InputTensor, Options, Parameter, Response, Server,
+    backend::{Backend, Batch, ModelContext},
+    config,
+    instance::batch::Entry,
+    model::Signature,
+    statistics::Recorder,
     testing::{Files, ask, floats, identity, request, strings, values},
     wire,
 };
@@ -125,35 +130,80 @@ fn rows(count: usize, width: usize, seed: u32) -> Vec<f32> {
     std::iter::repeat_with(next).take(count * width).collect()
 }
 
-/// The first floating-point input and output of the classifier, and the width of a row.
+/// Name and dimensions of a row of the classifier's input, and the number of floats in it.
 fn classifier(server: &Server) -> (String, Vec<i64>, usize) {
     let metadata = server.model_metadata("digits_classifier", None).unwrap();
     let dims = metadata.inputs[0].shape[1..].to_vec();
-    assert_eq!(
-        (metadata.inputs[0].datatype, metadata.inputs[0].shape[0]),
-        ("FP32", -1),
-        "the test expects batches of floats"
-    );
+    assert_eq!((metadata.inputs[0].datatype, metadata.inputs[0].shape[0]), ("FP32", -1), "the test expects batches");
     let width = dims.iter().product::<i64>() as usize;
     (metadata.inputs[0].name.clone(), dims, width)
 }
 
+/// Runs requests in one batch, without a server between.
+fn in_one_batch(model: &str, requests: Vec<Vec<InputTensor>>) -> Vec<Response> {
+    let directory = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/repository").join(model);
+    let config = fs::read_to_string(directory.join("config.pbtxt")).unwrap_or_default();
+    let options = config::Options::default();
+    let files = config::VersionFiles::read(&directory).unwrap();
+    let config = config::parse(&config, &directory).unwrap();
+    let config = config::prepare(config, model, &files, &options).unwrap();
+    let context = ModelContext { config, options, directory, version: 1, settings: BTreeMap::new() };
+    let loaded = Onnx::new(Arc::new(CpuUnit::new(&CpuOptions { threads: Some(2), isa: None }))).load(&context).unwrap();
+    let signature = Arc::new(Signature::new(&loaded.completion.config).unwrap());
+    assert!(signature.is_batched());
+    let entries = requests.into_iter().map(|inputs| {
+        let (mut request, _) = request(model, inputs);
+        let batch_size = signature.prepare(&mut request).unwrap();
+        Entry::new(request, batch_size)
+    });
+    let mut batch = Batch::new(signature.clone(), 1, entries.collect());
+    loaded.model.instance(0).unwrap().execute(&mut batch);
+    let mut responses = Vec::new();
+    batch.finish(&Recorder::default(), |_, _, response| responses.push(response));
+    responses
+}
+
 #[test]
 fn an_answer_does_not_depend_on_the_company() {
-    let server = examples();
-    let (name, dims, width) = classifier(&server);
-    let answer = |data: &[f32]| {
-        let shape = [&[(data.len() / width) as i64], &dims[..]].concat();
-        values(&ask(&server, "digits_classifier", [floats(&name, &shape, data)]).outputs()[0].data)
+    let (name, dims, width) = classifier(&examples());
+    let input = |data: &[f32]| vec![floats(&name, &[&[(data.len() / width) as i64], &dims[..]].concat(), data)];
+    let answer = |requests: &[Vec<f32>], index: usize| {
+        let mut responses = in_one_batch("digits_classifier", requests.iter().map(|data| input(data)).collect());
+        let response = responses.swap_remove(index);
+        assert_eq!(response.error, None);
+        values(&response.outputs[0].data)
     };
     let mine = rows(1, width, 7);
-    let with = |others: Vec<f32>| answer(&[mine.clone(), others].concat());
-    let (a, b) = (with(rows(3, width, 99)), with(vec![1e30; 3 * width]));
-    let classes = a.len() / 4;
-    let bits = |values: &[f32]| values[..classes].iter().map(|value| value.to_bits()).collect::<Vec<_>>();
-    assert_eq!(bits(&a), bits(&b), "bit for bit at equal shapes");
-    for (alone, together) in answer(&mine).iter().zip(&a) {
-        assert!((alone - together).abs() <= 1e-5 * together.abs().max(1.0), "{alone} {together}");
+    let among_quiet = answer(&[mine.clone(), rows(2, width, 99), rows(1, width, 5)], 0);
+    let among_loud = answer(&[mine.clone(), vec![f32::MAX; 2 * width], vec![f32::NAN; width]], 0);
+    let bits = |values: &[f32]| values.iter().map(|value| value.to_bits()).collect::<Vec<_>>();
+    assert_eq!(bits(&among_quiet), bits(&among_loud), "bit for bit at equal shapes");
+    let alone = answer(std::slice::from_ref(&mine), 0);
+    for alone_or_last in [alone, answer(&[rows(6, width, 1), mine.clone()], 1)] {
+        for (a, b) in alone_or_last.iter().zip(&among_quiet) {
+            assert!((a - b).abs() <= 1e-5 * b.abs().max(1.0), "{a} {b}");
+        }
+    }
+}
+
+#[test]
+fn a_request_with_wrong_data_fails_alone() {
+    // Tokens are looked up in a table; one beyond it cannot be.
+    let tokens = |token: i64| {
+        let tensor = |name: &str, values: [i64; 3]| {
+            let bytes: Vec<u8> = values.iter().flat_map(|value| value.to_le_bytes()).collect();
+            let data = Buffer::copied(&bytes).unwrap();
+            InputTensor { name: name.into(), dtype: Some(DType::I64), shape: vec![1, 3], data }
+        };
+        vec![tensor("input_ids", [1, token, 3]), tensor("attention_mask", [1, 1, 1])]
+    };
+    let alone = in_one_batch("encoder", vec![tokens(2)]).remove(0);
+    let together = in_one_batch("encoder", vec![tokens(1 << 40), tokens(2)]);
+    let error = together[0].error.as_ref().expect("no such token");
+    assert!(error.code == Code::Internal && error.message.contains("model 'encoder'"), "{error}");
+    assert_eq!(together[1].error, None);
+    for (a, b) in alone.outputs.iter().zip(&together[1].outputs) {
+        assert_eq!((&a.name, &a.shape, &*a.data), (&b.name, &b.shape, &*b.data));
     }
 }
 
@@ -195,24 +245,4 @@ fn bools_other_than_one_are_true() {
     let data = Buffer::copied(&vec![7u8; count]).unwrap();
     let input = InputTensor { name: metadata.inputs[0].name.clone(), dtype: Some(DType::Bool), shape, data };
     assert_eq!(*ask(&server, "identity_bool", [input]).outputs()[0].data, vec![1u8; count]);
-}
-
-#[test]
-fn a_request_with_wrong_data_fails_alone() {
-    // Rows of the encoder are token numbers; one beyond the vocabulary cannot be looked up.
-    let server = examples();
-    let metadata = server.model_metadata("encoder", None).unwrap();
-    let ids = metadata.inputs.iter().map(|input| {
-        let shape: Vec<i64> = input.shape.iter().map(|dim| if *dim == -1 { 1 } else { *dim }).collect();
-        let size = wire::datatype(input.datatype).unwrap().size();
-        let count = shape.iter().product::<i64>() as usize;
-        let data = Buffer::copied(&vec![0x7f; count * size]).unwrap();
-        InputTensor { name: input.name.clone(), dtype: wire::datatype(input.datatype), shape, data }
-    });
-    let error = ask(&server, "encoder", ids).response().error;
-    if let Some(error) = error {
-        assert_eq!(error.code, Code::Internal);
-        assert!(error.message.contains("encoder"), "{error}");
-    }
-    assert!(server.is_ready());
 }

@@ -58,7 +58,7 @@ fn ensemble(
 }
 
 fn options(files: &Files) -> Options {
-    Options { backends: vec![Scripted::new("sum", |_, batch| sum(batch))], ..files.options() }
+    Options { backends: vec![Scripted::backend("sum", |_, batch| sum(batch))], ..files.options() }
 }
 
 fn input(name: &str, value: f32) -> InputTensor {
@@ -153,7 +153,7 @@ fn members_batch_the_requests_of_several_ensembles_requests() {
     let files = Files::new();
     let sizes = Arc::new(Mutex::new(Vec::new()));
     let all = sizes.clone();
-    let backend = Scripted::new("sum", move |_, batch| {
+    let backend = Scripted::backend("sum", move |_, batch| {
         all.lock().unwrap().push(batch.size());
         sum(batch);
     });

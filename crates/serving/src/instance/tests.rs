@@ -21,7 +21,7 @@ fn serve(config: &str, execute: impl Fn(usize, &mut Batch) + Send + Sync + 'stat
     let files = Files::new();
     files.model("m", config);
     let server =
-        Server::start(Options { backends: vec![Scripted::new("identity", execute)], ..files.options() }).unwrap();
+        Server::start(Options { backends: vec![Scripted::backend("identity", execute)], ..files.options() }).unwrap();
     (files, server)
 }
 

@@ -11,36 +11,55 @@ use crate::{
     wire::{self, Truncated, datatype_name},
 };
 
+/// Why a request does not fit.
+enum Refusal {
+    /// It names a tensor that the model does not have. Triton does not say in which request.
+    Name(String),
+    /// Anything else; the identifier of the request stands in front.
+    Request(String),
+}
+
+impl From<String> for Refusal {
+    fn from(text: String) -> Self {
+        Refusal::Request(text)
+    }
+}
+
 impl Signature {
     /// Checks `request` and brings its inputs into the order of the configuration and into the shapes
     /// that the model sees. Returns the number of inferences, at least 1.
     pub fn prepare(&self, request: &mut Request) -> Result<usize, Error> {
-        let prefix = request.log_prefix();
-        let fail = |text: String| Error::invalid(format!("{prefix}{text}"));
-        let names = |index: usize| &request.inputs[index].name;
-        if let Some(twice) = (1..request.inputs.len()).find(|&i| (0..i).any(|j| names(i) == names(j))) {
-            return Err(fail(format!("input '{}' already exists in request", names(twice))));
+        self.normalize(request).map_err(|refusal| match refusal {
+            Refusal::Name(text) => Error::invalid(text),
+            Refusal::Request(text) => Error::invalid(format!("{}{text}", request.log_prefix())),
+        })
+    }
+
+    fn normalize(&self, request: &mut Request) -> Result<usize, Refusal> {
+        let name = |index: usize| &request.inputs[index].name;
+        if let Some(twice) = (1..request.inputs.len()).find(|&i| (0..i).any(|j| name(i) == name(j))) {
+            return Err(Refusal::Request(format!("input '{}' already exists in request", name(twice))));
         }
         if request.raw {
-            self.deduce_raw_input(request).map_err(fail)?;
+            self.deduce_raw_input(request)?;
         }
         if let Some(unknown) = request.outputs.iter().find(|output| self.output(&output.name).is_none()) {
             let text = format!("unexpected inference output '{}' for model '{}'", unknown.name, self.model);
-            return Err(Error::invalid(text));
+            return Err(Refusal::Name(text));
         }
-        self.check_input_count(&request.inputs).map_err(fail)?;
+        self.check_input_count(&request.inputs)?;
         if let Some(unknown) = request.inputs.iter().find(|input| self.input(&input.name).is_none()) {
             let text = format!("unexpected inference input '{}' for model '{}'", unknown.name, self.model);
-            return Err(Error::invalid(text));
+            return Err(Refusal::Name(text));
         }
         let position = |input: &InputTensor| self.inputs.iter().position(|spec| spec.name == input.name);
         if !request.inputs.is_sorted_by_key(position) {
             request.inputs.sort_by_key(position);
         }
-        let batch_size = self.batch_size(&request.inputs).map_err(fail)?;
+        let batch_size = self.batch_size(&request.inputs)?;
         for input in &mut request.inputs {
             if let Some(spec) = self.input(&input.name) {
-                self.prepare_input(input, spec, batch_size).map_err(fail)?;
+                self.prepare_input(input, spec, batch_size)?;
             }
         }
         Ok(usize::try_from(batch_size).unwrap_or(0).max(1))
@@ -104,10 +123,10 @@ impl Signature {
         }
         let dims = &input.shape[usize::from(self.is_batched())..];
         self.check_dims(&input.shape, dims, spec)?;
-        let mut shape = Vec::with_capacity(dims.len() + 1);
-        shape.extend((batch_size != 0).then_some(batch_size));
-        shape.extend(spec.model_dims(dims.to_vec()));
-        input.shape = shape;
+        if spec.reshape.is_some() || (self.is_batched() && batch_size == 0) {
+            let batch = (batch_size != 0).then_some(batch_size);
+            input.shape = batch.into_iter().chain(spec.model_dims(dims.to_vec())).collect();
+        }
         if spec.dtype == halimede_tensor::DType::String {
             return self.check_strings(input);
         }

@@ -334,12 +334,12 @@ impl Repository {
     fn load_one(&self, sources: &Sources, id: &Identifier, results: &Results) -> Result<(), Error> {
         let Some(source) = sources.get(id) else { return Ok(()) };
         let mut config = source.config.clone();
-        if config.is_ensemble() {
-            if let Err(error) = self.check_ensemble(sources, id, &mut config, results) {
-                tracing::error!("{}: {}", error.code.name(), error.message);
-                self.loader.unload_versions(id);
-                return Err(error);
-            }
+        if config.is_ensemble()
+            && let Err(error) = self.check_ensemble(sources, id, &mut config, results)
+        {
+            tracing::error!("{}: {}", error.code.name(), error.message);
+            self.loader.unload_versions(id);
+            return Err(error);
         }
         let Source { directory, loaded, timestamps, .. } = source;
         self.loader.load_versions(&Candidate { id, directory, config: &config, loaded, current: timestamps })

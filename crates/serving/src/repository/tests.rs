@@ -136,7 +136,7 @@ fn startup_models_are_those_named() {
 fn a_failed_reload_keeps_the_old_model_and_a_good_one_replaces_it() {
     let files = Files::new();
     files.model("m", &identity("[ 1 ]", ""));
-    let backend = Scripted::new("identity", |_, batch| echo(batch));
+    let backend = Scripted::backend("identity", |_, batch| echo(batch));
     let server = Server::start(Options { backends: vec![backend], ..explicit(&files) }).unwrap();
     server.load("m", LoadParameters::default()).unwrap();
     thread::sleep(Duration::from_millis(5));
@@ -341,7 +341,7 @@ fn different_models_load_at_the_same_time() {
 fn a_load_is_tried_again_as_often_as_told() {
     let files = Files::new();
     files.model("m", &identity("[ 1 ]", "")).write("m/1/fail", "not yet");
-    let backend = Scripted::new("identity", |_, batch| echo(batch));
+    let backend = Scripted::backend("identity", |_, batch| echo(batch));
     let options = Options { backends: vec![backend], exit_on_error: false, load_retries: 1_000_000, ..files.options() };
     let fail = files.path().join("m/1/fail");
     let helper = thread::spawn(move || {
