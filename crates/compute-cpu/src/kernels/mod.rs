@@ -1,6 +1,7 @@
 //! The kernels by core operator: one visible list.
 
 mod attention;
+mod cast;
 mod concat;
 mod contract;
 mod conv;
@@ -11,11 +12,18 @@ mod map;
 #[cfg(test)]
 mod movement_tests;
 mod norm;
+mod number;
+#[cfg(test)]
+mod number_tests;
 mod parameters;
 mod parts;
 mod pool;
+mod quantize;
 mod reduce;
+mod rope;
 mod rows;
+mod running;
+mod scatter;
 mod softmax;
 #[cfg(test)]
 mod tests;
@@ -26,6 +34,7 @@ use gather::{GatherKernel, Gathering};
 use halimede_compute::{CostHint, Kernel, OpDesc};
 use halimede_graph::{Graph, Node, Op};
 use parts::{Parts, PartsKernel};
+use scatter::{ScatterKernel, Scattering};
 use std::sync::Arc;
 
 /// What every kernel gets: the instruction set and the threads.
@@ -68,11 +77,16 @@ impl halimede_compute::Kernels for Kernels {
         let machine = self.machine.clone();
         let gather = |gathering, machine| Box::new(GatherKernel { gathering, machine });
         let parts = |parts, machine| Box::new(PartsKernel { parts, machine });
+        let scatter = |scattering, reduction, machine| Box::new(ScatterKernel { scattering, reduction, machine });
         Some(match &node.op {
+            Op::ArgReduce(op) => Box::new(running::ArgReduceKernel { op: op.clone(), machine }),
             Op::Attention(op) => Box::new(attention::AttentionKernel { op: op.clone(), machine }),
+            Op::Cast(op) => Box::new(cast::CastKernel { op: op.clone(), machine }),
             Op::Concat(op) => Box::new(concat::ConcatKernel { op: op.clone(), machine }),
             Op::Contract(op) => Box::new(contract::ContractKernel::new(op, graph, node, machine)),
             Op::Conv(op) => Box::new(conv::ConvKernel::new(op, graph, node, machine)),
+            Op::Cumulative(op) => Box::new(running::CumulativeKernel { op: op.clone(), machine }),
+            Op::Dequantize(op) => Box::new(quantize::DequantizeKernel { op: op.clone(), machine }),
             Op::Expand(_) => parts(Parts::Expand, machine),
             Op::Gather(op) => gather(Gathering::Slices { axis: op.axis }, machine),
             Op::GatherElements(op) => gather(Gathering::Elements { axis: op.axis }, machine),
@@ -81,10 +95,16 @@ impl halimede_compute::Kernels for Kernels {
             Op::Norm(op) => Box::new(norm::NormKernel { op: op.clone(), machine }),
             Op::Pad(op) => parts(Parts::Pad(op.mode), machine),
             Op::Pool(op) => Box::new(pool::PoolKernel { op: op.clone(), machine }),
+            Op::Quantize(op) => Box::new(quantize::QuantizeKernel { op: op.clone(), machine }),
+            Op::Range(_) => Box::new(running::RangeKernel),
             Op::Reduce(op) => Box::new(reduce::ReduceKernel { op: op.clone(), machine }),
+            Op::Rope(op) => Box::new(rope::RopeKernel { op: op.clone(), machine }),
+            Op::ScatterElements(op) => scatter(Scattering::Elements { axis: op.axis }, op.reduction, machine),
+            Op::ScatterNd(op) => scatter(Scattering::Tuples, op.reduction, machine),
             Op::Slice(_) => parts(Parts::Slice, machine),
             Op::Softmax(op) => Box::new(softmax::SoftmaxKernel { op: op.clone(), machine }),
             Op::Tile(_) => parts(Parts::Tile, machine),
+            Op::TopK(op) => Box::new(running::TopKKernel { op: op.clone(), machine }),
             Op::Transpose(op) => Box::new(transpose::TransposeKernel { op: op.clone(), machine }),
             _ => return None,
         })

@@ -28,7 +28,13 @@ impl TensorOp for Range {
                     .map(|size| (0..size).map(|i| start.clone() + Dim::from(i) * delta.clone()).collect());
                 (size, elements)
             }
-            _ => (Dim::unknown(), None),
+            // Numbers of other datatypes are no expressions, but they may be known.
+            _ => {
+                match [required(inputs, 0)?, required(inputs, 1)?, required(inputs, 2)?].map(|f| f.constant.as_ref()) {
+                    [Some(start), Some(limit), Some(delta)] => (Dim::from(self.count(start, limit, delta)?), None),
+                    _ => (Dim::unknown(), None),
+                }
+            }
         };
         Ok(smallvec![typed(dtype, Some(smallvec![size])).and_elements(elements)])
     }
@@ -36,25 +42,35 @@ impl TensorOp for Range {
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
         let (start, limit, delta) = (required(inputs, 0)?, required(inputs, 1)?, required(inputs, 2)?);
         let dtype = start.dtype();
+        let count = self.count(start, limit, delta)?;
+        // Refused here where there is no room, before the numbers are made.
+        Tensor::zeros(dtype, &[count])?;
+        if dtype.is_integer() {
+            let (start, delta) = (integers(start)?[0], integers(delta)?[0]);
+            let values: Vec<i64> = (0..count as i64).map(|i| start.wrapping_add(i.wrapping_mul(delta))).collect();
+            return Ok(smallvec![Tensor::from_i64s(dtype, &[count], &values)?]);
+        }
+        let (start, delta) = (start.to_f64s()?[0], delta.to_f64s()?[0]);
+        let values: Vec<f64> = (0..count).map(|i| start + i as f64 * delta).collect();
+        Ok(smallvec![Tensor::from_f64s(dtype, &[count], &values)?])
+    }
+}
+
+impl Range {
+    fn count(&self, start: &Tensor, limit: &Tensor, delta: &Tensor) -> Result<usize, OpError> {
         if start.len() != 1 || limit.len() != 1 || delta.len() != 1 {
             return Err(OpError::invalid("start, limit and delta of a Range should be scalars"));
         }
-        if dtype.is_integer() {
+        if start.dtype().is_integer() {
             let (start, limit, delta) = (integers(start)?[0], integers(limit)?[0], integers(delta)?[0]);
-            let count = count(limit.saturating_sub(start), delta)?;
-            // Refused here where there is no room, before the numbers are made.
-            Tensor::zeros(dtype, &[count])?;
-            let values: Vec<i64> = (0..count as i64).map(|i| start.wrapping_add(i.wrapping_mul(delta))).collect();
-            return Ok(smallvec![Tensor::from_i64s(dtype, &[count], &values)?]);
+            return count(limit.saturating_sub(start), delta);
         }
         let (start, limit, delta) = (start.to_f64s()?[0], limit.to_f64s()?[0], delta.to_f64s()?[0]);
         let count = ((limit - start) / delta).ceil().max(0.0);
         if !count.is_finite() || count > 1e15 {
             return Err(OpError::invalid(format!("a Range from {start} to {limit} by {delta} does not end")));
         }
-        Tensor::zeros(dtype, &[count as usize])?;
-        let values: Vec<f64> = (0..count as usize).map(|i| start + i as f64 * delta).collect();
-        Ok(smallvec![Tensor::from_f64s(dtype, &[values.len()], &values)?])
+        Ok(count as usize)
     }
 }
 

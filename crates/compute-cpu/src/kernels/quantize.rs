@@ -1,0 +1,398 @@
+//! Quantize and Dequantize: scales per tensor, per index of an axis, or per block of one.
+
+use super::Machine;
+use super::copy::split;
+use super::parameters::desc;
+use crate::isa::multiversion;
+use half::{bf16, f16};
+use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
+use halimede_graph::OpError;
+use halimede_graph::ops::{Dequantize, Quantize};
+use halimede_tensor::convert::MiniFloat;
+use halimede_tensor::{CastOptions, DType, View};
+
+/// Elements handled at once; their scales and results stay in the nearest cache.
+const BLOCK: usize = 256;
+
+/// Where the scale of each element lies: rows of neighbours whose scales are one, or follow each other.
+#[derive(Clone, Copy)]
+struct Scales {
+    rows: usize,
+    run: usize,
+    kind: Kind,
+}
+
+#[derive(Clone, Copy)]
+enum Kind {
+    /// One for all.
+    Tensor,
+    /// Row `r` has scale `r % size`.
+    PerRow { size: usize },
+    /// Element `i` of each row has scale `i`.
+    PerElement,
+    /// Row `(o, a)` of an axis of `size` has the scales from `(o · blocks + a / block) · run` on.
+    Blocks { size: usize, blocks: usize, block: usize },
+}
+
+impl Scales {
+    fn new(x: &TensorDesc, scale: &TensorDesc, axis: usize, block: usize) -> Result<Scales, OpError> {
+        let count = x.len();
+        if block == 0 && scale.len() == 1 {
+            return Ok(Scales { rows: 1, run: count, kind: Kind::Tensor });
+        }
+        let message =
+            || OpError::invalid(format!("scales of shape {:?} for axis {axis} of {:?}", scale.shape, x.shape));
+        let &size = x.shape.get(axis).ok_or_else(message)?;
+        let inner: usize = x.shape[axis + 1..].iter().product();
+        let outer: usize = x.shape[..axis].iter().product();
+        if block == 0 {
+            if scale.shape.as_slice() != [size] {
+                return Err(message());
+            }
+            return Ok(match inner {
+                1 => Scales { rows: outer, run: size, kind: Kind::PerElement },
+                _ => Scales { rows: outer * size, run: inner, kind: Kind::PerRow { size } },
+            });
+        }
+        let blocks = size.div_ceil(block);
+        let mut expected = x.shape.clone();
+        expected[axis] = blocks;
+        if scale.shape != expected {
+            return Err(message());
+        }
+        Ok(Scales { rows: outer * size, run: inner, kind: Kind::Blocks { size, blocks, block } })
+    }
+
+    /// The place of the scale of element `index` of a row.
+    #[inline(always)]
+    fn place(self, row: usize, index: usize) -> usize {
+        match self.kind {
+            Kind::Tensor => 0,
+            Kind::PerRow { size } => row % size,
+            Kind::PerElement => index,
+            Kind::Blocks { size, blocks, block } => (row / size * blocks + row % size / block) * self.run + index,
+        }
+    }
+
+    /// Splits everything over the pool in stretches of at most a block: `work(row, first, start, len)`
+    /// with `start` the place of the first element in the tensor.
+    fn each(self, machine: &Machine, bytes: usize, work: &(dyn Fn(usize, usize, usize, usize) + Sync)) {
+        let stretches = self.run.div_ceil(BLOCK);
+        split(machine, self.rows * stretches, bytes, &|range| {
+            for item in range {
+                let (row, first) = (item / stretches, item % stretches * BLOCK);
+                work(row, first, row * self.run + first, BLOCK.min(self.run - first));
+            }
+        });
+    }
+}
+
+/// Reads floats as f32.
+///
+/// # Safety
+/// Nobody writes the view meanwhile.
+unsafe fn floats(view: View<'_>, dtype: DType, start: usize, out: &mut [f32]) {
+    let end = start + out.len();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            DType::F32 => out.copy_from_slice(&view.slice::<f32>()[start..end]),
+            DType::F16 => out.iter_mut().zip(&view.slice::<f16>()[start..end]).for_each(|(o, x)| *o = x.to_f32()),
+            DType::Bf16 => out.iter_mut().zip(&view.slice::<bf16>()[start..end]).for_each(|(o, x)| *o = x.to_f32()),
+            _ => out.iter_mut().zip(&view.slice::<i32>()[start..end]).for_each(|(o, x)| *o = *x as f32),
+        }
+    }
+}
+
+/// Reads integers as i32.
+///
+/// # Safety
+/// Nobody writes the view meanwhile.
+unsafe fn integers(view: View<'_>, dtype: DType, start: usize, out: &mut [i32]) {
+    let end = start + out.len();
+    // SAFETY: the caller's promise.
+    unsafe {
+        match dtype {
+            DType::I32 => out.copy_from_slice(&view.slice::<i32>()[start..end]),
+            DType::I16 => out.iter_mut().zip(&view.slice::<i16>()[start..end]).for_each(|(o, x)| *o = (*x).into()),
+            DType::U16 => out.iter_mut().zip(&view.slice::<u16>()[start..end]).for_each(|(o, x)| *o = (*x).into()),
+            dtype if dtype.is_signed_integer() => {
+                out.iter_mut().zip(&view.slice::<i8>()[start..end]).for_each(|(o, x)| *o = (*x).into());
+            }
+            _ => out.iter_mut().zip(&view.slice::<u8>()[start..end]).for_each(|(o, x)| *o = (*x).into()),
+        }
+    }
+}
+
+fn is_float(dtype: DType) -> bool {
+    matches!(dtype, DType::F32 | DType::F16 | DType::Bf16)
+}
+
+/// Integers of at most 16 bits, which quantised tensors hold.
+fn is_short(dtype: DType) -> bool {
+    dtype.is_integer() && dtype.bits() <= 16
+}
+
+pub(super) struct QuantizeKernel {
+    pub op: Quantize,
+    pub machine: Machine,
+}
+
+struct QuantizeStep {
+    scales: Scales,
+    x: DType,
+    scale: DType,
+    zero: Option<DType>,
+    to: DType,
+    precision: DType,
+    float: Option<(MiniFloat, CastOptions)>,
+    machine: Machine,
+}
+
+impl Kernel for QuantizeKernel {
+    fn name(&self) -> &str {
+        "quantize"
+    }
+
+    fn prepare(&self, inputs: &[Option<TensorDesc>], _outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+        let (x, scale) = (desc(inputs, 0)?, desc(inputs, 1)?);
+        let zero = inputs.get(2).and_then(Option::as_ref);
+        let float = MiniFloat::of(self.op.to)
+            .map(|format| (format, CastOptions { saturate: self.op.saturate, ..CastOptions::default() }));
+        let known = (is_float(x.dtype) || x.dtype == DType::I32)
+            && is_float(scale.dtype)
+            && (float.is_some() || is_short(self.op.to))
+            && (float.is_some() || zero.is_none_or(|zero| is_short(zero.dtype)));
+        if !known {
+            return Err(OpError::unsupported(format!("quantisation of {} to {}", x.dtype, self.op.to)));
+        }
+        if let Some(zero) = zero.filter(|zero| zero.len() != scale.len()) {
+            return Err(OpError::invalid(format!("{} zero points for {} scales", zero.len(), scale.len())));
+        }
+        let step = QuantizeStep {
+            scales: Scales::new(x, scale, self.op.axis, self.op.block)?,
+            x: x.dtype,
+            scale: scale.dtype,
+            zero: zero.filter(|_| float.is_none()).map(|zero| zero.dtype),
+            to: self.op.to,
+            precision: self.op.precision.unwrap_or(if is_float(x.dtype) { x.dtype } else { scale.dtype }),
+            float,
+            machine: self.machine.clone(),
+        };
+        Ok(Prepared { step: Box::new(step), workspace: 0 })
+    }
+}
+
+impl Step for QuantizeStep {
+    fn run(&self, arguments: &Arguments<'_>) {
+        let [Some(x), Some(scale), ..] = *arguments.inputs else { return };
+        let zero = arguments.inputs.get(2).copied().flatten().zip(self.zero);
+        let output = arguments.outputs[0];
+        self.scales.each(&self.machine, x.len(), &|row, first, start, count| {
+            let (mut q, mut scales, mut zeros) = ([0f32; BLOCK], [0f32; BLOCK], [0i32; BLOCK]);
+            let (q, scales, zeros) = (&mut q[..count], &mut scales[..count], &mut zeros[..count]);
+            // SAFETY: inputs; nobody writes them while the step runs.
+            unsafe {
+                floats(x, self.x, start, q);
+                self.scales.gather(row, first, scales, |place, out| floats(scale, self.scale, place, out));
+                if let Some((zero, dtype)) = zero {
+                    self.scales.gather(row, first, zeros, |place, out| integers(zero, dtype, place, out));
+                }
+            }
+            divide(self.machine.isa, q, scales);
+            match self.precision {
+                DType::F16 => q.iter_mut().for_each(|q| *q = f16::from_f32(*q).to_f32()),
+                DType::Bf16 => q.iter_mut().for_each(|q| *q = bf16::from_f32(*q).to_f32()),
+                _ => {}
+            }
+            // SAFETY: the elements of this stretch belong to this part of the loop alone.
+            unsafe { self.store(q, zeros, output, start) };
+        });
+    }
+}
+
+impl Scales {
+    /// The values of a stretch's scales, read by `read(place, out)`.
+    fn gather<T: Copy>(self, row: usize, first: usize, out: &mut [T], read: impl Fn(usize, &mut [T])) {
+        match self.kind {
+            Kind::PerElement | Kind::Blocks { .. } => read(self.place(row, first), out),
+            Kind::Tensor | Kind::PerRow { .. } => {
+                read(self.place(row, first), &mut out[..1]);
+                let one = out[0];
+                out.fill(one);
+            }
+        }
+    }
+}
+
+multiversion! {
+    fn divide(x: &mut [f32], scales: &[f32]) = divide_body
+}
+
+#[inline(always)]
+fn divide_body(x: &mut [f32], scales: &[f32]) {
+    x.iter_mut().zip(scales).for_each(|(x, scale)| *x /= scale);
+}
+
+multiversion! {
+    /// Rounds to even, adds the zero points and keeps within the range of a datatype.
+    fn round(q: &mut [f32], zeros: &[i32], low: f32, high: f32) = round_body
+}
+
+#[inline(always)]
+fn round_body(q: &mut [f32], zeros: &[i32], low: f32, high: f32) {
+    for (q, &zero) in q.iter_mut().zip(zeros) {
+        // Sums of whole numbers below 2^24 are exact, and beyond the range they do not matter. NaN
+        // counts as 0, as in a cast to an integer.
+        let whole = if q.is_nan() { 0.0 } else { q.round_ties_even() };
+        *q = (whole + zero as f32).clamp(low, high);
+    }
+}
+
+impl QuantizeStep {
+    /// # Safety
+    /// Nobody else touches the elements from `start` on that are written.
+    unsafe fn store(&self, q: &mut [f32], zeros: &[i32], output: View<'_>, start: usize) {
+        let count = q.len();
+        let place = |width: usize| {
+            assert!((start + count) * width <= output.len());
+            // SAFETY: inside the output.
+            unsafe { output.as_ptr().add(start * width) }
+        };
+        if let Some((format, options)) = self.float {
+            // SAFETY: the caller's promise, for this stretch alone.
+            let out = unsafe { std::slice::from_raw_parts_mut(place(1), count) };
+            out.iter_mut().zip(q).for_each(|(out, q)| *out = format.encode((*q).into(), options));
+            return;
+        }
+        let bits = self.to.bits() as i32;
+        let (low, high) = match self.to.is_signed_integer() {
+            true => (-(1 << (bits - 1)), (1 << (bits - 1)) - 1),
+            false => (0, (1 << bits) - 1),
+        };
+        round(self.machine.isa, q, zeros, low as f32, high as f32);
+        // SAFETY: the caller's promise, for this stretch alone; 16-bit outputs are aligned to their size.
+        unsafe {
+            match (self.to.size(), self.to.is_signed_integer()) {
+                (1, true) => {
+                    let out = std::slice::from_raw_parts_mut(place(1).cast::<i8>(), count);
+                    out.iter_mut().zip(q).for_each(|(out, q)| *out = *q as i8);
+                }
+                (1, false) => {
+                    let out = std::slice::from_raw_parts_mut(place(1), count);
+                    out.iter_mut().zip(q).for_each(|(out, q)| *out = *q as u8);
+                }
+                (_, true) => {
+                    let out = std::slice::from_raw_parts_mut(place(2).cast::<i16>(), count);
+                    out.iter_mut().zip(q).for_each(|(out, q)| *out = *q as i16);
+                }
+                (_, false) => {
+                    let out = std::slice::from_raw_parts_mut(place(2).cast::<u16>(), count);
+                    out.iter_mut().zip(q).for_each(|(out, q)| *out = *q as u16);
+                }
+            }
+        }
+    }
+}
+
+pub(super) struct DequantizeKernel {
+    pub op: Dequantize,
+    pub machine: Machine,
+}
+
+struct DequantizeStep {
+    scales: Scales,
+    x: DType,
+    scale: DType,
+    zero: Option<DType>,
+    to: DType,
+    /// What each bit pattern of an 8- or 4-bit float is worth.
+    table: Option<Box<[f32; 256]>>,
+    machine: Machine,
+}
+
+impl Kernel for DequantizeKernel {
+    fn name(&self) -> &str {
+        "dequantize"
+    }
+
+    fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+        let (x, scale) = (desc(inputs, 0)?, desc(inputs, 1)?);
+        let zero = inputs.get(2).and_then(Option::as_ref);
+        let table = MiniFloat::of(x.dtype).map(|format| Box::new(format.table()));
+        let known = (table.is_some() || is_short(x.dtype) || x.dtype == DType::I32)
+            && is_float(scale.dtype)
+            && is_float(outputs[0].dtype)
+            && (table.is_some() || zero.is_none_or(|zero| is_short(zero.dtype) || zero.dtype == DType::I32));
+        if !known {
+            return Err(OpError::unsupported(format!("dequantisation of {}", x.dtype)));
+        }
+        if let Some(zero) = zero.filter(|zero| zero.len() != scale.len()) {
+            return Err(OpError::invalid(format!("{} zero points for {} scales", zero.len(), scale.len())));
+        }
+        let step = DequantizeStep {
+            scales: Scales::new(x, scale, self.op.axis, self.op.block)?,
+            x: x.dtype,
+            scale: scale.dtype,
+            zero: zero.filter(|_| table.is_none()).map(|zero| zero.dtype),
+            to: outputs[0].dtype,
+            table,
+            machine: self.machine.clone(),
+        };
+        Ok(Prepared { step: Box::new(step), workspace: 0 })
+    }
+}
+
+impl Step for DequantizeStep {
+    fn run(&self, arguments: &Arguments<'_>) {
+        let [Some(x), Some(scale), ..] = *arguments.inputs else { return };
+        let zero = arguments.inputs.get(2).copied().flatten().zip(self.zero);
+        let output = arguments.outputs[0];
+        self.scales.each(&self.machine, output.len(), &|row, first, start, count| {
+            let (mut out, mut scales) = ([0f32; BLOCK], [0f32; BLOCK]);
+            let (out, scales) = (&mut out[..count], &mut scales[..count]);
+            // SAFETY: inputs; nobody writes them while the step runs.
+            unsafe {
+                self.scales.gather(row, first, scales, |place, out| floats(scale, self.scale, place, out));
+                match &self.table {
+                    Some(table) => {
+                        let patterns = &x.slice::<u8>()[start..start + count];
+                        out.iter_mut().zip(patterns).for_each(|(out, x)| *out = table[usize::from(*x)]);
+                    }
+                    None => {
+                        let (mut whole, mut zeros) = ([0i32; BLOCK], [0i32; BLOCK]);
+                        let (whole, zeros) = (&mut whole[..count], &mut zeros[..count]);
+                        integers(x, self.x, start, whole);
+                        if let Some((zero, dtype)) = zero {
+                            self.scales.gather(row, first, zeros, |place, out| integers(zero, dtype, place, out));
+                        }
+                        // Only the difference of 32-bit integers may need more bits.
+                        let values = out.iter_mut().zip(whole.iter().zip(zeros.iter()));
+                        match self.x {
+                            DType::I32 => values.for_each(|(o, (x, z))| *o = (i64::from(*x) - i64::from(*z)) as f32),
+                            _ => values.for_each(|(o, (x, z))| *o = (x - z) as f32),
+                        }
+                    }
+                }
+            }
+            out.iter_mut().zip(scales).for_each(|(out, scale)| *out *= *scale);
+            let width = self.to.size();
+            assert!((start + count) * width <= output.len());
+            // SAFETY: inside the output, and this stretch belongs to this part of the loop alone.
+            unsafe {
+                let place = output.as_ptr().add(start * width);
+                match self.to {
+                    DType::F32 => std::slice::from_raw_parts_mut(place.cast::<f32>(), count).copy_from_slice(out),
+                    DType::F16 => {
+                        let target = std::slice::from_raw_parts_mut(place.cast::<f16>(), count);
+                        target.iter_mut().zip(out).for_each(|(target, x)| *target = f16::from_f32(*x));
+                    }
+                    _ => {
+                        let target = std::slice::from_raw_parts_mut(place.cast::<bf16>(), count);
+                        target.iter_mut().zip(out).for_each(|(target, x)| *target = bf16::from_f32(*x));
+                    }
+                }
+            }
+        });
+    }
+}
