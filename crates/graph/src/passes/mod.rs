@@ -10,6 +10,8 @@ mod edit;
 mod epilogue;
 mod folding;
 mod maps;
+mod norms;
+mod padding;
 
 use crate::{Fact, Graph, infer_values};
 
@@ -62,7 +64,10 @@ pub static PASSES: &[Pass] = &[
     cancel::PASS,
     duplicates::PASS,
     dead::PASS,
+    padding::PASS,
     maps::SCALARS,
+    norms::PASS,
+    dead::PASS,
     maps::FUSION,
     maps::ACTIVATIONS,
     epilogue::PASS,

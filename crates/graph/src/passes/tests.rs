@@ -1,7 +1,9 @@
 //! Each pass on a graph that needs it: what the graph becomes, and that it computes the same.
 
 use super::*;
-use crate::ops::{Binary, Cast, Contract, Instruction, Op, Unary};
+use crate::ops::{
+    Binary, Cast, Contract, Conv, Instruction, NormKind, Op, Pad, PadMode, Padding, Reduce, ReduceKind, Unary,
+};
 use crate::{Builder, Dim, ValueId, reference};
 use halimede_tensor::{DType, Tensor, Value};
 
@@ -182,6 +184,71 @@ fn activations_as_exporters_write_them() {
         let Op::Map(map) = &graph.nodes[0].op else { panic!("a map") };
         assert_eq!(map.instructions, [Instruction::Input(0), Instruction::Unary(function, 0)]);
     }
+}
+
+/// `x` over the root of the mean square of `of`, and its reciprocal form.
+fn over_root(b: &mut Builder, of: ValueId, reciprocal: bool) -> ValueId {
+    let (two, epsilon) = (number(b, 2.0), number(b, 1e-5));
+    let square = b.binary(Binary::Pow, of, two).unwrap();
+    let variance = mean(b, square);
+    let sum = b.binary(Binary::Add, variance, epsilon).unwrap();
+    let root = b.unary(Unary::Sqrt, sum).unwrap();
+    if reciprocal {
+        let inverse = b.unary(Unary::Reciprocal, root).unwrap();
+        return b.binary(Binary::Mul, of, inverse).unwrap();
+    }
+    b.binary(Binary::Div, of, root).unwrap()
+}
+
+fn mean(b: &mut Builder, x: ValueId) -> ValueId {
+    let axes = smallvec::smallvec![b.rank(x).unwrap() - 1];
+    b.add(Op::Reduce(Reduce { kind: ReduceKind::Mean, axes, keep_dims: true }), &[x]).unwrap()
+}
+
+#[test]
+fn normalisations_that_exporters_write_out() {
+    let (names, graph, _) = optimized(graph(&[2, 3, 8], |b, x| {
+        let average = mean(b, x);
+        let centred = b.binary(Binary::Sub, x, average).unwrap();
+        let normal = over_root(b, centred, false);
+        let (scale, bias) = (b.constant(floats(&[8], 0.5)), b.constant(floats(&[8], 2.0)));
+        let scaled = b.binary(Binary::Mul, normal, scale).unwrap();
+        b.binary(Binary::Add, scaled, bias).unwrap()
+    }));
+    assert_eq!(names, ["Norm"]);
+    let Op::Norm(op) = &graph.nodes[0].op else { panic!("a normalisation") };
+    assert_eq!((&op.kind, op.epsilon, op.epilogue.is_some()), (&NormKind::Layer { axis: 2 }, 1e-5, true));
+    let (names, graph, _) = optimized(self::graph(&[2, 8], |b, x| over_root(b, x, true)));
+    assert_eq!(names, ["Norm"]);
+    let Op::Norm(op) = &graph.nodes[0].op else { panic!("a normalisation") };
+    assert_eq!(op.kind, NormKind::Rms { axis: 1 });
+}
+
+#[test]
+fn a_border_of_zeros_goes_into_the_convolution() {
+    let convolve = |mode| {
+        graph(&[1, 1, 4, 4], move |b, x| {
+            let pads = b.ints(&[0, 0, 1, 0, 0, 0, 1, 2]);
+            let padded = b.add(Op::Pad(Pad { mode }), &[x, pads]).unwrap();
+            let w = b.constant(floats(&[2, 1, 3, 3], 0.2));
+            let conv = Conv {
+                strides: smallvec::smallvec![1, 1],
+                dilations: smallvec::smallvec![1, 1],
+                padding: Padding::Explicit(smallvec::smallvec![0, 1, 0, 0]),
+                groups: 1,
+                transposed: None,
+                epilogue: None,
+            };
+            b.add(Op::Conv(conv), &[padded, w]).unwrap()
+        })
+    };
+    let (names, graph, _) = optimized(convolve(PadMode::Constant));
+    assert_eq!(names, ["Conv"]);
+    let Op::Conv(op) = &graph.nodes[0].op else { panic!("a convolution") };
+    assert_eq!(op.padding, Padding::Explicit(smallvec::smallvec![1, 1, 1, 2]));
+    let (names, _, reports) = optimized(convolve(PadMode::Reflect));
+    assert_eq!(names, ["Pad", "Conv"]);
+    assert!(reports.iter().flat_map(|r| &r.refusals).any(|r| r.reason.contains("not of zeros")));
 }
 
 #[test]

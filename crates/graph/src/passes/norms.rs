@@ -1,0 +1,131 @@
+use super::edit::refuse;
+use super::{Pass, PassOptions, PassReport};
+use crate::ops::{Binary, Instruction, Norm, NormKind, Op, ReduceKind, Scalar, Unary};
+use crate::{Graph, ValueId};
+
+/// Finds the layer and mean-square normalisations that older exporters write out:
+///
+/// ```text
+/// d = x - mean(x)    y = d / sqrt(mean(d²) + ε)    LayerNorm
+///                    y = x / sqrt(mean(x²) + ε)    RMSNorm
+/// ```
+///
+/// Scale and bias after it become the epilogue.
+pub(super) const PASS: Pass = Pass { name: "normalisations", run };
+
+fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
+    let producers = graph.producers();
+    for index in 0..graph.nodes.len() {
+        let view = View { graph, producers: &producers };
+        let output = graph.nodes[index].outputs[0];
+        let Some((d, epsilon, axes)) = view.quotient(output) else { continue };
+        let centred = view.centred(d).filter(|(_, over)| *over == axes).map(|(x, _)| x);
+        let rank = graph.fact(d).rank();
+        // Statistics run over an axis and all after it.
+        let Some(axis) = axes.first().copied().filter(|&first| rank.is_some_and(|r| axes.iter().copied().eq(first..r)))
+        else {
+            refuse(graph, &graph.nodes[index], "a normalisation over axes that are not the last ones", report);
+            continue;
+        };
+        let (x, kind) = match centred {
+            Some(x) => (x, NormKind::Layer { axis }),
+            None => (d, NormKind::Rms { axis }),
+        };
+        let node = &mut graph.nodes[index];
+        node.op = Op::Norm(Norm { kind, epsilon, epilogue: None });
+        node.inputs = smallvec::smallvec![Some(x)];
+        report.changed += 1;
+    }
+}
+
+/// What an operand of one instruction is.
+#[derive(Clone, Copy, PartialEq)]
+enum Operand {
+    Value(ValueId),
+    Number(f64),
+}
+
+struct View<'g> {
+    graph: &'g Graph,
+    producers: &'g [Option<usize>],
+}
+
+impl View<'_> {
+    /// `d`, `ε` and the axes of `d / sqrt(mean(d²) + ε)`, in any of the ways to write the quotient.
+    fn quotient(&self, y: ValueId) -> Option<(ValueId, f32, Vec<usize>)> {
+        let (d, root) = match self.binary(y)? {
+            (Binary::Div, Operand::Value(d), Operand::Value(root)) => (d, self.unary(root, Unary::Sqrt)?),
+            (Binary::Mul, Operand::Value(a), Operand::Value(b)) => match (self.inverse_root(b), self.inverse_root(a)) {
+                (Some(root), _) => (a, root),
+                (None, Some(root)) => (b, root),
+                _ => return None,
+            },
+            _ => return None,
+        };
+        let (square, epsilon) = match self.binary(root)? {
+            (Binary::Add, Operand::Value(mean), Operand::Number(epsilon)) => (mean, epsilon),
+            (Binary::Add, Operand::Number(epsilon), Operand::Value(mean)) => (mean, epsilon),
+            _ => return None,
+        };
+        let (square, axes) = self.mean(square)?;
+        let squared = match self.binary(square)? {
+            (Binary::Pow, Operand::Value(v), Operand::Number(2.0)) => v,
+            (Binary::Mul, Operand::Value(a), Operand::Value(b)) if a == b => a,
+            _ => return None,
+        };
+        (squared == d).then_some((d, epsilon as f32, axes))
+    }
+
+    /// `v` of `1 / sqrt(v)`.
+    fn inverse_root(&self, value: ValueId) -> Option<ValueId> {
+        if let Some(root) = self.unary(value, Unary::Reciprocal) {
+            return self.unary(root, Unary::Sqrt);
+        }
+        match self.binary(value)? {
+            (Binary::Div, Operand::Number(1.0), Operand::Value(root)) => self.unary(root, Unary::Sqrt),
+            (Binary::Pow, Operand::Value(v), Operand::Number(-0.5)) => Some(v),
+            _ => None,
+        }
+    }
+
+    /// `x` and the axes of `x - mean(x)`.
+    fn centred(&self, d: ValueId) -> Option<(ValueId, Vec<usize>)> {
+        let (Binary::Sub, Operand::Value(x), Operand::Value(mean)) = self.binary(d)? else { return None };
+        self.mean(mean).filter(|(of, _)| *of == x)
+    }
+
+    /// `x` and the axes of a mean that keeps its axes.
+    fn mean(&self, value: ValueId) -> Option<(ValueId, Vec<usize>)> {
+        let node = &self.graph.nodes[self.producers[value.index()]?];
+        match &node.op {
+            Op::Reduce(op) if op.kind == ReduceKind::Mean && op.keep_dims && !op.axes.is_empty() => {
+                Some((node.inputs[0]?, op.axes.to_vec()))
+            }
+            _ => None,
+        }
+    }
+
+    /// The operand of a program that is one function of one input.
+    fn unary(&self, value: ValueId, function: Unary) -> Option<ValueId> {
+        let node = &self.graph.nodes[self.producers[value.index()]?];
+        let Op::Map(map) = &node.op else { return None };
+        match map.instructions[..] {
+            [Instruction::Input(input), Instruction::Unary(f, 0)] if f == function => node.inputs[input],
+            _ => None,
+        }
+    }
+
+    /// A program that is one function of two inputs or numbers.
+    fn binary(&self, value: ValueId) -> Option<(Binary, Operand, Operand)> {
+        let node = &self.graph.nodes[self.producers[value.index()]?];
+        let Op::Map(map) = &node.op else { return None };
+        let (last, before) = map.instructions.split_last()?;
+        let Instruction::Binary(function, a, b) = *last else { return None };
+        let operand = |register: usize| match before.get(register)? {
+            Instruction::Input(input) => node.inputs[*input].map(Operand::Value),
+            Instruction::Constant(Scalar::Float(number, _)) => Some(Operand::Number(*number)),
+            _ => None,
+        };
+        Some((function, operand(a)?, operand(b)?)).filter(|_| before.len() <= 2)
+    }
+}
