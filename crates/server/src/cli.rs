@@ -1,6 +1,6 @@
 //! The command line.
 
-use crate::commands;
+use crate::commands::{self, serve::Name};
 use clap::{Parser, Subcommand};
 use std::process::ExitCode;
 
@@ -14,12 +14,25 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    /// Serve model repositories over HTTP and gRPC.
+    Serve(commands::serve::Args),
     Check(commands::check::Args),
 }
 
-/// Runs the command that the arguments of this process name.
+/// Runs the command that the arguments of this process name. Started as `tritonserver`, that is the server.
 pub fn run() -> ExitCode {
+    let own_name = std::env::args().next().unwrap_or_default();
+    if commands::serve::is_tritonserver(&own_name) {
+        return run_tritonserver();
+    }
     match Cli::parse().command {
+        Command::Serve(args) => commands::serve::run(&args.flags, Name::Halimede),
         Command::Check(args) => commands::check::run(&args),
     }
+}
+
+/// Runs the server with the flags in the arguments of this process.
+pub fn run_tritonserver() -> ExitCode {
+    let flags: Vec<String> = std::env::args().skip(1).collect();
+    commands::serve::run(&flags, Name::Tritonserver)
 }

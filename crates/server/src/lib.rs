@@ -1,7 +1,20 @@
 //! HTTP, gRPC, metrics and the command line.
+//!
+//! A request's way: `listen` accepts a connection, `http` or `grpc` decodes a request and gives it to
+//! [`halimede_serving::Server`], whose answer they encode. What both protocols have of an extension lies
+//! together in `extensions`.
 
 #![forbid(unsafe_code)]
 
 pub mod cli;
 mod commands;
+mod extensions;
+mod flags;
+mod http;
+mod json;
+mod listen;
+mod logging;
+mod metrics;
+mod services;
+mod shared_memory;
 pub mod units;

@@ -28,7 +28,7 @@ use crate::{
 pub const VERSION: &str = "2.51.0";
 
 /// The extensions of the protocol that the server speaks.
-const EXTENSIONS: [&str; 12] = [
+const EXTENSIONS: [&str; 13] = [
     "classification",
     "sequence",
     "model_repository",
@@ -40,6 +40,7 @@ const EXTENSIONS: [&str; 12] = [
     "binary_tensor_data",
     "parameters",
     "statistics",
+    "trace",
     "logging",
 ];
 

@@ -1,3 +1,4 @@
 //! One file per verb of the command line.
 
 pub mod check;
+pub mod serve;

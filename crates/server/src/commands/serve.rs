@@ -1,0 +1,235 @@
+//! `halimede serve`, and `tritonserver`.
+
+use std::{
+    io,
+    path::PathBuf,
+    process::ExitCode,
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use halimede_platform::signals::{Signal, SignalListener};
+use halimede_serving::{Error, ModelState, Server, backends::Onnx};
+use tokio::runtime::Runtime;
+
+use crate::{
+    extensions::trace::Tracing,
+    flags::{self, FlagError, Flags},
+    http,
+    listen::{self, Endpoint},
+    logging::Logging,
+    metrics::{self, Metrics},
+    services::Services,
+    shared_memory::Regions,
+    units,
+};
+
+/// Under which name the server was started.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Name {
+    /// `halimede serve`: for a person at a desk. Listens on this machine only.
+    Halimede,
+    /// `tritonserver`: takes the place of another program. Listens where that does.
+    Tritonserver,
+}
+
+/// Serves until a signal asks for the end.
+pub(crate) fn run(arguments: &[String], name: Name) -> ExitCode {
+    let address = match name {
+        Name::Halimede => "127.0.0.1",
+        Name::Tritonserver => "0.0.0.0",
+    };
+    let flags = match flags::parse(arguments, address) {
+        Ok(flags) => flags,
+        Err(FlagError::Help) if name == Name::Halimede => {
+            println!("Usage: halimede serve --model-repository DIR [flags]\n{}", flags::usage());
+            return ExitCode::SUCCESS;
+        }
+        Err(error) => {
+            if let FlagError::Wrong(message) = error {
+                eprintln!("{message}");
+            }
+            match name {
+                Name::Halimede => eprintln!("`halimede serve --help` lists the flags."),
+                Name::Tritonserver => eprintln!("Usage: tritonserver [options]\n{}", flags::usage()),
+            }
+            return ExitCode::FAILURE;
+        }
+    };
+    match serve(&flags) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(message) => {
+            eprintln!("error: {message}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// The error that a step ended with, as Triton prints it.
+fn during(step: &'static str) -> impl Fn(Error) -> String {
+    move |error| format!("{step}: {} - {}", error.code.name(), error.message)
+}
+
+fn serve(flags: &Flags) -> Result<(), String> {
+    if !flags.refused.is_empty() {
+        return Err(flags.refused.join("\nerror: "));
+    }
+    let logging = Logging::new(&flags.log).map_err(|error| format!("cannot write '{}': {error}", flags.log.file))?;
+    let logging = Arc::new(logging);
+    logging.install();
+    flags.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    // Every connection is a file; the default limit is made for programs without any.
+    if let Err(error) = halimede_platform::limits::raise_open_files() {
+        tracing::warn!("{error}");
+    }
+
+    let signals = SignalListener::install().map_err(|error| error.to_string())?;
+    let runtime = runtime(flags).map_err(|error| format!("cannot start threads: {error}"))?;
+    let endpoints = runtime.block_on(Endpoints::bind(flags)).map_err(during("starting services"))?;
+
+    let mut options = flags.server_options();
+    let unit = Arc::from(units::find("cpu", None)?);
+    options.backends.push(Arc::new(Onnx::new(unit)));
+    let server = Server::start(options).map_err(during("creating server"))?;
+    let server = Arc::new(server);
+    let services = Arc::new(Services {
+        server: server.clone(),
+        regions: Regions::new(flags.client_shared_memory),
+        logging,
+        tracing: Tracing::new(&flags.trace),
+        http_input_bytes_max: flags.http.input_bytes_max,
+        http_body_bytes_max: flags.http.body_bytes_max,
+        http_forward_headers: flags.http.forward_headers.clone(),
+        grpc_forward_headers: flags.grpc.forward_headers.clone(),
+    });
+    let listening = {
+        let _context = runtime.enter();
+        endpoints.open(flags, &services).map_err(during("starting services"))?
+    };
+    report(&server);
+
+    let signal = signals.wait().map_err(|error| error.to_string())?;
+    end(&signals, signal, flags.exit_timeout, &server, &runtime, listening)
+}
+
+fn runtime(flags: &Flags) -> io::Result<Runtime> {
+    let cores = halimede_platform::threads::parallelism();
+    tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(flags.http.threads.min(cores).max(1))
+        .thread_name("halimede-io")
+        .enable_all()
+        .build()
+}
+
+/// The sockets of all services that are allowed.
+struct Endpoints {
+    http: Option<Endpoint>,
+    metrics: Option<Endpoint>,
+}
+
+impl Endpoints {
+    async fn bind(flags: &Flags) -> Result<Self, Error> {
+        let Flags { http, metrics, .. } = flags;
+        Ok(Self {
+            http: match http.allow {
+                true => Some(Endpoint::bind(flags.http_address(), http.port, http.reuse_port).await?),
+                false => None,
+            },
+            metrics: match metrics.allow {
+                true => Some(Endpoint::bind(flags.metrics_address(), metrics.port, false).await?),
+                false => None,
+            },
+        })
+    }
+
+    fn open(self, flags: &Flags, services: &Arc<Services>) -> Result<listen::Services, Error> {
+        let listening = listen::Services::new();
+        if let Some(endpoint) = self.http {
+            let (listener, address) = endpoint.listen()?;
+            let services = services.clone();
+            listening.spawn(listener, move |stream, stop| http::serve_connection(stream, services.clone(), stop));
+            tracing::info!("Started HTTPService at {address}");
+        }
+        if let Some(endpoint) = self.metrics {
+            let (listener, address) = endpoint.listen()?;
+            let interval = flags.metrics.allow_cpu.then_some(flags.metrics.interval);
+            let metrics = Arc::new(Metrics::new(services.server.clone(), flags.pinned_pool_bytes, interval));
+            listening.spawn(listener, move |stream, stop| metrics::serve_connection(stream, metrics.clone(), stop));
+            tracing::info!("Started Metrics Service at {address}");
+        }
+        Ok(listening)
+    }
+}
+
+/// Logs which models are ready and which are not.
+fn report(server: &Server) {
+    let Ok(entries) = server.repository_index(false) else { return };
+    for entry in &entries {
+        let version = entry.version.map_or(String::new(), |version| format!(" version {version}"));
+        match entry.state {
+            Some(ModelState::Ready) => tracing::info!("model {}{version} is READY", entry.name),
+            Some(state) => tracing::info!("model {}{version} is {}: {}", entry.name, state.name(), entry.reason),
+            None => {}
+        }
+    }
+    if !entries.iter().any(|entry| entry.state == Some(ModelState::Ready)) {
+        tracing::info!("no model is ready");
+    }
+}
+
+/// Answers what is in flight, unloads the models and ends the connections; gives up after `timeout`.
+fn end(
+    signals: &SignalListener,
+    signal: Signal,
+    timeout: Duration,
+    server: &Arc<Server>,
+    runtime: &Runtime,
+    listening: listen::Services,
+) -> Result<(), String> {
+    println!("Signal ({}) received.", signal.number());
+    let deadline = Instant::now() + timeout;
+    listening.stop();
+    let (sender, ended) = std::sync::mpsc::channel();
+    let draining = server.clone();
+    let drain = move || {
+        // Nobody listens any more only if a second signal ended the wait.
+        let _ = sender.send(draining.shutdown(timeout));
+    };
+    std::thread::Builder::new().name("shutdown".to_owned()).spawn(drain).map_err(|error| error.to_string())?;
+    loop {
+        match ended.recv_timeout(Duration::from_millis(2)) {
+            Ok(Ok(())) => break,
+            Ok(Err(error)) => give_up(&error.message),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => give_up("the models could not be unloaded"),
+        }
+        if let Ok(Some(signal)) = signals.next() {
+            give_up(&format!("Signal ({}) received again. Exiting immediately.", signal.number()));
+        }
+    }
+    // Replies that are still on their way; clients that hold a connection open without a request are not
+    // waited for.
+    let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(5));
+    let _ = runtime.block_on(async { tokio::time::timeout(left, listening.ended()).await });
+    Ok(())
+}
+
+/// Ends the process although models still run: nothing could be joined.
+fn give_up(message: &str) -> ! {
+    println!("{message}");
+    std::process::exit(1)
+}
+
+/// Arguments of `halimede serve`, which are tritonserver's flags.
+#[derive(Debug, clap::Args)]
+#[command(disable_help_flag = true)]
+pub(crate) struct Args {
+    /// Flags of tritonserver, such as --model-repository DIR; --help lists them.
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, value_name = "FLAGS")]
+    pub flags: Vec<String>,
+}
+
+/// The name behind which `path` starts the server, if it is that of `tritonserver`.
+pub(crate) fn is_tritonserver(path: &str) -> bool {
+    PathBuf::from(path).file_name().is_some_and(|name| name == "tritonserver")
+}

@@ -1,0 +1,211 @@
+//! The flags of `tritonserver`, which `halimede serve` takes too.
+//!
+//! [`table::FLAGS`] is the one list: name, value, meaning and effect of each. What a flag asks for and this
+//! server does not do yet is either harmless ([`Flags::warnings`]) or refused ([`Flags::refused`]).
+
+mod parse;
+mod table;
+#[cfg(test)]
+mod tests;
+mod values;
+
+use std::{collections::BTreeMap, path::PathBuf, time::Duration};
+
+use halimede_serving::{ControlMode, MetricsOptions};
+
+pub(crate) use parse::{FlagError, parse, usage};
+
+/// What the flags say. The defaults are Triton's but for [`Flags::address`].
+#[derive(Debug, Clone)]
+pub(crate) struct Flags {
+    pub id: String,
+    pub exit_timeout: Duration,
+    pub exit_on_error: bool,
+    pub strict_readiness: bool,
+    pub auto_complete_config: bool,
+    pub repositories: Vec<PathBuf>,
+    pub control: Control,
+    pub poll_interval: Duration,
+    pub startup_models: Vec<String>,
+    pub model_config_name: String,
+    pub load_threads: usize,
+    pub load_retries: u32,
+    pub model_namespacing: bool,
+    pub backend_settings: BTreeMap<String, BTreeMap<String, String>>,
+    pub http: HttpFlags,
+    pub grpc: GrpcFlags,
+    pub metrics: MetricsFlags,
+    pub log: LogFlags,
+    pub trace: TraceFlags,
+    pub client_shared_memory: bool,
+    pub pinned_pool_bytes: u64,
+    /// Where services listen whose address no flag gives.
+    pub address: &'static str,
+    /// What is accepted without effect.
+    pub warnings: Vec<String>,
+    /// What must not be ignored and is not there.
+    pub refused: Vec<String>,
+}
+
+/// Who decides which models are loaded.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Control {
+    None,
+    Poll,
+    Explicit,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct HttpFlags {
+    pub allow: bool,
+    pub address: Option<String>,
+    pub port: u16,
+    pub reuse_port: bool,
+    pub threads: usize,
+    pub forward_headers: Option<regex::Regex>,
+    /// Most bytes of JSON, of a raw tensor, and of what was decompressed.
+    pub input_bytes_max: usize,
+    /// Most bytes of a body, binary tensors included.
+    pub body_bytes_max: usize,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct GrpcFlags {
+    pub allow: bool,
+    pub address: Option<String>,
+    pub port: u16,
+    pub reuse_port: bool,
+    pub forward_headers: Option<regex::Regex>,
+    /// Whether responses are compressed for clients that accept it.
+    pub compress: bool,
+    pub keepalive_time: Duration,
+    pub keepalive_timeout: Duration,
+    pub keepalive_without_calls: bool,
+    pub connection_age_max: Option<Duration>,
+    pub connection_age_grace: Option<Duration>,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct MetricsFlags {
+    pub allow: bool,
+    pub allow_cpu: bool,
+    pub address: Option<String>,
+    pub port: u16,
+    pub interval: Duration,
+    pub options: MetricsOptions,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct LogFlags {
+    pub verbose: i32,
+    pub info: bool,
+    pub warning: bool,
+    pub error: bool,
+    pub iso8601: bool,
+    pub file: String,
+}
+
+#[derive(Debug, Clone)]
+pub(crate) struct TraceFlags {
+    pub rate: u32,
+    pub count: i32,
+    pub log_frequency: u32,
+    pub file: String,
+}
+
+impl Flags {
+    /// The defaults of a server that listens at `address`.
+    pub fn new(address: &'static str) -> Self {
+        Self {
+            id: "triton".to_owned(),
+            exit_timeout: Duration::from_secs(30),
+            exit_on_error: true,
+            strict_readiness: true,
+            auto_complete_config: true,
+            repositories: Vec::new(),
+            control: Control::None,
+            poll_interval: Duration::from_secs(15),
+            startup_models: Vec::new(),
+            model_config_name: String::new(),
+            load_threads: 4,
+            load_retries: 0,
+            model_namespacing: false,
+            backend_settings: BTreeMap::new(),
+            http: HttpFlags {
+                allow: true,
+                address: None,
+                port: 8000,
+                reuse_port: false,
+                threads: 8,
+                forward_headers: None,
+                input_bytes_max: 64 << 20,
+                body_bytes_max: i32::MAX as usize,
+            },
+            grpc: GrpcFlags {
+                allow: true,
+                address: None,
+                port: 8001,
+                reuse_port: false,
+                forward_headers: None,
+                compress: false,
+                keepalive_time: Duration::from_secs(7200),
+                keepalive_timeout: Duration::from_secs(20),
+                keepalive_without_calls: false,
+                connection_age_max: None,
+                connection_age_grace: None,
+            },
+            metrics: MetricsFlags {
+                allow: true,
+                allow_cpu: true,
+                address: None,
+                port: 8002,
+                interval: Duration::from_secs(2),
+                options: MetricsOptions::default(),
+            },
+            log: LogFlags { verbose: 0, info: true, warning: true, error: true, iso8601: false, file: String::new() },
+            trace: TraceFlags { rate: 1000, count: -1, log_frequency: 0, file: String::new() },
+            client_shared_memory: true,
+            pinned_pool_bytes: 256 << 20,
+            address,
+            warnings: Vec::new(),
+            refused: Vec::new(),
+        }
+    }
+
+    pub fn http_address(&self) -> &str {
+        self.http.address.as_deref().unwrap_or(self.address)
+    }
+
+    pub fn grpc_address(&self) -> &str {
+        self.grpc.address.as_deref().unwrap_or(self.address)
+    }
+
+    /// The metrics service listens where HTTP does unless told otherwise.
+    pub fn metrics_address(&self) -> &str {
+        self.metrics.address.as_deref().unwrap_or_else(|| self.http_address())
+    }
+
+    /// What the server is started with. The backends are those that are built in.
+    pub fn server_options(&self) -> halimede_serving::Options {
+        halimede_serving::Options {
+            id: self.id.clone(),
+            repositories: self.repositories.clone(),
+            control: match self.control {
+                Control::None => ControlMode::None,
+                Control::Poll => ControlMode::Poll(self.poll_interval),
+                Control::Explicit => ControlMode::Explicit,
+            },
+            startup_models: self.startup_models.clone(),
+            exit_on_error: self.exit_on_error,
+            strict_readiness: self.strict_readiness,
+            auto_complete_config: self.auto_complete_config,
+            model_config_name: self.model_config_name.clone(),
+            load_threads: self.load_threads,
+            load_retries: self.load_retries,
+            model_namespacing: self.model_namespacing,
+            backend_settings: self.backend_settings.clone(),
+            metrics: self.metrics.options.clone(),
+            ..halimede_serving::Options::default()
+        }
+    }
+}

@@ -1,0 +1,851 @@
+//! The one list of flags.
+
+use super::{
+    Control, Flags,
+    values::{level, milliseconds, number, pattern, quantiles, seconds, setting, switch},
+};
+
+/// One flag.
+pub(super) struct Flag {
+    /// The heading under which the usage shows it.
+    pub group: &'static str,
+    pub name: &'static str,
+    /// What the value looks like; empty for a flag that has none.
+    pub value: &'static str,
+    pub help: &'static str,
+    /// Takes the value.
+    pub set: fn(&mut Flags, &str) -> Result<(), String>,
+}
+
+/// All flags, as the usage shows them.
+pub(super) const FLAGS: &[Flag] = &[
+    Flag { group: "General", name: "help", value: "", help: "Print this text.", set: |_, _| Ok(()) },
+    Flag {
+        group: "General",
+        name: "id",
+        value: "string",
+        help: "Name of this server in its metadata. Default: triton.",
+        set: |flags, value| set(&mut flags.id, Ok(value.to_owned())),
+    },
+    Flag {
+        group: "General",
+        name: "exit-timeout-secs",
+        value: "integer",
+        help: "How long to wait at the end for requests in flight. Default: 30.",
+        set: |flags, value| set(&mut flags.exit_timeout, seconds(value)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "model-repository",
+        value: "path",
+        help: "Directory with one directory per model. May be given several times; a model that is in two of them is not served.",
+        set: |flags, value| {
+            flags.add_repository(value);
+            Ok(())
+        },
+    },
+    Flag {
+        group: "Model repository",
+        name: "model-store",
+        value: "path",
+        help: "The same as --model-repository.",
+        set: |flags, value| {
+            flags.add_repository(value);
+            Ok(())
+        },
+    },
+    Flag {
+        group: "Model repository",
+        name: "exit-on-error",
+        value: "boolean",
+        help: "Whether a model that fails to load ends the server. Default: true.",
+        set: |flags, value| set(&mut flags.exit_on_error, switch(value)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "disable-auto-complete-config",
+        value: "",
+        help: "Take configurations as they are: nothing is read from the model.",
+        set: |flags, _| set(&mut flags.auto_complete_config, Ok(false)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "strict-readiness",
+        value: "boolean",
+        help: "Whether the server counts as ready only while every model is. Default: true.",
+        set: |flags, value| set(&mut flags.strict_readiness, switch(value)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "model-control-mode",
+        value: "string",
+        help: "Who decides which models are loaded: none (all at the start), poll (all, and changes in the repository are followed), explicit (clients). Default: none.",
+        set: |flags, value| set(&mut flags.control, control(value)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "repository-poll-secs",
+        value: "integer",
+        help: "Time between two looks at the repository in mode poll. Default: 15.",
+        set: |flags, value| set(&mut flags.poll_interval, seconds(value)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "load-model",
+        value: "string",
+        help: "Model to load at the start in mode explicit; * alone means all. May be given several times.",
+        set: |flags, value| {
+            flags.startup_models.push(value.to_owned());
+            Ok(())
+        },
+    },
+    Flag {
+        group: "Model repository",
+        name: "model-config-name",
+        value: "string",
+        help: "Use configs/NAME.pbtxt of a model where it exists instead of config.pbtxt.",
+        set: |flags, value| set(&mut flags.model_config_name, not_empty(value)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "model-load-thread-count",
+        value: "integer",
+        help: "Models that may load at once. Default: 4.",
+        set: |flags, value| set(&mut flags.load_threads, number::<u32>(value).map(|count| count.max(1) as usize)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "model-load-retry-count",
+        value: "integer",
+        help: "How often a failed load is tried again. Default: 0.",
+        set: |flags, value| set(&mut flags.load_retries, number(value)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "model-namespacing",
+        value: "boolean",
+        help: "Whether models in different repositories may have the same name. Default: false.",
+        set: |flags, value| set(&mut flags.model_namespacing, switch(value)),
+    },
+    Flag {
+        group: "Model repository",
+        name: "enable-peer-access",
+        value: "boolean",
+        help: "Accepted; there is no peer access between devices here.",
+        set: |_, value| switch(value).map(drop),
+    },
+    Flag {
+        group: "HTTP",
+        name: "allow-http",
+        value: "boolean",
+        help: "Whether to serve HTTP. Default: true.",
+        set: |flags, value| set(&mut flags.http.allow, switch(value)),
+    },
+    Flag {
+        group: "HTTP",
+        name: "http-address",
+        value: "string",
+        help: "Address for HTTP. Default: 127.0.0.1, and 0.0.0.0 when started as tritonserver.",
+        set: |flags, value| set(&mut flags.http.address, Ok(Some(value.to_owned()))),
+    },
+    Flag {
+        group: "HTTP",
+        name: "http-port",
+        value: "integer",
+        help: "Port for HTTP. Default: 8000.",
+        set: |flags, value| set(&mut flags.http.port, number(value)),
+    },
+    Flag {
+        group: "HTTP",
+        name: "reuse-http-port",
+        value: "boolean",
+        help: "Whether several servers may listen on the port. Default: false.",
+        set: |flags, value| set(&mut flags.http.reuse_port, switch(value)),
+    },
+    Flag {
+        group: "HTTP",
+        name: "http-header-forward-pattern",
+        value: "string",
+        help: "Headers whose names match this regular expression become parameters of the request.",
+        set: |flags, value| set(&mut flags.http.forward_headers, pattern(value)),
+    },
+    Flag {
+        group: "HTTP",
+        name: "http-thread-count",
+        value: "integer",
+        help: "Most threads that serve connections; there are never more than cores. Default: 8.",
+        set: |flags, value| set(&mut flags.http.threads, number::<u32>(value).map(|count| count.max(1) as usize)),
+    },
+    Flag {
+        group: "HTTP",
+        name: "http-max-input-size",
+        value: "integer",
+        help: "Most bytes of a request, decompressed. By default 67108864, and binary tensors may take up to 2 GiB.",
+        set: |flags, value| {
+            flags.http.body_bytes_max = positive(value)?;
+            flags.http.input_bytes_max = flags.http.body_bytes_max;
+            Ok(())
+        },
+    },
+    Flag {
+        group: "HTTP",
+        name: "http-restricted-api",
+        value: "string:string=string",
+        help: "Not supported yet: the server refuses to start with it.",
+        set: |flags, value| flags.restricted("http-restricted-api", value),
+    },
+    Flag {
+        group: "gRPC",
+        name: "allow-grpc",
+        value: "boolean",
+        help: "Whether to serve gRPC. Default: true.",
+        set: |flags, value| set(&mut flags.grpc.allow, switch(value)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-address",
+        value: "string",
+        help: "Address for gRPC. Default: 127.0.0.1, and 0.0.0.0 when started as tritonserver.",
+        set: |flags, value| set(&mut flags.grpc.address, Ok(Some(value.to_owned()))),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-port",
+        value: "integer",
+        help: "Port for gRPC. Default: 8001.",
+        set: |flags, value| set(&mut flags.grpc.port, number(value)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "reuse-grpc-port",
+        value: "boolean",
+        help: "Whether several servers may listen on the port. Default: false.",
+        set: |flags, value| set(&mut flags.grpc.reuse_port, switch(value)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-header-forward-pattern",
+        value: "string",
+        help: "Metadata whose names match this regular expression become parameters of the request.",
+        set: |flags, value| set(&mut flags.grpc.forward_headers, pattern(value)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-infer-thread-count",
+        value: "integer",
+        help: "Accepted; see --http-thread-count.",
+        set: |_, value| number::<u32>(value).map(drop),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-infer-allocation-pool-size",
+        value: "integer",
+        help: "Accepted; requests are not pooled.",
+        set: |_, value| number::<i32>(value).map(drop),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-max-response-pool-size",
+        value: "integer",
+        help: "Accepted; responses are not pooled.",
+        set: |_, value| number::<i32>(value).map(drop),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-use-ssl",
+        value: "boolean",
+        help: "Not supported yet: the server refuses to start with it.",
+        set: |flags, value| flags.tls("grpc-use-ssl", value),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-use-ssl-mutual",
+        value: "boolean",
+        help: "Not supported yet: the server refuses to start with it.",
+        set: |flags, value| flags.tls("grpc-use-ssl-mutual", value),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-server-cert",
+        value: "path",
+        help: "Used with --grpc-use-ssl only.",
+        set: |_, _| Ok(()),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-server-key",
+        value: "path",
+        help: "Used with --grpc-use-ssl only.",
+        set: |_, _| Ok(()),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-root-cert",
+        value: "path",
+        help: "Used with --grpc-use-ssl only.",
+        set: |_, _| Ok(()),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-infer-response-compression-level",
+        value: "string",
+        help: "none, low, medium or high: whether responses are compressed for clients that accept it. Default: none.",
+        set: |flags, value| set(&mut flags.grpc.compress, compression(value)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-keepalive-time",
+        value: "integer",
+        help: "Milliseconds without traffic after which a connection is probed. Default: 7200000.",
+        set: |flags, value| set(&mut flags.grpc.keepalive_time, milliseconds(value)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-keepalive-timeout",
+        value: "integer",
+        help: "Milliseconds to wait for the answer to a probe. Default: 20000.",
+        set: |flags, value| set(&mut flags.grpc.keepalive_timeout, milliseconds(value)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-keepalive-permit-without-calls",
+        value: "boolean",
+        help: "Whether connections without calls are probed too. Default: false.",
+        set: |flags, value| set(&mut flags.grpc.keepalive_without_calls, switch(value)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-http2-max-pings-without-data",
+        value: "integer",
+        help: "Accepted; probes are not limited by number.",
+        set: |_, value| number::<i32>(value).map(drop),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-http2-min-recv-ping-interval-without-data",
+        value: "integer",
+        help: "Accepted; clients may probe as often as they like.",
+        set: |_, value| number::<i32>(value).map(drop),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-http2-max-ping-strikes",
+        value: "integer",
+        help: "Accepted; clients may probe as often as they like.",
+        set: |_, value| number::<i32>(value).map(drop),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-max-connection-age",
+        value: "integer",
+        help: "Milliseconds after which a connection is asked to end. Default: never.",
+        set: |flags, value| set(&mut flags.grpc.connection_age_max, milliseconds(value).map(Some)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-max-connection-age-grace",
+        value: "integer",
+        help: "Milliseconds that calls have to end on such a connection. Default: no limit.",
+        set: |flags, value| set(&mut flags.grpc.connection_age_grace, milliseconds(value).map(Some)),
+    },
+    Flag {
+        group: "gRPC",
+        name: "grpc-restricted-protocol",
+        value: "string:string=string",
+        help: "Not supported yet: the server refuses to start with it.",
+        set: |flags, value| flags.restricted("grpc-restricted-protocol", value),
+    },
+    Flag {
+        group: "Logging",
+        name: "log-verbose",
+        value: "integer",
+        help: "0 for none, more for more. Default: 0.",
+        set: |flags, value| set(&mut flags.log.verbose, level(value)),
+    },
+    Flag {
+        group: "Logging",
+        name: "log-info",
+        value: "boolean",
+        help: "Whether to log what happens. Default: true.",
+        set: |flags, value| set(&mut flags.log.info, switch(value)),
+    },
+    Flag {
+        group: "Logging",
+        name: "log-warning",
+        value: "boolean",
+        help: "Whether to log warnings. Default: true.",
+        set: |flags, value| set(&mut flags.log.warning, switch(value)),
+    },
+    Flag {
+        group: "Logging",
+        name: "log-error",
+        value: "boolean",
+        help: "Whether to log errors. Default: true.",
+        set: |flags, value| set(&mut flags.log.error, switch(value)),
+    },
+    Flag {
+        group: "Logging",
+        name: "log-format",
+        value: "string",
+        help: "default (LMMDD hh:mm:ss.ssssss) or ISO8601. Default: default.",
+        set: |flags, value| set(&mut flags.log.iso8601, log_format(value)),
+    },
+    Flag {
+        group: "Logging",
+        name: "log-file",
+        value: "path",
+        help: "Log to this file. Default: standard error.",
+        set: |flags, value| set(&mut flags.log.file, Ok(value.to_owned())),
+    },
+    Flag {
+        group: "Metrics",
+        name: "allow-metrics",
+        value: "boolean",
+        help: "Whether to serve metrics. Default: true.",
+        set: |flags, value| set(&mut flags.metrics.allow, switch(value)),
+    },
+    Flag {
+        group: "Metrics",
+        name: "allow-gpu-metrics",
+        value: "boolean",
+        help: "Accepted; there are no metrics of GPUs.",
+        set: |_, value| switch(value).map(drop),
+    },
+    Flag {
+        group: "Metrics",
+        name: "allow-cpu-metrics",
+        value: "boolean",
+        help: "Whether metrics of the processor and memory are among them. Default: true.",
+        set: |flags, value| set(&mut flags.metrics.allow_cpu, switch(value)),
+    },
+    Flag {
+        group: "Metrics",
+        name: "metrics-address",
+        value: "string",
+        help: "Address for metrics. Default: that of HTTP.",
+        set: |flags, value| set(&mut flags.metrics.address, Ok(Some(value.to_owned()))),
+    },
+    Flag {
+        group: "Metrics",
+        name: "metrics-port",
+        value: "integer",
+        help: "Port for metrics. Default: 8002.",
+        set: |flags, value| set(&mut flags.metrics.port, number(value)),
+    },
+    Flag {
+        group: "Metrics",
+        name: "metrics-interval-ms",
+        value: "number",
+        help: "Milliseconds between two readings of the processor's load. Default: 2000.",
+        set: |flags, value| set(&mut flags.metrics.interval, milliseconds(value.split('.').next().unwrap_or(value))),
+    },
+    Flag {
+        group: "Metrics",
+        name: "metrics-config",
+        value: "string=string",
+        help: "counter_latencies, histogram_latencies, summary_latencies (true or false) or summary_quantiles. May be given several times.",
+        set: Flags::metrics_setting,
+    },
+    Flag {
+        group: "Tracing",
+        name: "trace-config",
+        value: "string,string=string",
+        help: "level=OFF, rate, count, mode. Requests are not traced yet: other levels have no effect.",
+        set: Flags::trace_setting,
+    },
+    Flag {
+        group: "Response cache",
+        name: "cache-config",
+        value: "string,string=string",
+        help: "Responses are not cached yet: no effect.",
+        set: |flags, value| {
+            setting("cache-config", value)?;
+            flags.ignored("cache-config", value);
+            Ok(())
+        },
+    },
+    Flag {
+        group: "Response cache",
+        name: "cache-directory",
+        value: "path",
+        help: "Accepted; caches are built in.",
+        set: |_, _| Ok(()),
+    },
+    Flag {
+        group: "Rate limiter",
+        name: "rate-limit",
+        value: "string",
+        help: "off or execution_count, which has no effect yet. Default: off.",
+        set: Flags::rate_limit,
+    },
+    Flag {
+        group: "Rate limiter",
+        name: "rate-limit-resource",
+        value: "string:integer[:integer]",
+        help: "Has an effect with --rate-limit=execution_count only.",
+        set: |_, value| resource(value),
+    },
+    Flag {
+        group: "Memory and devices",
+        name: "allow-client-shm",
+        value: "boolean",
+        help: "Whether clients may register shared memory. Default: true.",
+        set: |flags, value| set(&mut flags.client_shared_memory, switch(value)),
+    },
+    Flag {
+        group: "Memory and devices",
+        name: "pinned-memory-pool-byte-size",
+        value: "integer",
+        help: "Shown in the metrics; no memory is pinned. Default: 268435456.",
+        set: |flags, value| set(&mut flags.pinned_pool_bytes, number(value)),
+    },
+    Flag {
+        group: "Memory and devices",
+        name: "cuda-memory-pool-byte-size",
+        value: "integer:integer",
+        help: "Accepted; there is no CUDA.",
+        set: |_, value| pair(value),
+    },
+    Flag {
+        group: "Memory and devices",
+        name: "cuda-virtual-address-size",
+        value: "integer:integer",
+        help: "Accepted; there is no CUDA.",
+        set: |_, value| pair(value),
+    },
+    Flag {
+        group: "Memory and devices",
+        name: "min-supported-compute-capability",
+        value: "number",
+        help: "Accepted; there is no CUDA.",
+        set: |_, value| real(value),
+    },
+    Flag {
+        group: "Memory and devices",
+        name: "buffer-manager-thread-count",
+        value: "integer",
+        help: "Accepted; buffers are not copied by threads of their own.",
+        set: |_, value| number::<u32>(value).map(drop),
+    },
+    Flag {
+        group: "Memory and devices",
+        name: "host-policy",
+        value: "string,string=string",
+        help: "No effect.",
+        set: |flags, value| {
+            setting("host-policy", value)?;
+            flags.ignored("host-policy", value);
+            Ok(())
+        },
+    },
+    Flag {
+        group: "Memory and devices",
+        name: "model-load-gpu-limit",
+        value: "integer:number",
+        help: "Accepted; there is no CUDA.",
+        set: |_, value| pair(value),
+    },
+    Flag {
+        group: "Backends",
+        name: "backend-directory",
+        value: "path",
+        help: "Accepted; backends are built in.",
+        set: |_, _| Ok(()),
+    },
+    Flag {
+        group: "Backends",
+        name: "backend-config",
+        value: "string,string=string",
+        help: "Setting of a backend, or of all: [backend,]setting=value. May be given several times.",
+        set: Flags::backend_setting,
+    },
+    Flag {
+        group: "Backends",
+        name: "repoagent-directory",
+        value: "path",
+        help: "Accepted; there are no repository agents.",
+        set: |_, _| Ok(()),
+    },
+    Flag {
+        group: "Other front ends",
+        name: "allow-sagemaker",
+        value: "boolean",
+        help: "Not supported yet. Default: false.",
+        set: |flags, value| flags.front_end("allow-sagemaker", value),
+    },
+    Flag {
+        group: "Other front ends",
+        name: "sagemaker-port",
+        value: "integer",
+        help: "Used with --allow-sagemaker only.",
+        set: |_, value| number::<u16>(value).map(drop),
+    },
+    Flag {
+        group: "Other front ends",
+        name: "sagemaker-safe-port-range",
+        value: "integer-integer",
+        help: "Used with --allow-sagemaker only.",
+        set: |_, _| Ok(()),
+    },
+    Flag {
+        group: "Other front ends",
+        name: "sagemaker-thread-count",
+        value: "integer",
+        help: "Used with --allow-sagemaker only.",
+        set: |_, value| number::<u32>(value).map(drop),
+    },
+    Flag {
+        group: "Other front ends",
+        name: "allow-vertex-ai",
+        value: "boolean",
+        help: "Not supported yet. Default: false.",
+        set: |flags, value| flags.front_end("allow-vertex-ai", value),
+    },
+    Flag {
+        group: "Other front ends",
+        name: "vertex-ai-port",
+        value: "integer",
+        help: "Used with --allow-vertex-ai only.",
+        set: |_, value| number::<u16>(value).map(drop),
+    },
+    Flag {
+        group: "Other front ends",
+        name: "vertex-ai-thread-count",
+        value: "integer",
+        help: "Used with --allow-vertex-ai only.",
+        set: |_, value| number::<u32>(value).map(drop),
+    },
+    Flag {
+        group: "Other front ends",
+        name: "vertex-ai-default-model",
+        value: "string",
+        help: "Used with --allow-vertex-ai only.",
+        set: |_, _| Ok(()),
+    },
+    Flag {
+        group: "Deprecated",
+        name: "strict-model-config",
+        value: "boolean",
+        help: "Use --disable-auto-complete-config.",
+        set: |flags, value| {
+            flags.deprecated("strict-model-config", "disable-auto-complete-config");
+            set(&mut flags.auto_complete_config, switch(value).map(|strict| !strict))
+        },
+    },
+    Flag {
+        group: "Deprecated",
+        name: "response-cache-byte-size",
+        value: "integer",
+        help: "Use --cache-config.",
+        set: |flags, value| {
+            flags.deprecated("response-cache-byte-size", "cache-config");
+            number::<i64>(value).map(drop)
+        },
+    },
+    Flag {
+        group: "Deprecated",
+        name: "trace-file",
+        value: "path",
+        help: "Use --trace-config.",
+        set: |flags, value| flags.trace_setting(&format!("triton,file={value}")),
+    },
+    Flag {
+        group: "Deprecated",
+        name: "trace-level",
+        value: "string",
+        help: "Use --trace-config.",
+        set: |flags, value| flags.trace_setting(&format!("level={value}")),
+    },
+    Flag {
+        group: "Deprecated",
+        name: "trace-rate",
+        value: "integer",
+        help: "Use --trace-config.",
+        set: |flags, value| flags.trace_setting(&format!("rate={value}")),
+    },
+    Flag {
+        group: "Deprecated",
+        name: "trace-count",
+        value: "integer",
+        help: "Use --trace-config.",
+        set: |flags, value| flags.trace_setting(&format!("count={value}")),
+    },
+    Flag {
+        group: "Deprecated",
+        name: "trace-log-frequency",
+        value: "integer",
+        help: "Use --trace-config.",
+        set: |flags, value| flags.trace_setting(&format!("triton,log-frequency={value}")),
+    },
+];
+
+fn set<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *field = value?;
+    Ok(())
+}
+
+fn not_empty(value: &str) -> Result<String, String> {
+    if value.is_empty() {
+        Err("Error: empty argument for --model-config-name".to_owned())
+    } else {
+        Ok(value.to_owned())
+    }
+}
+
+fn positive(value: &str) -> Result<usize, String> {
+    match number::<usize>(value)? {
+        0 => Err("Error: --http-max-input-size must be greater than 0.".to_owned()),
+        size => Ok(size),
+    }
+}
+
+fn control(value: &str) -> Result<Control, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "none" => Ok(Control::None),
+        "poll" => Ok(Control::Poll),
+        "explicit" => Ok(Control::Explicit),
+        _ => Err("invalid argument for --model-control-mode".to_owned()),
+    }
+}
+
+fn compression(value: &str) -> Result<bool, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "none" => Ok(false),
+        "low" | "medium" | "high" => Ok(true),
+        _ => Err("invalid argument for --grpc_infer_response_compression_level".to_owned()),
+    }
+}
+
+fn log_format(value: &str) -> Result<bool, String> {
+    match value {
+        "default" => Ok(false),
+        "ISO8601" => Ok(true),
+        _ => Err("invalid argument for --log-format".to_owned()),
+    }
+}
+
+fn real(value: &str) -> Result<(), String> {
+    value.parse::<f64>().map(drop).map_err(|_| format!("Invalid option value. Got {value}"))
+}
+
+/// A device and a number.
+fn pair(value: &str) -> Result<(), String> {
+    let (device, rest) = value.split_once(':').ok_or_else(|| {
+        format!("Cannot parse pair option due to incorrect number of inputs. It has the form <first>:<second>. Found: {value}")
+    })?;
+    number::<i32>(device)?;
+    real(rest)
+}
+
+fn resource(value: &str) -> Result<(), String> {
+    let parts: Vec<&str> = value.split(':').collect();
+    match parts[..] {
+        [_, count] => number::<i32>(count).map(drop),
+        [_, count, device] => number::<i32>(count).and_then(|_| number::<i32>(device)).map(drop),
+        _ => Err(format!(
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got {value}"
+        )),
+    }
+}
+
+impl Flags {
+    fn add_repository(&mut self, value: &str) {
+        let path = value.into();
+        if !self.repositories.contains(&path) {
+            self.repositories.push(path);
+        }
+    }
+
+    fn ignored(&mut self, name: &str, value: &str) {
+        self.warnings.push(format!("--{name}={value} has no effect: this server does not do that yet"));
+    }
+
+    fn deprecated(&mut self, name: &str, better: &str) {
+        self.warnings.push(format!("--{name} is deprecated, use --{better}"));
+    }
+
+    fn restricted(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let wrong = || format!("--{name} option format is '<apis>:<key>=<value>'. Got {value}");
+        value.split_once(':').and_then(|(_, rest)| rest.split_once('=')).ok_or_else(wrong)?;
+        self.refused.push(format!("--{name} is not supported yet, and serving without it would leave the API open"));
+        Ok(())
+    }
+
+    fn tls(&mut self, name: &str, value: &str) -> Result<(), String> {
+        if switch(value)? {
+            self.refused.push(format!(
+                "--{name} is not supported yet, and serving without it would leave the connections unprotected: put a \
+                 proxy that speaks TLS in front"
+            ));
+        }
+        Ok(())
+    }
+
+    fn front_end(&mut self, name: &str, value: &str) -> Result<(), String> {
+        if switch(value)? {
+            self.refused.push(format!("--{name} is not supported yet"));
+        }
+        Ok(())
+    }
+
+    fn metrics_setting(&mut self, value: &str) -> Result<(), String> {
+        let (name, key, text) = setting("metrics-config", value)?;
+        if !name.is_empty() {
+            return Err(format!("--metrics-config option format is <setting>=<value>. Got {value}"));
+        }
+        let options = &mut self.metrics.options;
+        match key {
+            "counter_latencies" => set(&mut options.counter_latencies, switch(text)),
+            "histogram_latencies" => set(&mut options.histogram_latencies, switch(text)),
+            "summary_latencies" => set(&mut options.summary_latencies, switch(text)),
+            "summary_quantiles" => set(&mut options.summary_quantiles, quantiles(text)),
+            _ => {
+                self.ignored("metrics-config", value);
+                Ok(())
+            }
+        }
+    }
+
+    fn trace_setting(&mut self, value: &str) -> Result<(), String> {
+        let (mode, key, text) = setting("trace-config", value)?;
+        match (mode, key) {
+            ("", "level") if text.eq_ignore_ascii_case("off") => Ok(()),
+            ("", "level") => match text.to_ascii_uppercase().as_str() {
+                "TIMESTAMPS" | "TENSORS" | "MIN" | "MAX" => {
+                    self.ignored("trace-config", value);
+                    Ok(())
+                }
+                _ => Err(format!("invalid value for trace level option: {text}")),
+            },
+            ("", "rate") => set(&mut self.trace.rate, number(text)),
+            ("", "count") => set(&mut self.trace.count, number(text)),
+            ("", "mode") if text == "triton" => Ok(()),
+            ("", "mode") if text == "opentelemetry" => {
+                self.ignored("trace-config", value);
+                Ok(())
+            }
+            ("", "mode") => Err(format!("invalid value for trace mode: {text}. Options are: triton, opentelemetry")),
+            ("triton", "file") => set(&mut self.trace.file, Ok(text.to_owned())),
+            ("triton", "log-frequency") => set(&mut self.trace.log_frequency, number(text)),
+            _ => {
+                self.ignored("trace-config", value);
+                Ok(())
+            }
+        }
+    }
+
+    fn rate_limit(&mut self, value: &str) -> Result<(), String> {
+        match value.to_ascii_lowercase().as_str() {
+            "off" => {}
+            "execution_count" => self.ignored("rate-limit", value),
+            _ => return Err("invalid argument for --rate-limit".to_owned()),
+        }
+        Ok(())
+    }
+
+    fn backend_setting(&mut self, value: &str) -> Result<(), String> {
+        let (backend, key, text) = setting("backend-config", value)?;
+        self.backend_settings.entry(backend.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
+        Ok(())
+    }
+}

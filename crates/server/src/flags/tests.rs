@@ -1,0 +1,90 @@
+use std::time::Duration;
+
+use super::{Control, FlagError, Flags, parse, usage};
+
+fn flags(arguments: &[&str]) -> Result<Flags, FlagError> {
+    let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
+    parse(&arguments, "127.0.0.1")
+}
+
+#[test]
+fn both_forms_switches_and_repetition() {
+    let read = flags(&[
+        "--model-repository=/a",
+        "--model-store",
+        "/b",
+        "--http-port",
+        "1",
+        "--strict-readiness=OFF",
+        "--exit-on-error=0",
+        "--model-control-mode=EXPLICIT",
+        "--load-model=x",
+        "--load-model=y",
+        "--disable-auto-complete-config",
+        "--log-verbose=true",
+        "--grpc-keepalive-time=100",
+        "--backend-config=default-max-batch-size=8",
+        "--backend-config=onnxruntime,threads=2",
+        "--metrics-config=summary_quantiles=0.5:0.1,0.9:0.01",
+        "--metrics-addr=1.2.3.4",
+    ])
+    .unwrap();
+    assert_eq!(read.repositories, ["/a", "/b"].map(std::path::PathBuf::from));
+    assert_eq!((read.http.port, read.strict_readiness, read.exit_on_error), (1, false, false));
+    assert_eq!((read.control, read.startup_models.len()), (Control::Explicit, 2));
+    assert_eq!((read.auto_complete_config, read.log.verbose), (false, 1));
+    assert_eq!(read.grpc.keepalive_time, Duration::from_millis(100));
+    assert_eq!(read.backend_settings["onnxruntime"]["threads"], "2");
+    assert_eq!(read.backend_settings[""]["default-max-batch-size"], "8");
+    assert_eq!(read.metrics.options.summary_quantiles, [(0.5, 0.1), (0.9, 0.01)]);
+    assert_eq!((read.metrics_address(), read.http_address()), ("1.2.3.4", "127.0.0.1"));
+}
+
+#[test]
+fn wrong_flags_say_what_is_wrong() {
+    for (arguments, expected) in [
+        (&["--nope"][..], "unrecognized option '--nope'"),
+        (&["--grpc"], "option '--grpc' is ambiguous"),
+        (&["stray"], "Unexpected argument: stray"),
+        (&["--http-port"], "option '--http-port' requires an argument"),
+        (&["--http-port=abc"], "Bad option: \"--http-port\".\nInvalid option value. Got abc"),
+        (&["--http-port=70000"], "Bad option: \"--http-port\".\nProvided option value is out of bound. Got 70000"),
+        (&["--allow-http=yes"], "Bad option: \"--allow-http\".\ninvalid value for bool option: yes"),
+        (
+            &["--model-control-mode=x"],
+            "Bad option: \"--model-control-mode\".\ninvalid argument for --model-control-mode",
+        ),
+        (&["--load-model=a"], "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
+        (&["--trace-config=level=NOPE"], "Bad option: \"--trace-config\".\ninvalid value for trace level option: NOPE"),
+    ] {
+        assert_eq!(flags(arguments).unwrap_err(), FlagError::Wrong(expected.to_owned()));
+    }
+    assert_eq!(flags(&["--help"]).unwrap_err(), FlagError::Help);
+}
+
+#[test]
+fn what_protects_is_refused_and_what_is_harmless_is_not() {
+    for flag in [
+        "--grpc-use-ssl=true",
+        "--grpc-use-ssl-mutual=1",
+        "--http-restricted-api=inference:key=value",
+        "--grpc-restricted-protocol=inference:key=value",
+        "--model-repository=s3://bucket/models",
+    ] {
+        assert_eq!(flags(&[flag]).unwrap().refused.len(), 1, "{flag}");
+    }
+    for flag in ["--trace-config=level=TIMESTAMPS", "--cache-config=local,size=1", "--rate-limit=execution_count"] {
+        let read = flags(&[flag]).unwrap();
+        assert_eq!((read.refused.len(), read.warnings.len()), (0, 1), "{flag}");
+    }
+    assert!(flags(&["--grpc-use-ssl=false"]).unwrap().refused.is_empty());
+}
+
+#[test]
+fn usage_names_every_flag_once() {
+    let text = usage();
+    for flag in super::table::FLAGS {
+        let count = text.lines().filter(|line| line.split_whitespace().next() == Some(&format!("--{}", flag.name)));
+        assert_eq!(count.count(), 1, "{}", flag.name);
+    }
+}

@@ -1,0 +1,133 @@
+//! Bodies: reading one within limits, and one to send that consists of parts.
+
+use std::{
+    convert::Infallible,
+    pin::Pin,
+    task::{Context, Poll},
+};
+
+use bytes::{Bytes, BytesMut};
+use halimede_serving::Error;
+use halimede_tensor::Buffer;
+use http_body_util::BodyExt;
+use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+
+/// Most chunks of a body whose length was not announced.
+const CHUNKS_MAX: usize = 1 << 16;
+
+/// Room that is made at once for a body of announced length; more only as bytes arrive.
+const RESERVED_BYTES_MAX: usize = 64 << 20;
+
+/// Why a body was not read to its end.
+#[derive(Debug)]
+pub(super) enum Refusal {
+    TooLarge(Error),
+    TooManyChunks(Error),
+    /// The client sent something else than a body, or went away.
+    Broken,
+}
+
+/// Reads a body of up to `bytes_max`. One that arrives in one piece is not copied.
+pub(super) async fn read(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Refusal> {
+    let announced = body.size_hint().exact();
+    if let Some(len) = announced {
+        check_size(len, bytes_max)?;
+    }
+    let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
+    if announced == Some(first.len() as u64) {
+        return Ok(first);
+    }
+    let expected = announced.map_or(first.len() * 2, |len| len as usize);
+    let mut all = BytesMut::with_capacity(expected.min(RESERVED_BYTES_MAX).max(first.len()));
+    all.extend_from_slice(&first);
+    let mut chunks = 1;
+    while let Some(data) = next(&mut body).await? {
+        chunks += 1;
+        if announced.is_none() && chunks > CHUNKS_MAX {
+            return Err(Refusal::TooManyChunks(Error::invalid(format!(
+                "Chunked request body exceeds maximum of {CHUNKS_MAX} non-empty chunks. Send fewer or larger HTTP \
+                 chunks."
+            ))));
+        }
+        check_size((all.len() + data.len()) as u64, bytes_max)?;
+        all.extend_from_slice(&data);
+    }
+    Ok(all.freeze())
+}
+
+fn check_size(len: u64, bytes_max: usize) -> Result<(), Refusal> {
+    if len <= bytes_max as u64 {
+        return Ok(());
+    }
+    Err(Refusal::TooLarge(Error::invalid(format!(
+        "request size of {len} bytes exceeds the maximum allowed input size of {bytes_max} bytes. Use \
+         --http-max-input-size to increase the limit."
+    ))))
+}
+
+/// The next piece of data; trailers are no data.
+async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
+    while let Some(frame) = body.frame().await {
+        match frame.map_err(|_| Refusal::Broken)?.into_data() {
+            Ok(data) if !data.is_empty() => return Ok(Some(data)),
+            _ => {}
+        }
+    }
+    Ok(None)
+}
+
+/// A body to send: pieces that were made elsewhere and are not joined.
+#[derive(Debug, Default)]
+pub(crate) struct Body {
+    /// In reverse order.
+    parts: Vec<Bytes>,
+    len: u64,
+}
+
+impl Body {
+    /// A body of these pieces.
+    pub fn from_parts(mut parts: Vec<Bytes>) -> Self {
+        parts.retain(|part| !part.is_empty());
+        let len = parts.iter().map(|part| part.len() as u64).sum();
+        parts.reverse();
+        Self { parts, len }
+    }
+}
+
+impl From<Bytes> for Body {
+    fn from(bytes: Bytes) -> Self {
+        if bytes.is_empty() { Self::default() } else { Self { len: bytes.len() as u64, parts: vec![bytes] } }
+    }
+}
+
+impl HttpBody for Body {
+    type Data = Bytes;
+    type Error = Infallible;
+
+    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        let part = self.parts.pop();
+        self.len -= part.as_ref().map_or(0, |part| part.len() as u64);
+        Poll::Ready(part.map(|part| Ok(Frame::data(part))))
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.parts.is_empty()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        SizeHint::with_exact(self.len)
+    }
+}
+
+/// The bytes of a tensor, shared and not copied.
+pub(super) fn share(buffer: Buffer) -> Bytes {
+    struct Owner(Buffer);
+
+    impl AsRef<[u8]> for Owner {
+        fn as_ref(&self) -> &[u8] {
+            &self.0
+        }
+    }
+
+    Bytes::from_owner(Owner(buffer))
+}

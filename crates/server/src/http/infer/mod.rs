@@ -1,0 +1,139 @@
+//! Inference: a request's body to [`Request`], and its response to a body.
+
+mod compression;
+mod data;
+mod decode;
+mod encode;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use halimede_serving::{Error, Reply as Answer, Request, Responder, Response};
+use hyper::{
+    Response as HttpResponse,
+    body::Incoming,
+    header::{ACCEPT_ENCODING, HeaderMap, HeaderValue},
+    http::request::Parts,
+};
+use tokio::sync::oneshot;
+
+use self::decode::Outputs;
+use super::{
+    Body, ContentType, Reply, body,
+    headers::{Encoding, accepted_encoding, content_encoding, inference_header_length},
+    refused,
+};
+use crate::services::{Services, model_version};
+
+/// Answers a request for inference.
+pub(super) async fn answer(
+    services: &Arc<Services>,
+    parts: &Parts,
+    body: Incoming,
+    model: &str,
+    version: &str,
+) -> HttpResponse<Body> {
+    let headers = &parts.headers;
+    // These errors come before the body is looked at, and have the type of a text.
+    let version = match check(services, headers, model, version) {
+        Ok(version) => version,
+        Err(reply) => return reply.into_response(),
+    };
+    let body = match body::read(body, services.http_body_bytes_max).await {
+        Ok(body) => body,
+        Err(refusal) => return refused(refusal),
+    };
+    let reply = match decompress(services, headers, body) {
+        Ok((body, header_length)) => infer(services, headers, body, header_length, model, version).await,
+        Err(error) => Err((error, ContentType::Text)),
+    };
+    match reply {
+        Ok(reply) => reply.into_response(),
+        Err((error, content_type)) => Reply::error(&error).of_type(content_type).into_response(),
+    }
+}
+
+/// Whether the model is there and the request's compression is known.
+fn check(services: &Services, headers: &HeaderMap, model: &str, version: &str) -> Result<Option<i64>, Reply> {
+    let version = model_version(version)
+        .and_then(|version| services.server.model_ready(model, version).map(|_| version))
+        .map_err(|error| Reply::error(&error))?;
+    content_encoding(headers)
+        .map_err(|error| Reply::error(&error).with(ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate")))?;
+    Ok(version)
+}
+
+/// The body as it was before compression, and how many bytes of it are JSON.
+fn decompress(services: &Services, headers: &HeaderMap, body: Bytes) -> Result<(Bytes, usize), Error> {
+    let body = match content_encoding(headers)? {
+        Encoding::Identity => body,
+        encoding => compression::decompress(encoding, &body, services.http_input_bytes_max)?,
+    };
+    let header_length = inference_header_length(headers, body.len())?;
+    Ok((body, header_length))
+}
+
+/// Makes the request, runs it and makes the reply. An error comes with the type of its reply: Triton sets
+/// JSON for what is wrong with the request, and nothing for what goes wrong later.
+async fn infer(
+    services: &Arc<Services>,
+    headers: &HeaderMap,
+    body: Bytes,
+    header_length: usize,
+    model: &str,
+    version: Option<i64>,
+) -> Result<Reply, (Error, ContentType)> {
+    let (sender, mut receiver) = oneshot::channel();
+    let mut request = Request::new(model, Responder::new(OneAnswer(Some(sender))));
+    request.version = version;
+    let outputs =
+        decode::decode(services, body, header_length, &mut request).map_err(|error| (error, ContentType::Json));
+    let outputs = match outputs {
+        Ok(outputs) => outputs,
+        Err(error) => {
+            // The request is answered here, not by the responder.
+            receiver.close();
+            return Err(error);
+        }
+    };
+    if let Some(pattern) = &services.http_forward_headers {
+        decode::forward_headers(headers, pattern, &mut request);
+    }
+    services.server.infer(request);
+
+    // What is wrong with the request is known by now.
+    let (response, error_type) = match receiver.try_recv() {
+        Ok(response) => (response, ContentType::Json),
+        Err(_) => {
+            let response = receiver
+                .await
+                .map_err(|_| (Error::internal("the request ended without a response"), ContentType::Text))?;
+            (response, ContentType::Text)
+        }
+    };
+    reply(headers, response, &outputs).map_err(|error| (error, error_type))
+}
+
+fn reply(headers: &HeaderMap, response: Response, outputs: &Outputs) -> Result<Reply, Error> {
+    if let Some(error) = response.error {
+        return Err(error);
+    }
+    let encoded = encode::encode(response, outputs)?;
+    encode::into_reply(encoded, accepted_encoding(headers))
+}
+
+/// The way of the one response to a request. The client waits for it as long as the receiver lives.
+struct OneAnswer(Option<oneshot::Sender<Response>>);
+
+impl Answer for OneAnswer {
+    fn send(&mut self, response: Response, _last: bool) {
+        if let Some(sender) = self.0.take() {
+            // Without a receiver the client has gone.
+            let _ = sender.send(response);
+        }
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.0.as_ref().is_some_and(oneshot::Sender::is_closed)
+    }
+}

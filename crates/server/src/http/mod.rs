@@ -1,0 +1,166 @@
+//! The HTTP protocol.
+//!
+//! Hyper's connection hands each request to [`handle`], which finds the route by comparing strings and
+//! answers. Nothing lies between: what a request costs is what is written here.
+
+mod body;
+mod headers;
+mod infer;
+mod metadata;
+mod reply;
+mod route;
+#[cfg(test)]
+mod tests;
+
+use std::{convert::Infallible, sync::Arc};
+
+use bytes::Bytes;
+use halimede_serving::Error;
+use hyper::{Method, Request, Response, body::Incoming, http::request::Parts, service::service_fn};
+use hyper_util::rt::TokioIo;
+use tokio::net::TcpStream;
+
+pub(crate) use self::{
+    body::Body,
+    reply::{ContentType, Reply},
+};
+use self::{
+    body::Refusal,
+    route::{Action, Call, Control, Route},
+};
+use crate::{
+    extensions::{logging, repository, shared_memory, statistics, trace},
+    listen::Stop,
+    services::{Services, model_version},
+};
+
+/// Serves the requests of one connection until it ends; after [`Stop`], to the end of the current one.
+pub(crate) async fn serve_connection(stream: TcpStream, services: Arc<Services>, mut stop: Stop) {
+    let service = service_fn(move |request| {
+        let services = services.clone();
+        async move { Ok::<_, Infallible>(handle(services, request).await) }
+    });
+    let builder = hyper::server::conn::http1::Builder::new();
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    // How a connection ends is the client's affair.
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = stop.requested() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+    }
+}
+
+/// Answers one request.
+async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response<Body> {
+    let (parts, body) = request.into_parts();
+    let path = parts.uri.path();
+    let Some(route) = Route::parse(path) else {
+        return Reply::failed(404, "Not Found").into_response();
+    };
+    if !route.allows(&parts.method) {
+        return Reply::failed(405, "Method Not Allowed").of_type(route.content_type()).into_response();
+    }
+    tracing::debug!("HTTP request: {} {path}", parts.method);
+    match route {
+        Route::Model { name, version, call: Call::Infer } => {
+            infer::answer(&services, &parts, body, name, version).await
+        }
+        _ => {
+            let input_bytes_max = services.http_input_bytes_max;
+            let body = match body::read(body, input_bytes_max).await {
+                Ok(body) => body,
+                Err(refusal) => return refused(refusal),
+            };
+            let content_type = route.content_type();
+            match answer(services.clone(), route, &parts, body).await {
+                Ok(reply) => reply.of_type(content_type).into_response(),
+                Err(error) => Reply::error(&error).of_type(content_type).into_response(),
+            }
+        }
+    }
+}
+
+/// The answer to a body that was not read to its end; the connection cannot go on after it.
+fn refused(refusal: Refusal) -> Response<Body> {
+    let reply = match refusal {
+        Refusal::TooLarge(error) | Refusal::TooManyChunks(error) => Reply::error(&error),
+        Refusal::Broken => Reply::failed(400, "the connection ended before the request did"),
+    };
+    reply.of_type(ContentType::Json).closing().into_response()
+}
+
+/// Answers anything but inference.
+async fn answer(services: Arc<Services>, route: Route<'_>, parts: &Parts, body: Bytes) -> Result<Reply, Error> {
+    let is_post = parts.method == Method::POST;
+    let server = &services.server;
+    match route {
+        Route::Live => Ok(health(server.is_live())),
+        Route::Ready => Ok(health(server.is_ready())),
+        Route::ServerMetadata => Ok(Reply::ok(metadata::server(&server.metadata()))),
+        Route::AllStatistics => statistics::http(server, "", "").map(Reply::ok),
+        Route::Logging => logging::http(&services.logging, is_post.then_some(&body)).map(Reply::ok),
+        Route::Trace => trace::http(&services, None, is_post.then_some(&body)).map(Reply::ok),
+        Route::Model { name, version, call } => match call {
+            Call::Metadata => {
+                let found = server.model_metadata(name, model_version(version)?)?;
+                Ok(Reply::ok(metadata::model(&found)))
+            }
+            Call::Ready => {
+                // Unknown is not ready: newer versions of Triton answer 404.
+                let is_ready = model_version(version).and_then(|version| server.model_ready(name, version));
+                match is_ready {
+                    Ok(true) => Ok(Reply::empty()),
+                    _ => Ok(Reply::failed(400, "Model version not ready")),
+                }
+            }
+            Call::Config => {
+                let config = server.model_config(name, model_version(version)?)?;
+                Ok(Reply::ok(halimede_serving::config::to_json(&config).into_bytes()))
+            }
+            Call::Statistics => statistics::http(server, name, version).map(Reply::ok),
+            Call::Trace => trace::http(&services, Some(name), is_post.then_some(&body)).map(Reply::ok),
+            Call::Generate | Call::GenerateStream => {
+                Err(Error::unsupported("the generate extension is not supported yet: use the infer endpoint"))
+            }
+            Call::Infer => Err(Error::internal("inference has its own way")),
+        },
+        Route::Index => blocking(move || repository::http_index(&services.server, &body)).await.map(Reply::ok),
+        Route::Control { repository, model, control } => {
+            if !repository.is_empty() {
+                return Err(Error::unsupported("'repository_name' specification is not supported"));
+            }
+            let model = model.to_owned();
+            blocking(move || match control {
+                Control::Load => repository::http_load(&services.server, &model, &body),
+                Control::Unload => repository::http_unload(&services.server, &model, &body),
+            })
+            .await?;
+            Ok(Reply::empty())
+        }
+        Route::SystemSharedMemory { region, action } => match action {
+            Action::Status => shared_memory::http_status(&services.regions, region).map(Reply::ok),
+            Action::Register => shared_memory::http_register(&services.regions, region, &body).map(|()| Reply::empty()),
+            Action::Unregister => shared_memory::unregister(&services.regions, region).map(|()| Reply::empty()),
+        },
+        Route::CudaSharedMemory { region, action } => match action {
+            Action::Status => shared_memory::http_cuda_status(region).map(Reply::ok),
+            Action::Register => shared_memory::http_register_cuda(region, &body).map(|()| Reply::empty()),
+            Action::Unregister => Ok(Reply::empty()),
+        },
+    }
+}
+
+fn health(is_good: bool) -> Reply {
+    if is_good { Reply::empty() } else { Reply::bare(400) }
+}
+
+/// Runs what waits for models or files on a thread that may block.
+pub(crate) async fn blocking<T: Send + 'static>(
+    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
+) -> Result<T, Error> {
+    tokio::task::spawn_blocking(work)
+        .await
+        .unwrap_or_else(|error| Err(Error::internal(format!("the request could not be carried out: {error}"))))
+}

@@ -1,0 +1,108 @@
+//! Replies: status, type and body.
+
+use bytes::Bytes;
+use halimede_serving::{Code, Error};
+use hyper::{
+    Response, StatusCode,
+    header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue},
+};
+
+use super::Body;
+use crate::json::Writer;
+
+/// Type of a body.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum ContentType {
+    Text,
+    Json,
+    Binary,
+    Metrics,
+}
+
+impl ContentType {
+    fn value(self) -> HeaderValue {
+        HeaderValue::from_static(match self {
+            ContentType::Text => "text/plain",
+            ContentType::Json => "application/json",
+            ContentType::Binary => "application/octet-stream",
+            ContentType::Metrics => "text/plain; charset=utf-8",
+        })
+    }
+}
+
+/// A reply that is about to be sent.
+#[derive(Debug)]
+pub(crate) struct Reply {
+    response: Response<Body>,
+}
+
+impl Reply {
+    fn new(status: u16, body: Body) -> Self {
+        let mut response = Response::new(body);
+        *response.status_mut() = StatusCode::from_u16(status).unwrap_or(StatusCode::INTERNAL_SERVER_ERROR);
+        response.headers_mut().insert(CONTENT_TYPE, ContentType::Text.value());
+        Self { response }
+    }
+
+    /// Success with a body.
+    pub fn ok(body: Vec<u8>) -> Self {
+        Self::new(200, Body::from(Bytes::from(body)))
+    }
+
+    /// Success with a body in parts.
+    pub fn parts(body: Body) -> Self {
+        Self::new(200, body)
+    }
+
+    /// Success without a body.
+    pub fn empty() -> Self {
+        Self::bare(200)
+    }
+
+    /// A status without a body.
+    pub fn bare(status: u16) -> Self {
+        Self::new(status, Body::default())
+    }
+
+    /// A status with `{"error":message}`.
+    pub fn failed(status: u16, message: &str) -> Self {
+        let mut writer = Writer::with_capacity(message.len() + 16);
+        writer.begin_object();
+        writer.member("error", message);
+        writer.end_object();
+        Self::new(status, Body::from(Bytes::from(writer.into_bytes())))
+    }
+
+    /// An error with the status that belongs to its code.
+    pub fn error(error: &Error) -> Self {
+        Self::failed(status(error.code), &error.message)
+    }
+
+    pub fn of_type(self, content_type: ContentType) -> Self {
+        self.with(CONTENT_TYPE, content_type.value())
+    }
+
+    pub fn with(mut self, name: HeaderName, value: HeaderValue) -> Self {
+        self.response.headers_mut().insert(name, value);
+        self
+    }
+
+    /// Ends the connection after this reply.
+    pub fn closing(self) -> Self {
+        self.with(CONNECTION, HeaderValue::from_static("close"))
+    }
+
+    pub fn into_response(self) -> Response<Body> {
+        self.response
+    }
+}
+
+fn status(code: Code) -> u16 {
+    match code {
+        Code::Internal => 500,
+        Code::NotFound => 404,
+        Code::Unavailable => 503,
+        Code::Unsupported => 501,
+        Code::Unknown | Code::InvalidArgument | Code::AlreadyExists | Code::Cancelled => 400,
+    }
+}

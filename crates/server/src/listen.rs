@@ -1,0 +1,135 @@
+//! Sockets: taken before the models are loaded, opened after.
+
+use std::{future::Future, io, net::SocketAddr, sync::Arc};
+
+use halimede_serving::Error;
+use tokio::{
+    net::{TcpListener, TcpSocket, TcpStream, lookup_host},
+    sync::{mpsc, watch},
+};
+
+/// Connections that may wait to be accepted.
+const BACKLOG: u32 = 1024;
+
+/// A socket that has its address and is not open yet.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    socket: TcpSocket,
+    name: String,
+}
+
+impl Endpoint {
+    /// Takes `address:port`.
+    ///
+    /// # Errors
+    /// The address is none, or another program has the port.
+    pub async fn bind(address: &str, port: u16, reuse_port: bool) -> Result<Self, Error> {
+        let name = format!("{address}:{port}");
+        let in_use = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => Error::unavailable(format!("Socket '{name}' already in use ")),
+            _ => Error::unavailable(format!("cannot listen at '{name}': {error}")),
+        };
+        let host = address.trim_start_matches('[').trim_end_matches(']');
+        let mut addresses = lookup_host((host, port)).await.map_err(in_use)?;
+        let address = addresses.next().ok_or_else(|| Error::unavailable(format!("'{name}' is no address")))?;
+        let socket = Self::socket(address, reuse_port).map_err(in_use)?;
+        Ok(Self { socket, name })
+    }
+
+    fn socket(address: SocketAddr, reuse_port: bool) -> io::Result<TcpSocket> {
+        let socket = if address.is_ipv4() { TcpSocket::new_v4()? } else { TcpSocket::new_v6()? };
+        socket.set_reuseaddr(true)?;
+        if reuse_port {
+            socket.set_reuseport(true)?;
+        }
+        socket.bind(address)?;
+        Ok(socket)
+    }
+
+    /// Opens the socket: from now on clients can connect.
+    pub fn listen(self) -> Result<(TcpListener, SocketAddr), Error> {
+        let name = self.name;
+        let failed = |error: io::Error| match error.kind() {
+            io::ErrorKind::AddrInUse => Error::unavailable(format!("Socket '{name}' already in use ")),
+            _ => Error::unavailable(format!("cannot listen at '{name}': {error}")),
+        };
+        let listener = self.socket.listen(BACKLOG).map_err(failed)?;
+        let address = listener.local_addr().map_err(failed)?;
+        Ok((listener, address))
+    }
+}
+
+/// Tells connections that the server ends.
+#[derive(Debug, Clone)]
+pub(crate) struct Stop(watch::Receiver<bool>);
+
+impl Stop {
+    /// Returns once the server ends.
+    pub async fn requested(&mut self) {
+        // A sender that is gone means the same.
+        let _ = self.0.wait_for(|stop| *stop).await;
+    }
+}
+
+/// The services of the server: whoever holds this can end them.
+#[derive(Debug)]
+pub(crate) struct Services {
+    stop: watch::Sender<bool>,
+    /// A copy lives in each service and connection.
+    alive: mpsc::Sender<()>,
+    ended: mpsc::Receiver<()>,
+}
+
+impl Services {
+    pub fn new() -> Self {
+        let (alive, ended) = mpsc::channel(1);
+        Self { stop: watch::Sender::new(false), alive, ended }
+    }
+
+    /// Accepts connections and serves each with `serve`, in the background.
+    pub fn spawn<F, S>(&self, listener: TcpListener, serve: F)
+    where
+        F: Fn(TcpStream, Stop) -> S + Send + Sync + 'static,
+        S: Future<Output = ()> + Send + 'static,
+    {
+        let (mut stop, alive, serve) = (Stop(self.stop.subscribe()), self.alive.clone(), Arc::new(serve));
+        tokio::spawn(async move {
+            let connection_stop = stop.clone();
+            let accept = async {
+                loop {
+                    match listener.accept().await {
+                        Ok((stream, _)) => {
+                            // Answers are whole messages; waiting for more to send only delays them.
+                            let _ = stream.set_nodelay(true);
+                            let (connection, alive) = (serve(stream, connection_stop.clone()), alive.clone());
+                            tokio::spawn(async move {
+                                connection.await;
+                                drop(alive);
+                            });
+                        }
+                        Err(error) => {
+                            // Out of descriptors, mostly: connections that end give some back.
+                            tracing::warn!("cannot accept a connection: {error}");
+                            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                        }
+                    }
+                }
+            };
+            tokio::select! {
+                () = accept => {}
+                () = stop.requested() => {}
+            }
+        });
+    }
+
+    /// Closes the sockets and asks connections to end after their current request.
+    pub fn stop(&self) {
+        self.stop.send_replace(true);
+    }
+
+    /// Returns once all connections ended.
+    pub async fn ended(mut self) {
+        drop(self.alive);
+        while self.ended.recv().await.is_some() {}
+    }
+}
