@@ -135,7 +135,7 @@ class Yolo(nn.Module):
         p4 = self.top_down[0](torch.cat([nn.functional.interpolate(self.lateral[0](p5), scale_factor=2.0), c4], 1))
         p3 = self.top_down[1](torch.cat([nn.functional.interpolate(self.lateral[1](p4), scale_factor=2.0), c3], 1))
         # Random weights give nearly equal places; the factor spreads them.
-        found = 20 * torch.cat([head(p).flatten(2) for head, p in zip(self.heads, (p3, p4, p5))], 2).transpose(1, 2)
+        found = 4 * torch.cat([head(p).flatten(2) for head, p in zip(self.heads, (p3, p4, p5))], 2).transpose(1, 2)
         middle, size = found[..., :2].sigmoid(), found[..., 2:4].sigmoid() * 0.5
         boxes = torch.cat([middle - size / 2, middle + size / 2], -1)
         scores = found[..., 4:5].sigmoid() * found[..., 5:].sigmoid()
