@@ -13,10 +13,13 @@ import os
 import re
 import socket
 import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from support.http import Http
 from support.server import ROOT, binary
 
 BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^\n]*?) -->\n+)?```(?P<language>console|python)\n(?P<text>.*?)^```", re.S | re.M)
@@ -45,10 +48,13 @@ def standard_ports():
                 pytest.fail(f"port {port} is taken; the commands of the documentation need it")
     command = [str(binary()), "serve", "--model-repository", str(ROOT / "examples" / "repository")]
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    health = Http("localhost:8000")
     for _ in range(500):
-        ready = subprocess.run(["curl", "-sf", "localhost:8000/v2/health/ready"], capture_output=True)
-        if ready.returncode == 0:
-            break
+        try:
+            if health.get("/v2/health/ready").status == 200:
+                break
+        except OSError:
+            time.sleep(0.02)
         assert process.poll() is None, "the server ended"
     yield
     process.terminate()
@@ -56,14 +62,18 @@ def standard_ports():
 
 
 def commands(text):
-    """The lines behind `$ `, with their continuations."""
-    found, open_line = [], False
+    """The lines behind `$ `, each with its continuations: those behind `> `, and those after a backslash."""
+    found, goes_on = [], False
     for line in text.splitlines():
         if line.startswith("$ "):
             found.append(line[2:])
-        elif open_line:
-            found[-1] += "\n" + line.removeprefix("> ")
-        open_line = (line.startswith("$ ") or open_line) and line.endswith("\\")
+            goes_on = line.endswith("\\")
+        elif line.startswith("> ") and found:
+            found[-1] += "\n" + line[2:]
+            goes_on = line.endswith("\\")
+        elif goes_on:
+            found[-1] += "\n" + line
+            goes_on = line.endswith("\\")
     return found
 
 
@@ -75,7 +85,7 @@ def test_block(request, language, text, note):
     if note == "server":
         request.getfixturevalue("standard_ports")
     if language == "python":
-        script = ["python", "-c", text]
+        script = [sys.executable, "-c", text]
     else:
         assert commands(text), "a console block without a line that begins with `$ `"
         script = ["bash", "-euo", "pipefail", "-c", "\n".join(commands(text))]
@@ -90,4 +100,5 @@ def test_the_readme_has_commands():
 
 
 def test_transcripts_are_split_into_commands():
-    assert commands("$ one\nits output\n$ two \\\n    more\nmore output\n") == ["one", "two \\\n    more"]
+    transcript = "$ one\nits output\n$ two \\\n    more\nmore output\n$ three '{\n> }'\n"
+    assert commands(transcript) == ["one", "two \\\n    more", "three '{\n}'"]

@@ -6,11 +6,13 @@
 Each model is exported once to `target/architectures`, loaded by ONNX Runtime
 and by our server, and run at batch 1 and 4 and at two lengths. Reported is the
 largest difference of any output as a share of its largest value; above 1e-4
-fails.
+fails. With `--through check` the engine answers without a server, by
+`halimede check` on the same inputs and outputs.
 """
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -102,10 +104,40 @@ def compare(name, exporter, folder):
     return good
 
 
+def check(name, exporter, folder):
+    """The same comparison by `halimede check`: whether it passes."""
+    from models import arrays, cases
+    from onnx import numpy_helper
+
+    path = export(name, exporter, folder)
+    case = cases()[name]
+    place = folder / "check" / path.parent.parent.name
+    shutil.rmtree(place, ignore_errors=True)
+    # Hard links: external data has to lie beside the model.
+    shutil.copytree(path.parent, place, copy_function=os.link)
+    largest = []
+    for number, (batch, length) in enumerate((b, n) for b in (1, 4) for n in case.lengths):
+        inputs = arrays(case, batch, length)
+        want, used = expected(path, inputs)
+        largest += [abs(v).max() for v in want.values() if v.dtype.kind == "f"]
+        (place / f"test_data_set_{number}").mkdir()
+        kept = {k: v for k, v in inputs.items() if k in used}
+        for kind, tensors in (("input", kept), ("output", want)):
+            for i, (key, value) in enumerate(tensors.items()):
+                file = place / f"test_data_set_{number}" / f"{kind}_{i}.pb"
+                file.write_bytes(numpy_helper.from_array(value, key).SerializeToString())
+    # One tolerance for all outputs: that of the output with the smallest values.
+    command = [os.environ["HALIMEDE_BIN"], "check", "--rtol", "0", "--atol", str(TOLERANCE * min(largest)), str(place)]
+    done = subprocess.run(command, capture_output=True, text=True)
+    print(f"{name:16} {exporter:11} {done.stdout.strip() or done.stderr.strip()}", flush=True)
+    return done.returncode == 0
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--exporter", choices=["torchscript", "dynamo", "both"], default="both")
     parser.add_argument("--export-only", action="store_true", help="and compare torch with ONNX Runtime only by loading")
+    parser.add_argument("--through", choices=["server", "check"], default="server")
     parser.add_argument("--folder", type=Path, default=ROOT / "target" / "architectures")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*")
@@ -123,14 +155,15 @@ def main():
                 want, _ = expected(path, arrays(cases()[name], 4, length))
             print(f"{name:16} {exporter:11} {path.stat().st_size / 1e6:8.1f} MB", {k: v.shape for k, v in list(want.items())[:3]})
             return 0
-        return 0 if compare(name, exporter, options.folder) else 1
+        through = check if options.through == "check" else compare
+        return 0 if through(name, exporter, options.folder) else 1
     from models import cases
 
     failed = []
     for name in options.names or cases():
         for exporter in ("torchscript", "dynamo") if options.exporter == "both" else (options.exporter,):
             # A process each: torch keeps the memory of what it exported.
-            command = [sys.executable, __file__, "--folder", str(options.folder), "--one", name, exporter]
+            command = [sys.executable, __file__, "--folder", str(options.folder), "--one", name, exporter, "--through", options.through]
             if subprocess.run(command + ["--export-only"] * options.export_only).returncode != 0:
                 failed.append(f"{name} ({exporter})")
     print("failed:", ", ".join(failed) or "none")
