@@ -197,6 +197,7 @@ mod tf_idf_vectorizer;
 mod thresholded_relu;
 mod tile;
 mod top_k;
+mod training;
 mod transpose;
 mod trilu;
 mod unique;
@@ -467,6 +468,9 @@ pub static OPERATORS: &[&Operator] = &[
     &ml::tree_ensemble_classifier::OPERATOR,
     &ml::tree_ensemble_regressor::OPERATOR,
     &ml::zip_map::OPERATOR,
+    &training::adagrad::OPERATOR,
+    &training::adam::OPERATOR,
+    &training::momentum::OPERATOR,
 ];
 
 /// The operator of that name, where the engine knows it.

@@ -4,7 +4,7 @@ use crate::onnx::OnnxNode;
 use crate::onnx::ops::common::{AttentionMask, Size, join_heads, reshape};
 use crate::ops::{Attention, Binary, Concat, Expr, Gather, Map, Op, Slice};
 use crate::{Builder, OpError, ValueId};
-use halimede_tensor::Tensor;
+use halimede_tensor::{DType, Tensor};
 
 /// Queries, keys and values of `[batch, heads, places, size]`, keys and values with what came before.
 pub struct Heads {
@@ -52,7 +52,8 @@ pub fn padding_mask(node: &OnnxNode, b: &mut Builder, mask: ValueId, heads: &Hea
                     "a mask of {count} positions for {batch} sequences (left padding)"
                 )));
             }
-            allowed.lengths(b, mask, keys)?;
+            let lengths = b.cast(mask, DType::I64)?;
+            allowed.lengths(b, lengths, keys)?;
         }
         Some(rank @ (2 | 3)) => {
             let dtype = b.dtype(mask)?;
