@@ -2,6 +2,7 @@ use crate::caught::caught;
 use crate::runner::producer;
 use crate::{DataSet, Failed, Failure, Loaded, Report, Runner, TestCase, Tolerance, compare};
 use halimede_graph::onnx::import::{self, Model, Options, Reason, ValueType, read_value};
+use halimede_graph::passes::{PassOptions, optimize};
 use halimede_tensor::Value;
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -16,11 +17,13 @@ pub struct CheckOptions {
     pub tolerance: Tolerance,
     /// Cases that run at the same time.
     pub threads: usize,
+    /// The rewrites that models go through before they run; `None` runs them as they were read.
+    pub passes: Option<PassOptions>,
 }
 
 impl Default for CheckOptions {
     fn default() -> CheckOptions {
-        CheckOptions { tolerance: Tolerance::default(), threads: 1 }
+        CheckOptions { tolerance: Tolerance::default(), threads: 1, passes: Some(PassOptions::default()) }
     }
 }
 
@@ -42,7 +45,7 @@ pub fn check(cases: &[TestCase], runner: &dyn Runner, options: &CheckOptions) ->
             let index = next.fetch_add(1, Ordering::Relaxed);
             cases.get(index).map(|case| (index, case))
         } {
-            let outcome = match caught(|| run_case(case, runner, options.tolerance)) {
+            let outcome = match caught(|| run_case(case, runner, options)) {
                 Ok(outcome) => outcome,
                 Err(panic) => Outcome::Failed(Failure::new(&case.name, None, panic)),
             };
@@ -80,22 +83,25 @@ pub fn check(cases: &[TestCase], runner: &dyn Runner, options: &CheckOptions) ->
     report
 }
 
-fn run_case(case: &TestCase, runner: &dyn Runner, tolerance: Tolerance) -> Outcome {
+fn run_case(case: &TestCase, runner: &dyn Runner, options: &CheckOptions) -> Outcome {
     if case.data.is_empty() {
         return Outcome::Skipped;
     }
     let failed = |failed: Failed| Outcome::Failed(Failure::new(&case.name, failed.operator.as_deref(), failed.reason));
-    let model = match load(case) {
+    let mut model = match load(case) {
         Ok(model) => model,
         Err(error) => return failed(error),
     };
+    if let Some(passes) = &options.passes {
+        optimize(&mut model.graph, passes);
+    }
     let mut loaded = match runner.load(&model) {
         Ok(loaded) => loaded,
         Err(error) => return failed(error),
     };
     let mut on_kernels = true;
     for data in &case.data {
-        match run_data(&model, &mut *loaded, data, tolerance) {
+        match run_data(&model, &mut *loaded, data, options.tolerance) {
             Ok(kernels) => on_kernels &= kernels,
             Err(error) => return failed(error),
         }

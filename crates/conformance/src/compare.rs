@@ -138,26 +138,40 @@ fn strings(tensor: &Tensor) -> &[Vec<u8>] {
     tensor.strings().unwrap_or_default()
 }
 
-/// Elements that must be equal; the first that is not counts as the worst.
+/// Elements that must be equal.
 fn exact<T: PartialEq + Shown>(tensor: &Tensor, expected: &[T], actual: &[T]) -> Result<(), Mismatch> {
-    let mut different = expected.iter().zip(actual).enumerate().filter(|(_, (a, b))| a != b);
-    let Some((first, (a, b))) = different.next() else { return Ok(()) };
+    let different = expected.iter().zip(actual).enumerate().filter(|(_, (a, b))| a != b);
+    let (mut count, mut worst) = (0, None);
+    for (index, (a, b)) in different {
+        count += 1;
+        let distance = a.distance(b);
+        if worst.is_none_or(|(_, largest)| distance > largest) {
+            worst = Some((index, distance));
+        }
+    }
+    let Some((worst, _)) = worst else { return Ok(()) };
     Err(Mismatch::Elements {
-        count: 1 + different.count(),
+        count,
         of: tensor.len(),
-        index: position(first, tensor.shape()),
-        expected: a.shown(),
-        actual: b.shown(),
+        index: position(worst, tensor.shape()),
+        expected: expected[worst].shown(),
+        actual: actual[worst].shown(),
     })
 }
 
 trait Shown {
     fn shown(&self) -> String;
+    /// How far apart two are; texts have no distance.
+    fn distance(&self, other: &Self) -> u64;
 }
 
 impl Shown for i64 {
     fn shown(&self) -> String {
         self.to_string()
+    }
+
+    fn distance(&self, other: &i64) -> u64 {
+        self.abs_diff(*other)
     }
 }
 
@@ -165,11 +179,19 @@ impl Shown for u64 {
     fn shown(&self) -> String {
         self.to_string()
     }
+
+    fn distance(&self, other: &u64) -> u64 {
+        self.abs_diff(*other)
+    }
 }
 
 impl Shown for Vec<u8> {
     fn shown(&self) -> String {
         format!("{:?}", String::from_utf8_lossy(self))
+    }
+
+    fn distance(&self, _: &Vec<u8>) -> u64 {
+        0
     }
 }
 

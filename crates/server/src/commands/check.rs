@@ -5,6 +5,7 @@ use halimede_compute::ModelOptions;
 use halimede_conformance::{
     CheckOptions, ExpectedFailures, ReferenceRunner, Report, Runner, Tolerance, UnitRunner, check, discover,
 };
+use halimede_graph::passes::PassOptions;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -27,6 +28,9 @@ pub struct Args {
     /// Largest difference allowed beside that.
     #[arg(long, default_value_t = Tolerance::default().atol)]
     atol: f64,
+    /// The rewrites of the graph that come before it runs.
+    #[arg(long, value_enum, default_value_t = Switch::On)]
+    passes: Switch,
     /// Print one JSON object instead of lines.
     #[arg(long)]
     json: bool,
@@ -43,6 +47,12 @@ pub struct Args {
     /// Cases that run at the same time; as many as there are cores when left out.
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, clap::ValueEnum)]
+enum Switch {
+    On,
+    Off,
 }
 
 /// Runs the command.
@@ -67,6 +77,7 @@ fn execute(args: &Args) -> Result<bool, Box<dyn Error>> {
     let options = CheckOptions {
         tolerance: Tolerance { rtol: args.rtol, atol: args.atol },
         threads: args.jobs.unwrap_or_else(cores),
+        passes: (args.passes == Switch::On).then(PassOptions::default),
     };
     let report = match args.unit.as_str() {
         "reference" => check(&cases, &ReferenceRunner as &dyn Runner, &options),
