@@ -1,7 +1,7 @@
 use super::inputs::{check_axis, integers, required, typed};
 use super::movement::{strides, take};
 use super::{Facts, TensorOp, Tensors};
-use crate::{Dim, Dims, Fact, OpError};
+use crate::{Dims, Fact, OpError};
 use halimede_tensor::{Shape, Tensor, element_count};
 use smallvec::smallvec;
 
@@ -164,10 +164,12 @@ pub(super) fn slice_positions(
     let inner = element_count(&data[batch_dims + tuple..])?;
     let batch_size = element_count(&data[batch_dims..])?;
     let slices = element_count(leading)?;
+    // Without slices nothing is divided.
+    let per_batch = (slices / batch.max(1)).max(1);
     let values = integers(indices)?;
     let mut starts = Vec::with_capacity(slices);
     for slice in 0..slices {
-        let mut start = if batch == 0 { 0 } else { slice / (slices / batch) * batch_size };
+        let mut start = slice / per_batch * batch_size;
         for (at, &index) in values[slice * tuple..][..tuple].iter().enumerate() {
             let axis = batch_dims + at;
             start += resolve(index, data[axis])? * strides[axis] as usize;
@@ -194,6 +196,7 @@ fn same_rank(data: usize, indices: usize) -> Result<(), OpError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Dim;
     use halimede_tensor::DType;
 
     fn pair(op: &dyn TensorOp, data: &Tensor, indices: &Tensor) -> Result<Tensor, OpError> {

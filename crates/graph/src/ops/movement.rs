@@ -125,7 +125,7 @@ pub(crate) fn put(out: &mut Tensor, data: &Tensor, positions: impl Iterator<Item
         for (position, string) in positions.zip(data.strings()?) {
             strings[position] = string.clone();
         }
-        *out = Tensor::from_strings(&out.shape().to_vec(), strings)?;
+        *out = Tensor::from_strings(out.shape(), strings)?;
         return Ok(());
     }
     let size = data.dtype().size();

@@ -92,7 +92,7 @@ impl Norm {
                 return Err(OpError::invalid(format!("{shape:?} has no batch and channel axes")));
             }
             NormKind::Instance => [shape[0], shape[1]],
-            NormKind::Group { groups } if groups == 0 || shape[1] % groups != 0 => {
+            NormKind::Group { groups } if groups == 0 || !shape[1].is_multiple_of(groups) => {
                 return Err(OpError::invalid(format!("{} channels in {groups} groups", shape[1])));
             }
             NormKind::Group { groups } => [shape[0], groups],

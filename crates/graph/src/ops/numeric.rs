@@ -33,8 +33,6 @@ pub(crate) trait Ring: Copy {
     const ZERO: Self;
     /// `self + a · b`.
     fn plus_product(self, a: Self, b: Self) -> Self;
-    /// `self + a`.
-    fn plus(self, a: Self) -> Self;
 }
 
 impl Ring for f64 {
@@ -42,18 +40,12 @@ impl Ring for f64 {
     fn plus_product(self, a: f64, b: f64) -> f64 {
         self + a * b
     }
-    fn plus(self, a: f64) -> f64 {
-        self + a
-    }
 }
 
 impl Ring for i64 {
     const ZERO: i64 = 0;
     fn plus_product(self, a: i64, b: i64) -> i64 {
         self.wrapping_add(a.wrapping_mul(b))
-    }
-    fn plus(self, a: i64) -> i64 {
-        self.wrapping_add(a)
     }
 }
 

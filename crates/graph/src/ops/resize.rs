@@ -1,7 +1,7 @@
 use super::inputs::{check_axis, integers, optional, required, shape as shape_of, typed};
 use super::{Facts, TensorOp, Tensors};
 use crate::{Dim, Fact, OpError};
-use halimede_tensor::{Shape, Tensor, element_count};
+use halimede_tensor::{DType, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 
 /// How values between elements are made.
@@ -134,7 +134,8 @@ impl TensorOp for Resize {
         for (&axis, &(size, _)) in axes.iter().zip(&targets) {
             shape[axis] = size;
         }
-        element_count(&shape)?;
+        // Refused here where there is no room, before anything is computed.
+        Tensor::zeros(DType::F64, &shape)?;
         let mut samples: Vec<Vec<Sample>> = Vec::with_capacity(x.rank());
         for (axis, &size) in x.shape().iter().enumerate() {
             let index = axes.iter().position(|&other| other == axis);
@@ -248,7 +249,7 @@ impl Resize {
         let (first, end) = ((x - reach / squeeze).floor() as i64, (x + reach / squeeze).ceil() as i64);
         let taps = (first..=end).map(|tap| (tap, kernel((tap as f64 - x) * squeeze)));
         let mut weights: Vec<(usize, f64)> = taps
-            .filter(|&(tap, weight)| weight != 0.0 && !(self.exclude_outside && !(0..=last).contains(&tap)))
+            .filter(|&(tap, weight)| weight != 0.0 && (!self.exclude_outside || (0..=last).contains(&tap)))
             .map(|(tap, weight)| (clamp(tap), weight))
             .collect();
         if self.antialias || self.exclude_outside {
@@ -313,7 +314,6 @@ fn scaled(size: &Dim, factor: f32) -> Dim {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use halimede_tensor::DType;
 
     fn resize(mode: ResizeMode, transform: CoordinateTransform) -> Resize {
         Resize {

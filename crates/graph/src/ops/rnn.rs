@@ -223,7 +223,7 @@ struct Cell<'a> {
 
 impl Cell<'_> {
     /// One moment of one sequence.
-    fn step(&self, x: &[f64], h: &mut Vec<f64>, c: &mut Vec<f64>) {
+    fn step(&self, x: &[f64], h: &mut Vec<f64>, c: &mut [f64]) {
         let hidden = self.layer.hidden;
         let rows = self.layer.gates() * hidden;
         let input = |row: usize| dot(&self.w[row * x.len()..][..x.len()], x) + self.bias[row];

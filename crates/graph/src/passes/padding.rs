@@ -30,7 +30,7 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
                     "it pads batch or channels, or removes elements"
                 } else {
                     let spatial = pads[2..axes].iter().chain(&pads[axes + 2..]);
-                    let joint = own.iter().zip(spatial).map(|(own, more)| own + more).collect();
+                    let joint = own.iter().zip(spatial).map(|(own, more)| own.saturating_add(*more)).collect();
                     let source = pad.inputs[0];
                     let node = &mut graph.nodes[index];
                     if let Op::Conv(conv) = &mut node.op {

@@ -92,8 +92,7 @@ fn constants_fold_within_the_budget() {
         let w = b.constant(floats(&[300, 400], 0.1));
         let turned = b.transpose(w, &[1, 0]).unwrap();
         let first = b.add(Op::Contract(Contract::matmul(0)), &[x, turned]).unwrap();
-        let second = b.add(Op::Contract(Contract::matmul(0)), &[first, w]).unwrap();
-        second
+        b.add(Op::Contract(Contract::matmul(0)), &[first, w]).unwrap()
     });
     let options = PassOptions { fold_bytes_max: 1000, ..PassOptions::default() };
     let reports = optimize(&mut kept, &options);

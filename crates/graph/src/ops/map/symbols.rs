@@ -176,8 +176,9 @@ mod tests {
     #[test]
     fn comparisons_that_need_no_numbers() {
         let n = Dim::symbol("n");
-        let compare =
-            |function, a: &Dim, b: &Dim| run(&Map::binary(function), &[vector(&[a.clone()]), vector(&[b.clone()])]);
+        let compare = |function, a: &Dim, b: &Dim| {
+            run(&Map::binary(function), &[vector(std::slice::from_ref(a)), vector(std::slice::from_ref(b))])
+        };
         let more = n.clone() + Dim::from(1);
         assert_eq!(compare(Binary::Less, &n, &more), Some(vec![Dim::from(1)]));
         assert_eq!(compare(Binary::GreaterOrEqual, &n, &more), Some(vec![Dim::from(0)]));

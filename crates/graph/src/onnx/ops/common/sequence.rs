@@ -2,7 +2,7 @@ use crate::{Fact, Kind, OpError};
 use halimede_tensor::{DType, Tensor, Value};
 
 /// An input that must be there.
-pub fn given<'a>(inputs: &'a [Option<Value>], index: usize) -> Result<&'a Value, OpError> {
+pub fn given(inputs: &[Option<Value>], index: usize) -> Result<&Value, OpError> {
     inputs.get(index).and_then(Option::as_ref).ok_or_else(|| OpError::invalid(format!("input {index} is missing")))
 }
 
