@@ -97,3 +97,14 @@ def test_classes_of_bytes_are_refused(http):
     reply = http.infer("text", request)
     assert reply.status == 400
     assert "class result not available for output due to unsupported type 'BYTES'" in reply.error
+
+
+def test_too_many_inputs(http):
+    """2.51.0 lists the inputs in the order of its hash table."""
+    tensor = {"datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}
+    reply = http.infer("add_sub", {"inputs": [{"name": f"INPUT{i}", **tensor} for i in range(3)]})
+    start = "[request id: <id_unknown>] expected 2 inputs but got 3 inputs for model 'add_sub'. Got input(s) ["
+    end = "], but missing required input(s) ]. Please provide all required input(s)."
+    assert reply.status == 400
+    assert reply.error.startswith(start) and reply.error.endswith(end)
+    assert sorted(reply.error[len(start) : -len(end)].split(",")) == ["'INPUT0'", "'INPUT1'", "'INPUT2'"]

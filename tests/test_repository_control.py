@@ -138,12 +138,14 @@ def test_load_from_files_in_the_request(explicit):
 
 def test_files_without_a_configuration(explicit):
     reply = load(explicit.http, "add_sub", **{"file:1/model.onnx": "AAAA"})
-    assert (reply.status, reply.error) == (500, POLL.format("add_sub"))
+    # Ours goes on with the reason, which tritonserver only logs.
+    assert (reply.status, reply.error[: len(POLL.format("add_sub"))]) == (500, POLL.format("add_sub"))
 
 
 def test_configuration_that_is_not_json(explicit):
     reply = load(explicit.http, "add_sub", config="{nope")
-    assert (reply.status, reply.error) == (500, POLL.format("add_sub"))
+    # Ours goes on with the reason, which tritonserver only logs.
+    assert (reply.status, reply.error[: len(POLL.format("add_sub"))]) == (500, POLL.format("add_sub"))
 
 
 LOAD_BODIES = [
