@@ -6,10 +6,12 @@
 
 #![forbid(unsafe_code)]
 
+mod answer;
 pub mod cli;
 mod commands;
 mod extensions;
 mod flags;
+mod grpc;
 mod http;
 mod json;
 mod listen;

@@ -15,7 +15,7 @@ use tokio::runtime::Runtime;
 use crate::{
     extensions::trace::Tracing,
     flags::{self, FlagError, Flags},
-    http,
+    grpc, http,
     listen::{self, Endpoint},
     logging::Logging,
     metrics::{self, Metrics},
@@ -124,15 +124,20 @@ fn runtime(flags: &Flags) -> io::Result<Runtime> {
 /// The sockets of all services that are allowed.
 struct Endpoints {
     http: Option<Endpoint>,
+    grpc: Option<Endpoint>,
     metrics: Option<Endpoint>,
 }
 
 impl Endpoints {
     async fn bind(flags: &Flags) -> Result<Self, Error> {
-        let Flags { http, metrics, .. } = flags;
+        let Flags { http, grpc, metrics, .. } = flags;
         Ok(Self {
             http: match http.allow {
                 true => Some(Endpoint::bind(flags.http_address(), http.port, http.reuse_port).await?),
+                false => None,
+            },
+            grpc: match grpc.allow {
+                true => Some(Endpoint::bind(flags.grpc_address(), grpc.port, grpc.reuse_port).await?),
                 false => None,
             },
             metrics: match metrics.allow {
@@ -144,6 +149,15 @@ impl Endpoints {
 
     fn open(self, flags: &Flags, services: &Arc<Services>) -> Result<listen::Services, Error> {
         let listening = listen::Services::new();
+        if let Some(endpoint) = self.grpc {
+            let (listener, address) = endpoint.listen()?;
+            let (routes, settings) =
+                (grpc::Routes::new(services, flags.grpc.compress), grpc::Settings::new(&flags.grpc));
+            listening.spawn(listener, move |stream, stop| {
+                grpc::serve_connection(stream, routes.clone(), settings.clone(), stop)
+            });
+            tracing::info!("Started GRPCInferenceService at {address}");
+        }
         if let Some(endpoint) = self.http {
             let (listener, address) = endpoint.listen()?;
             let services = services.clone();

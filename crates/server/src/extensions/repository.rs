@@ -7,7 +7,10 @@ use base64::{
 use halimede_serving::{Error, IndexEntry, LoadParameters, Server};
 use halimede_tensor::Buffer;
 
-use crate::json::{Document, Value, Writer};
+use crate::{
+    grpc::proto::{self, model_repository_parameter::ParameterChoice as Choice},
+    json::{Document, Value, Writer},
+};
 
 /// Base64 with or without padding, as clients send it.
 const BASE64: GeneralPurpose = GeneralPurpose::new(
@@ -91,4 +94,62 @@ pub(crate) fn http_unload(server: &Server, model: &str, body: &[u8]) -> Result<(
         }
     }
     server.unload(model, dependents)
+}
+
+/// The index for gRPC.
+pub(crate) fn grpc_index(
+    server: &Server,
+    request: &proto::RepositoryIndexRequest,
+) -> Result<proto::RepositoryIndexResponse, Error> {
+    check_repository(&request.repository_name)?;
+    let entry = |entry: IndexEntry| proto::repository_index_response::ModelIndex {
+        name: entry.name,
+        version: entry.version.map_or(String::new(), |version| version.to_string()),
+        state: entry.state.map_or(String::new(), |state| state.name().to_owned()),
+        reason: entry.reason,
+    };
+    let models = server.repository_index(request.ready)?.into_iter().map(entry).collect();
+    Ok(proto::RepositoryIndexResponse { models })
+}
+
+fn check_repository(name: &str) -> Result<(), Error> {
+    match name {
+        "" => Ok(()),
+        _ => Err(Error::unsupported("'repository_name' specification is not supported")),
+    }
+}
+
+/// Loads a model; the parameters may replace its configuration and files.
+pub(crate) fn grpc_load(server: &Server, request: proto::RepositoryModelLoadRequest) -> Result<(), Error> {
+    check_repository(&request.repository_name)?;
+    let wrong_type = |name: &str, expected: &str| {
+        Error::invalid(format!("invalid value type for load parameter '{name}', expected {expected}."))
+    };
+    let mut load = LoadParameters::default();
+    for (name, parameter) in request.parameters {
+        match (name.strip_prefix(FILE_PREFIX), parameter.parameter_choice) {
+            (Some(path), Some(Choice::BytesParam(bytes))) => {
+                load.files.push((path.to_owned(), Buffer::foreign(bytes)));
+            }
+            (Some(_), _) => return Err(wrong_type(&name, "bytes_param")),
+            (None, Some(Choice::StringParam(config))) if name == "config" => load.config = Some(config),
+            (None, _) if name == "config" => return Err(wrong_type(&name, "string_param")),
+            (None, _) => return Err(Error::invalid(format!("unrecognized load parameter '{name}'."))),
+        }
+    }
+    server.load(&request.model_name, load)
+}
+
+/// Unloads a model, and with it the models that only it uses if the parameters say so.
+pub(crate) fn grpc_unload(server: &Server, request: &proto::RepositoryModelUnloadRequest) -> Result<(), Error> {
+    check_repository(&request.repository_name)?;
+    let dependents = match request.parameters.get("unload_dependents").map(|parameter| &parameter.parameter_choice) {
+        None => false,
+        Some(Some(Choice::BoolParam(dependents))) => *dependents,
+        Some(_) => {
+            let message = "invalid value type for 'unload_dependents' parameter, expected bool_param.";
+            return Err(Error::invalid(message));
+        }
+    };
+    server.unload(&request.model_name, dependents)
 }

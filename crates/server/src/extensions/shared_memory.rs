@@ -3,8 +3,9 @@
 use halimede_serving::Error;
 
 use crate::{
+    grpc::proto,
     json::{Document, Value, Writer},
-    shared_memory::{Regions, no_cuda, unknown_cuda},
+    shared_memory::{RegionStatus, Regions, no_cuda, unknown_cuda},
 };
 
 /// A region, or all of them where `region` is empty.
@@ -60,4 +61,21 @@ pub(crate) fn http_register_cuda(region: &str, body: &[u8]) -> Result<(), Error>
     let document = Document::parse(body)?;
     document.root().find("raw_handle").ok_or_else(|| missing("raw_handle"))?;
     Err(no_cuda(region))
+}
+
+/// A region, or all of them where `name` is empty, for gRPC.
+pub(crate) fn grpc_status(regions: &Regions, name: &str) -> Result<proto::SystemSharedMemoryStatusResponse, Error> {
+    let statuses = regions.status((!name.is_empty()).then_some(name))?;
+    let entry = |status: RegionStatus| {
+        let RegionStatus { name, key, offset, byte_size } = status;
+        let region =
+            proto::system_shared_memory_status_response::RegionStatus { name: name.clone(), key, offset, byte_size };
+        (name, region)
+    };
+    Ok(proto::SystemSharedMemoryStatusResponse { regions: statuses.into_iter().map(entry).collect() })
+}
+
+/// There are no regions of CUDA memory.
+pub(crate) fn grpc_cuda_status(name: &str) -> Result<proto::CudaSharedMemoryStatusResponse, Error> {
+    if name.is_empty() { Ok(proto::CudaSharedMemoryStatusResponse::default()) } else { Err(unknown_cuda(name)) }
 }

@@ -5,7 +5,7 @@ use halimede_serving::{
     statistics::{Duration, ModelStatistics},
 };
 
-use crate::{json::Writer, services::model_version};
+use crate::{grpc::proto, json::Writer, services::model_version};
 
 /// Statistics of a version, of a model (empty version) or of all models (empty name).
 pub(crate) fn http(server: &Server, model: &str, version: &str) -> Result<Vec<u8>, Error> {
@@ -113,4 +113,62 @@ fn duration(writer: &mut Writer, value: Duration) {
     writer.name("ns");
     writer.unsigned(value.ns);
     writer.end_object();
+}
+
+/// Statistics for gRPC, as [`http`].
+pub(crate) fn grpc(server: &Server, model: &str, version: &str) -> Result<proto::ModelStatisticsResponse, Error> {
+    let all = server.statistics(model, model_version(version)?)?;
+    Ok(proto::ModelStatisticsResponse { model_stats: all.into_iter().map(message).collect() })
+}
+
+fn message(statistics: ModelStatistics) -> proto::ModelStatistics {
+    let duration = |value: Duration| Some(proto::StatisticDuration { count: value.count, ns: value.ns });
+    let all = statistics.inference;
+    proto::ModelStatistics {
+        name: statistics.name,
+        version: statistics.version.to_string(),
+        last_inference: statistics.last_inference_ms,
+        inference_count: statistics.inference_count,
+        execution_count: statistics.execution_count,
+        inference_stats: Some(proto::InferStatistics {
+            success: duration(all.success),
+            fail: duration(all.fail),
+            queue: duration(all.queue),
+            compute_input: duration(all.compute_input),
+            compute_infer: duration(all.compute_infer),
+            compute_output: duration(all.compute_output),
+            cache_hit: duration(all.cache_hit),
+            cache_miss: duration(all.cache_miss),
+        }),
+        batch_stats: statistics
+            .batches
+            .into_iter()
+            .map(|batch| proto::InferBatchStatistics {
+                batch_size: batch.batch_size,
+                compute_input: duration(batch.compute_input),
+                compute_infer: duration(batch.compute_infer),
+                compute_output: duration(batch.compute_output),
+            })
+            .collect(),
+        memory_usage: statistics
+            .memory
+            .into_iter()
+            .map(|usage| proto::MemoryUsage { r#type: usage.kind, id: usage.id, byte_size: usage.byte_size })
+            .collect(),
+        response_stats: statistics
+            .responses
+            .into_iter()
+            .map(|(index, response)| {
+                let response = proto::InferResponseStatistics {
+                    compute_infer: duration(response.compute_infer),
+                    compute_output: duration(response.compute_output),
+                    success: duration(response.success),
+                    fail: duration(response.fail),
+                    empty_response: duration(response.empty_response),
+                    cancel: duration(response.cancel),
+                };
+                (index, response)
+            })
+            .collect(),
+    }
 }

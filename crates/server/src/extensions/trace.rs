@@ -10,6 +10,7 @@ use halimede_serving::Error;
 
 use crate::{
     flags::TraceFlags,
+    grpc::proto,
     json::{Document, Value, Writer},
     services::Services,
 };
@@ -191,4 +192,37 @@ fn number<T: TryFrom<i64>>(name: &str, change: Change<String>) -> Result<Change<
             Change::Set(T::try_from(value).map_err(|_| wrong())?)
         }
     })
+}
+
+/// Changes the settings that the request names and answers with all of them, for gRPC.
+pub(crate) fn grpc(
+    services: &Services,
+    request: &proto::TraceSettingRequest,
+) -> Result<proto::TraceSettingResponse, Error> {
+    let model = Some(request.model_name.as_str()).filter(|model| !model.is_empty());
+    check_model(services, model)?;
+    if !request.settings.is_empty() {
+        let values = |name: &str| request.settings.get(name).map(|setting| setting.value.as_slice());
+        if values("trace_file").is_some() {
+            return Err(Error::unsupported("trace file location can not be updated through network protocol"));
+        }
+        check_levels(values("trace_level").unwrap_or_default().iter().map(String::as_str))?;
+        let change = |name: &str| match values(name) {
+            None => Ok(Change::Keep),
+            Some([]) => Ok(Change::Clear),
+            Some([value]) => Ok(Change::Set(value.clone())),
+            Some(_) => Err(Error::invalid(format!("expect only 1 value for '{name}'"))),
+        };
+        let changes = Changes {
+            rate: number("trace_rate", change("trace_rate")?)?,
+            count: number("trace_count", change("trace_count")?)?,
+            log_frequency: number("log_frequency", change("log_frequency")?)?,
+        };
+        services.tracing.change(model, changes);
+    }
+    let setting = |(name, value): (&str, Vec<String>)| {
+        (name.to_owned(), proto::trace_setting_response::SettingValue { value })
+    };
+    let settings = services.tracing.settings(model).into_iter().map(setting).collect();
+    Ok(proto::TraceSettingResponse { settings })
 }

@@ -120,7 +120,7 @@ impl HttpBody for Body {
 }
 
 /// The bytes of a tensor, shared and not copied.
-pub(super) fn share(buffer: Buffer) -> Bytes {
+pub(crate) fn share(buffer: Buffer) -> Bytes {
     struct Owner(Buffer);
 
     impl AsRef<[u8]> for Owner {

@@ -21,7 +21,7 @@ use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
 pub(crate) use self::{
-    body::Body,
+    body::{Body, share},
     reply::{ContentType, Reply},
 };
 use self::{
@@ -65,7 +65,7 @@ async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response
     tracing::debug!("HTTP request: {} {path}", parts.method);
     match route {
         Route::Model { name, version, call: Call::Infer } => {
-            infer::answer(&services, &parts, body, name, version).await
+            infer::handle(&services, &parts, body, name, version).await
         }
         _ => {
             let input_bytes_max = services.http_input_bytes_max;

@@ -47,7 +47,11 @@ pub(super) fn from_json(
     }
 }
 
+/// Number of elements; 0 without dimensions, as in Triton.
 fn element_count(name: &str, shape: &[i64]) -> Result<usize, Error> {
+    if shape.is_empty() {
+        return Ok(0);
+    }
     let mut count: i64 = 1;
     for dim in shape {
         count = count.checked_mul(*dim).ok_or_else(|| {

@@ -8,14 +8,13 @@ mod encode;
 use std::sync::Arc;
 
 use bytes::Bytes;
-use halimede_serving::{Error, Reply as Answer, Request, Responder, Response};
+use halimede_serving::{Error, Request, Response};
 use hyper::{
     Response as HttpResponse,
     body::Incoming,
     header::{ACCEPT_ENCODING, HeaderMap, HeaderValue},
     http::request::Parts,
 };
-use tokio::sync::oneshot;
 
 use self::decode::Outputs;
 use super::{
@@ -23,10 +22,13 @@ use super::{
     headers::{Encoding, accepted_encoding, content_encoding, inference_header_length},
     refused,
 };
-use crate::services::{Services, model_version};
+use crate::{
+    answer::{self, Answered},
+    services::{Services, model_version},
+};
 
 /// Answers a request for inference.
-pub(super) async fn answer(
+pub(super) async fn handle(
     services: &Arc<Services>,
     parts: &Parts,
     body: Incoming,
@@ -83,34 +85,17 @@ async fn infer(
     model: &str,
     version: Option<i64>,
 ) -> Result<Reply, (Error, ContentType)> {
-    let (sender, mut receiver) = oneshot::channel();
-    let mut request = Request::new(model, Responder::new(OneAnswer(Some(sender))));
+    let (responder, waiting) = answer::channel();
+    let mut request = Request::new(model, responder);
     request.version = version;
-    let outputs =
-        decode::decode(services, body, header_length, &mut request).map_err(|error| (error, ContentType::Json));
-    let outputs = match outputs {
-        Ok(outputs) => outputs,
-        Err(error) => {
-            // The request is answered here, not by the responder.
-            receiver.close();
-            return Err(error);
-        }
-    };
+    let outputs = decode::decode(services, body, header_length, &mut request)
+        .map_err(|error| (error, ContentType::Json))?;
     if let Some(pattern) = &services.http_forward_headers {
         decode::forward_headers(headers, pattern, &mut request);
     }
     services.server.infer(request);
-
-    // What is wrong with the request is known by now.
-    let (response, error_type) = match receiver.try_recv() {
-        Ok(response) => (response, ContentType::Json),
-        Err(_) => {
-            let response = receiver
-                .await
-                .map_err(|_| (Error::internal("the request ended without a response"), ContentType::Text))?;
-            (response, ContentType::Text)
-        }
-    };
+    let Answered { response, at_once } = waiting.response().await.map_err(|error| (error, ContentType::Text))?;
+    let error_type = if at_once { ContentType::Json } else { ContentType::Text };
     reply(headers, response, &outputs).map_err(|error| (error, error_type))
 }
 
@@ -120,20 +105,4 @@ fn reply(headers: &HeaderMap, response: Response, outputs: &Outputs) -> Result<R
     }
     let encoded = encode::encode(response, outputs)?;
     encode::into_reply(encoded, accepted_encoding(headers))
-}
-
-/// The way of the one response to a request. The client waits for it as long as the receiver lives.
-struct OneAnswer(Option<oneshot::Sender<Response>>);
-
-impl Answer for OneAnswer {
-    fn send(&mut self, response: Response, _last: bool) {
-        if let Some(sender) = self.0.take() {
-            // Without a receiver the client has gone.
-            let _ = sender.send(response);
-        }
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.0.as_ref().is_some_and(oneshot::Sender::is_closed)
-    }
 }

@@ -1,0 +1,134 @@
+//! The gRPC protocol.
+//!
+//! Hyper's HTTP/2 connection hands each call to [`dispatch`], which compares the path; tonic frames and
+//! decodes the messages. There are no layers between.
+
+mod infer;
+mod service;
+mod status;
+mod stream;
+
+use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
+
+use hyper::{Request, Response, body::Incoming, service::service_fn};
+use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
+use tokio::net::TcpStream;
+use tonic::{Status, body::Body, codec::CompressionEncoding, codegen::Service};
+
+pub(crate) use self::status::{from_error, text_of};
+use self::{
+    proto::{
+        grpc_inference_service_server::GrpcInferenceServiceServer,
+        health::health_server::HealthServer,
+    },
+    service::{HealthService, InferenceService},
+};
+use crate::{flags::GrpcFlags, listen::Stop, services::Services};
+
+/// The types of `grpc_service.proto` and `health.proto`.
+#[allow(missing_docs, clippy::all)]
+pub(crate) mod proto {
+    tonic::include_proto!("inference");
+
+    pub(crate) mod health {
+        tonic::include_proto!("grpc.health.v1");
+    }
+}
+
+/// Largest message, in and out.
+const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
+
+/// HTTP/2 windows that let a tensor of a few megabytes through without waiting.
+const STREAM_WINDOW_BYTES: u32 = 4 << 20;
+const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
+
+/// How connections are served.
+#[derive(Debug, Clone)]
+pub(crate) struct Settings {
+    pub keepalive_time: Duration,
+    pub keepalive_timeout: Duration,
+    pub connection_age_max: Option<Duration>,
+    pub connection_age_grace: Option<Duration>,
+}
+
+impl Settings {
+    pub fn new(flags: &GrpcFlags) -> Self {
+        Self {
+            keepalive_time: flags.keepalive_time,
+            keepalive_timeout: flags.keepalive_timeout,
+            connection_age_max: flags.connection_age_max,
+            connection_age_grace: flags.connection_age_grace,
+        }
+    }
+}
+
+/// The services of the port; one copy per connection.
+#[derive(Debug, Clone)]
+pub(crate) struct Routes {
+    inference: GrpcInferenceServiceServer<InferenceService>,
+    health: HealthServer<HealthService>,
+}
+
+impl Routes {
+    pub fn new(services: &Arc<Services>, compress: bool) -> Self {
+        let mut inference = GrpcInferenceServiceServer::new(InferenceService::new(services.clone()))
+            .max_decoding_message_size(MESSAGE_BYTES_MAX)
+            .max_encoding_message_size(MESSAGE_BYTES_MAX)
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Deflate);
+        if compress {
+            inference = inference
+                .send_compressed(CompressionEncoding::Gzip)
+                .send_compressed(CompressionEncoding::Deflate);
+        }
+        Self { inference, health: HealthServer::new(HealthService::new(services.clone())) }
+    }
+}
+
+type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
+
+fn dispatch(routes: &mut Routes, request: Request<Incoming>) -> Answer {
+    let path = request.uri().path();
+    if path.starts_with("/inference.GRPCInferenceService/") {
+        tracing::debug!("gRPC request: {path}");
+        routes.inference.call(request)
+    } else if path.starts_with("/grpc.health.v1.Health/") {
+        routes.health.call(request)
+    } else {
+        Box::pin(async { Ok(Status::unimplemented("").into_http()) })
+    }
+}
+
+/// Serves the calls of one connection until it ends; after [`Stop`], to the end of those that run.
+pub(crate) async fn serve_connection(stream: TcpStream, routes: Routes, settings: Settings, mut stop: Stop) {
+    let service = service_fn(move |request| dispatch(&mut routes.clone(), request));
+    let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
+    builder
+        .timer(TokioTimer::new())
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .keep_alive_interval(settings.keepalive_time)
+        .keep_alive_timeout(settings.keepalive_timeout);
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let too_old = async {
+        match settings.connection_age_max {
+            Some(age) => tokio::time::sleep(age).await,
+            None => std::future::pending().await,
+        }
+    };
+    // How a connection ends is the client's affair.
+    tokio::select! {
+        _ = connection.as_mut() => {}
+        () = stop.requested() => {
+            connection.as_mut().graceful_shutdown();
+            let _ = connection.await;
+        }
+        () = too_old => {
+            connection.as_mut().graceful_shutdown();
+            match settings.connection_age_grace {
+                Some(grace) => drop(tokio::time::timeout(grace, connection).await),
+                None => drop(connection.await),
+            }
+        }
+    }
+}
