@@ -17,6 +17,7 @@ mod system;
 compile_error!("halimede-platform knows Linux and macOS: add src/<system>.rs with the functions of src/linux.rs");
 
 pub mod chip;
+pub mod cpu_time;
 pub mod limits;
 pub mod memory;
 pub mod mmap;

@@ -6,7 +6,7 @@ use std::process::ExitCode;
 
 /// Inference server that speaks Triton's protocols and runs ONNX models on its own engine.
 #[derive(Debug, Parser)]
-#[command(name = "halimede", version, about, arg_required_else_help = true)]
+#[command(name = "halimede", version, arg_required_else_help = true)]
 struct Cli {
     #[command(subcommand)]
     command: Command,
@@ -16,7 +16,11 @@ struct Cli {
 enum Command {
     /// Serve model repositories over HTTP and gRPC.
     Serve(commands::serve::Args),
+    Run(commands::run::Args),
+    Bench(commands::bench::Args),
+    Explain(commands::explain::Args),
     Check(commands::check::Args),
+    Doctor(commands::doctor::Args),
 }
 
 /// Runs the command that the arguments of this process name. Started as `tritonserver`, that is the server.
@@ -27,7 +31,11 @@ pub fn run() -> ExitCode {
     }
     match Cli::parse().command {
         Command::Serve(args) => commands::serve::run(&args.flags, Name::Halimede),
+        Command::Run(args) => commands::run::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
+        Command::Explain(args) => commands::explain::run(&args),
         Command::Check(args) => commands::check::run(&args),
+        Command::Doctor(args) => commands::doctor::run(&args),
     }
 }
 

@@ -17,6 +17,7 @@ mod json;
 mod listen;
 mod logging;
 mod metrics;
+mod npy;
 mod services;
 mod shared_memory;
 pub mod units;

@@ -220,9 +220,8 @@ pub(crate) fn grpc(
         };
         services.tracing.change(model, changes);
     }
-    let setting = |(name, value): (&str, Vec<String>)| {
-        (name.to_owned(), proto::trace_setting_response::SettingValue { value })
-    };
+    let setting =
+        |(name, value): (&str, Vec<String>)| (name.to_owned(), proto::trace_setting_response::SettingValue { value });
     let settings = services.tracing.settings(model).into_iter().map(setting).collect();
     Ok(proto::TraceSettingResponse { settings })
 }

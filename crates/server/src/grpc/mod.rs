@@ -17,10 +17,7 @@ use tonic::{Status, body::Body, codec::CompressionEncoding, codegen::Service};
 
 pub(crate) use self::status::{from_error, text_of};
 use self::{
-    proto::{
-        grpc_inference_service_server::GrpcInferenceServiceServer,
-        health::health_server::HealthServer,
-    },
+    proto::{grpc_inference_service_server::GrpcInferenceServiceServer, health::health_server::HealthServer},
     service::{HealthService, InferenceService},
 };
 use crate::{flags::GrpcFlags, listen::Stop, services::Services};
@@ -77,9 +74,8 @@ impl Routes {
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Deflate);
         if compress {
-            inference = inference
-                .send_compressed(CompressionEncoding::Gzip)
-                .send_compressed(CompressionEncoding::Deflate);
+            inference =
+                inference.send_compressed(CompressionEncoding::Gzip).send_compressed(CompressionEncoding::Deflate);
         }
         Self { inference, health: HealthServer::new(HealthService::new(services.clone())) }
     }

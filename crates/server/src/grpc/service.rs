@@ -11,7 +11,9 @@ use super::{
     proto::{
         self,
         grpc_inference_service_server::GrpcInferenceService,
-        health::{HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health},
+        health::{
+            HealthCheckRequest, HealthCheckResponse, health_check_response::ServingStatus, health_server::Health,
+        },
     },
     stream, text_of,
 };
@@ -57,10 +59,7 @@ impl GrpcInferenceService for InferenceService {
         answer(Ok(proto::ModelReadyResponse { ready }))
     }
 
-    async fn server_metadata(
-        &self,
-        _: Request<proto::ServerMetadataRequest>,
-    ) -> Answer<proto::ServerMetadataResponse> {
+    async fn server_metadata(&self, _: Request<proto::ServerMetadataRequest>) -> Answer<proto::ServerMetadataResponse> {
         let metadata = self.services.server.metadata();
         answer(Ok(proto::ServerMetadataResponse {
             name: metadata.name,
@@ -96,8 +95,7 @@ impl GrpcInferenceService for InferenceService {
         infer::answer(&self.services, request).await.map(Response::new)
     }
 
-    type ModelStreamInferStream =
-        Pin<Box<dyn Stream<Item = Result<proto::ModelStreamInferResponse, Status>> + Send>>;
+    type ModelStreamInferStream = Pin<Box<dyn Stream<Item = Result<proto::ModelStreamInferResponse, Status>> + Send>>;
 
     async fn model_stream_infer(
         &self,
@@ -177,10 +175,7 @@ impl GrpcInferenceService for InferenceService {
         answer(Ok(proto::CudaSharedMemoryUnregisterResponse {}))
     }
 
-    async fn trace_setting(
-        &self,
-        request: Request<proto::TraceSettingRequest>,
-    ) -> Answer<proto::TraceSettingResponse> {
+    async fn trace_setting(&self, request: Request<proto::TraceSettingRequest>) -> Answer<proto::TraceSettingResponse> {
         answer(trace::grpc(&self.services, request.get_ref()))
     }
 
@@ -220,8 +215,7 @@ impl HealthService {
 impl Health for HealthService {
     /// The same for every service that is asked about.
     async fn check(&self, _: Request<HealthCheckRequest>) -> Answer<HealthCheckResponse> {
-        let status =
-            if self.services.server.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
+        let status = if self.services.server.is_ready() { ServingStatus::Serving } else { ServingStatus::NotServing };
         answer(Ok(HealthCheckResponse { status: status.into() }))
     }
 }

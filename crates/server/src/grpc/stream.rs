@@ -22,9 +22,15 @@ const WAITING_MAX: usize = 1024;
 
 /// A request on its way, in the order of the call.
 enum Step {
-    Started { id: String, pending: Pending },
+    Started {
+        id: String,
+        pending: Pending,
+    },
     /// The request was wrong, and never ran.
-    Refused { id: String, message: String },
+    Refused {
+        id: String,
+        message: String,
+    },
     /// The call itself broke.
     Broken(Status),
 }

@@ -20,13 +20,13 @@ use hyper::{Method, Request, Response, body::Incoming, http::request::Parts, ser
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
 
-pub(crate) use self::{
-    body::{Body, share},
-    reply::{ContentType, Reply},
-};
 use self::{
     body::Refusal,
     route::{Action, Call, Control, Route},
+};
+pub(crate) use self::{
+    body::{Body, share},
+    reply::{ContentType, Reply},
 };
 use crate::{
     extensions::{logging, repository, shared_memory, statistics, trace},

@@ -63,9 +63,8 @@ pub(super) fn decode(services: &Services, message: ModelInferRequest, mut reques
 }
 
 fn read_parameter(name: String, parameter: InferParameter, request: &mut Request) -> Result<(), Error> {
-    let wrong_type = |expected: &str| {
-        Err(Error::invalid(format!("invalid value type for '{name}' parameter, expected {expected}")))
-    };
+    let wrong_type =
+        |expected: &str| Err(Error::invalid(format!("invalid value type for '{name}' parameter, expected {expected}")));
     let choice = parameter.parameter_choice;
     match name.as_str() {
         "sequence_id" => match choice {

@@ -88,8 +88,8 @@ async fn infer(
     let (responder, waiting) = answer::channel();
     let mut request = Request::new(model, responder);
     request.version = version;
-    let outputs = decode::decode(services, body, header_length, &mut request)
-        .map_err(|error| (error, ContentType::Json))?;
+    let outputs =
+        decode::decode(services, body, header_length, &mut request).map_err(|error| (error, ContentType::Json))?;
     if let Some(pattern) = &services.http_forward_headers {
         decode::forward_headers(headers, pattern, &mut request);
     }
