@@ -155,11 +155,10 @@ impl Server {
         self.check_ready()?;
         let mut found: Vec<ModelStatistics> = self.repository.ready_models(model, version).collect();
         if found.is_empty() && !model.is_empty() {
-            return Err(Error::invalid(match version {
-                None => format!("requested model '{model}' is not available"),
-                Some(version) => {
-                    format!("requested model version is not available for model '{model}', version {version}")
-                }
+            let is_served = !self.repository.table.ready_versions(model).is_empty();
+            return Err(Error::invalid(match is_served {
+                true => format!("requested model version is not available for model '{model}'"),
+                false => format!("requested model '{model}' is not available"),
             }));
         }
         found.sort_by(|a, b| (&a.name, a.version).cmp(&(&b.name, b.version)));

@@ -64,6 +64,8 @@ fn all_models_are_loaded_and_described() {
     }
     let error = server.statistics("x", None).unwrap_err();
     assert_eq!((error.code, error.message.as_str()), (Code::InvalidArgument, "requested model 'x' is not available"));
+    let error = server.statistics("b", Some(1)).unwrap_err();
+    assert_eq!(error.message, "requested model version is not available for model 'b'");
     let error = server.load("a", LoadParameters::default()).unwrap_err();
     assert_eq!(error.code, Code::Unavailable);
 }
