@@ -3,6 +3,7 @@ use crate::onnx::case::{bools, tensor};
 use crate::onnx::{Attribute, Case, OnnxNode, Operator, Outputs};
 use crate::ops::{Attention, Binary, Concat, Contract, Expr, Labels, Map, Op, ReduceKind, Softmax, Unary};
 use crate::{Builder, OpError, ValueId};
+use halimede_tensor::DType;
 use smallvec::smallvec;
 
 /// Scaled dot-product attention over `[B, H, S, D]` or `[B, S, H · D]` with grouped heads, cached keys
@@ -96,6 +97,7 @@ fn mask(
         let offset = match (past, lengths) {
             (Some(past), _) => Some(Size::of(b, past, 2)?.vector(b)),
             (None, Some(lengths)) => {
+                let lengths = b.cast(lengths, DType::I64)?;
                 let lengths = b.reshape(lengths, &[-1, 1, 1, 1])?;
                 let queries = queries.vector(b);
                 Some(b.binary(Binary::Sub, lengths, queries)?)

@@ -87,6 +87,7 @@ impl AttentionMask {
 
     /// Hides what stands behind the first `lengths[batch]` keys.
     pub fn lengths(&mut self, b: &mut Builder, lengths: ValueId, keys: Size) -> Result<(), OpError> {
+        let lengths = b.cast(lengths, DType::I64)?;
         let lengths = b.reshape(lengths, &[-1, 1, 1, 1])?;
         let places = keys.positions(b)?;
         let allowed = b.binary(Binary::Less, places, lengths)?;
