@@ -89,6 +89,16 @@ impl<'a> View<'a> {
         self.len == 0
     }
 
+    /// The bytes `offset..offset + len` of these.
+    ///
+    /// # Panics
+    /// Where that lies outside: a bug of the kernel.
+    pub fn part(self, offset: usize, len: usize) -> View<'a> {
+        assert!(offset.checked_add(len).is_some_and(|end| end <= self.len), "part outside its view");
+        // SAFETY: `offset <= self.len`, inside or one past the view.
+        View { start: unsafe { self.start.add(offset) }, len, block: PhantomData }
+    }
+
     /// The first byte. Writing through it is subject to the duties of [`View::slice_mut`].
     pub fn as_ptr(self) -> *mut u8 {
         self.start.as_ptr()

@@ -20,6 +20,8 @@ mod parts;
 mod pool;
 mod quantize;
 mod reduce;
+mod resize;
+mod rnn;
 mod rope;
 mod rows;
 mod running;
@@ -98,6 +100,8 @@ impl halimede_compute::Kernels for Kernels {
             Op::Quantize(op) => Box::new(quantize::QuantizeKernel { op: op.clone(), machine }),
             Op::Range(_) => Box::new(running::RangeKernel),
             Op::Reduce(op) => Box::new(reduce::ReduceKernel { op: op.clone(), machine }),
+            Op::Resize(op) => Box::new(resize::ResizeKernel::new(op, graph, node, machine)),
+            Op::Rnn(op) => Box::new(rnn::RnnKernel { op: op.clone(), machine }),
             Op::Rope(op) => Box::new(rope::RopeKernel { op: op.clone(), machine }),
             Op::ScatterElements(op) => scatter(Scattering::Elements { axis: op.axis }, op.reduction, machine),
             Op::ScatterNd(op) => scatter(Scattering::Tuples, op.reduction, machine),

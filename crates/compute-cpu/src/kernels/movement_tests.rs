@@ -123,3 +123,77 @@ fn gathering() {
     let wide = Op::Gather(Gather { axis: 0 });
     check_widths(wide, &[300, 200], &[at(&[250], &(0..250).map(|i| i * 7 % 300 - 150).collect::<Vec<_>>())]);
 }
+
+#[test]
+fn resampling() {
+    use super::tests::floats;
+    let nearest = ResizeMode::Nearest(NearestRounding::RoundPreferFloor);
+    for mode in [nearest, ResizeMode::Linear, ResizeMode::Cubic { coefficient: -0.75 }] {
+        for transform in
+            [CoordinateTransform::HalfPixel, CoordinateTransform::AlignCorners, CoordinateTransform::Asymmetric]
+        {
+            for antialias in [false, true] {
+                let op = Resize { antialias, axes: [2, 3].as_slice().into(), ..Resize::new(mode, transform) };
+                let x = Some(floats(&[2, 3, 7, 9], 1));
+                for scales in [[2.0f32, 3.0], [0.6, 1.0], [1.3, 0.4]] {
+                    let scales = Some(Tensor::from_slice(&[2], &scales).unwrap());
+                    check(Op::Resize(op.clone()), &[x.clone(), None, scales], &[2], 1e-6);
+                }
+                check(Op::Resize(op), &[x, None, None, ints(&[12, 5])], &[3], 1e-6);
+            }
+        }
+    }
+    let twice = Resize::new(nearest, CoordinateTransform::Asymmetric);
+    for dtype in [DType::U8, DType::I16, DType::F32, DType::F64] {
+        let inputs = [Some(counting(dtype, &[2, 3, 5])), None, None, ints(&[2, 6, 7])];
+        check(Op::Resize(twice.clone()), &inputs, &[3], 0.0);
+    }
+}
+
+#[test]
+fn recurrent_layers() {
+    use super::tests::floats;
+    use RnnActivation::{HardSigmoid, Relu, Sigmoid, Tanh};
+    let (length, batch, width, hidden) = (5, 3, 4, 6);
+    let kinds = [
+        (RnnKind::Rnn, 1, vec![Relu]),
+        (RnnKind::Gru { linear_before_reset: false }, 3, vec![Sigmoid, Tanh]),
+        (RnnKind::Gru { linear_before_reset: true }, 3, vec![HardSigmoid(0.2, 0.5), Tanh]),
+        (RnnKind::Lstm { input_forget: false }, 4, vec![Sigmoid, Tanh, Tanh]),
+        (RnnKind::Lstm { input_forget: true }, 4, vec![Sigmoid, Tanh, Relu]),
+    ];
+    for (kind, gates, activations) in kinds {
+        for direction in [RnnDirection::Forward, RnnDirection::Reverse, RnnDirection::Bidirectional] {
+            for batch_first in [false, true] {
+                let directions = if direction == RnnDirection::Bidirectional { 2 } else { 1 };
+                let lstm = matches!(kind, RnnKind::Lstm { .. });
+                let op = Op::Rnn(Rnn {
+                    kind,
+                    direction,
+                    hidden,
+                    activations: activations.repeat(directions),
+                    clip: if batch_first { 1.5 } else { 0.0 },
+                    batch_first,
+                });
+                let x = if batch_first { [batch, length, width] } else { [length, batch, width] };
+                let state = if batch_first { [batch, directions, hidden] } else { [directions, batch, hidden] };
+                let mut inputs = vec![
+                    Some(floats(&x, 1)),
+                    Some(floats(&[directions, gates * hidden, width], 2)),
+                    Some(floats(&[directions, gates * hidden, hidden], 3)),
+                ];
+                check(op.clone(), &inputs, &[1, 2], 1e-5);
+                let lengths = Tensor::from_slice(&[batch], &[5i32, 0, 3]).unwrap();
+                inputs.extend([
+                    Some(floats(&[directions, 2 * gates * hidden], 4)),
+                    Some(lengths),
+                    Some(floats(&state, 5)),
+                ]);
+                if lstm {
+                    inputs.extend([Some(floats(&state, 6)), Some(floats(&[directions, 3 * hidden], 7))]);
+                }
+                check(op, &inputs, &[1, 2, 3], 1e-5);
+            }
+        }
+    }
+}

@@ -20,6 +20,17 @@ pub(super) enum Parts {
     Pad(PadMode),
     Tile,
     Expand,
+    /// From places known when the step was prepared ([`by_places`]).
+    Listed,
+}
+
+/// A step that copies elements of `width` bytes from an input of shape `from`, and the workspace it
+/// wants: `places` says for each axis of `shape` in turn where its elements come from.
+pub(super) fn by_places(from: Shape, shape: Shape, places: Vec<i64>, width: usize, machine: Machine) -> Prepared {
+    let workspace = places.len() * size_of::<i64>();
+    let (strides, wide) = (halimede_tensor::strides(&from), SmallVec::new());
+    let step = PartsStep { parts: Parts::Listed, listed: places, from, strides, shape, wide, width, machine };
+    Prepared { step: Box::new(step), workspace }
 }
 
 pub(super) struct PartsKernel {
@@ -32,6 +43,7 @@ const BORDER: i64 = -1;
 
 struct PartsStep {
     parts: Parts,
+    listed: Vec<i64>,
     /// The input's shape with ones in front to the output's rank, and its strides.
     from: Shape,
     strides: SmallVec<[usize; 6]>,
@@ -49,6 +61,7 @@ impl Kernel for PartsKernel {
             Parts::Pad(_) => "pad",
             Parts::Tile => "tile",
             Parts::Expand => "expand",
+            Parts::Listed => "copy",
         }
     }
 
@@ -64,6 +77,7 @@ impl Kernel for PartsKernel {
         let from: Shape = std::iter::repeat_n(1, missing).chain(input.shape.iter().copied()).collect();
         let step = PartsStep {
             parts: self.parts,
+            listed: Vec::new(),
             strides: halimede_tensor::strides(&from),
             from,
             shape: output.shape.clone(),
@@ -110,19 +124,22 @@ impl PartsStep {
 
     /// Per axis of the output the place in the input that each of its places comes from.
     fn write_places(&self, arguments: &Arguments<'_>, places: &mut [i64]) {
+        if matches!(self.parts, Parts::Listed) {
+            return places.copy_from_slice(&self.listed);
+        }
         let mut start = 0;
         for (axis, &size) in self.shape.iter().enumerate() {
             let (before, step) = match self.parts {
                 Parts::Slice => self.slice_of(arguments, axis),
                 Parts::Pad(_) => (-self.pad_before(arguments, axis), 1),
-                Parts::Tile | Parts::Expand => (0, 1),
+                Parts::Tile | Parts::Expand | Parts::Listed => (0, 1),
             };
             let from = self.from[axis] as i64;
             for (index, place) in places[start..start + size].iter_mut().enumerate() {
                 let at = before + index as i64 * step;
                 *place = match self.parts {
                     _ if (0..from).contains(&at) => at,
-                    Parts::Tile | Parts::Expand => at % from,
+                    Parts::Tile | Parts::Expand | Parts::Listed => at % from,
                     Parts::Slice => at.clamp(0, from - 1),
                     Parts::Pad(PadMode::Constant) => BORDER,
                     Parts::Pad(PadMode::Edge) => at.clamp(0, from - 1),

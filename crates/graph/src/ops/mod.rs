@@ -61,7 +61,7 @@ pub use quantize::{Dequantize, Quantize};
 pub use range::Range;
 pub use reduce::{Reduce, ReduceKind};
 pub use reshape::Reshape;
-pub use resize::{CoordinateTransform, NearestRounding, Resize, ResizeMode};
+pub use resize::{CoordinateTransform, NearestRounding, Resize, ResizeMode, Sample};
 pub use rnn::{Rnn, RnnActivation, RnnDirection, RnnKind};
 pub use rope::Rope;
 pub use scatter::{ScatterElements, ScatterNd, ScatterReduction};

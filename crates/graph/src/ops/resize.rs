@@ -111,44 +111,10 @@ impl TensorOp for Resize {
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
         let x = required(inputs, 0)?;
-        let axes = self.axes(x.rank())?;
-        let scales = optional(inputs, 2).filter(|scales| !scales.is_empty());
-        let targets = match (scales, optional(inputs, 3)) {
-            (Some(scales), _) => {
-                let scales = scales.to_f32s()?;
-                if scales.len() != axes.len() || scales.iter().any(|&s| !(s > 0.0 && s.is_finite())) {
-                    return Err(OpError::invalid(format!("scales {scales:?} for {} axes", axes.len())));
-                }
-                let size = |axis: usize, scale: f32| (x.shape()[axis] as f32 * scale) as usize;
-                axes.iter().zip(scales).map(|(&axis, scale)| (size(axis, scale), f64::from(scale))).collect()
-            }
-            (None, Some(sizes)) => self.sizes(x.shape(), &axes, &integers(sizes)?)?,
-            (None, None) => return Err(OpError::invalid("a Resize has neither scales nor sizes")),
-        };
-        let crop = self.transform == CoordinateTransform::TfCropAndResize;
-        let roi = optional(inputs, 1).filter(|roi| crop && !roi.is_empty()).map(Tensor::to_f64s).transpose()?;
-        if crop && roi.as_ref().is_none_or(|roi| roi.len() != 2 * axes.len()) {
-            return Err(OpError::invalid("tf_crop_and_resize needs a roi of two numbers per axis"));
-        }
-        let mut shape: Shape = x.shape().into();
-        for (&axis, &(size, _)) in axes.iter().zip(&targets) {
-            shape[axis] = size;
-        }
-        // Refused here where there is no room, before anything is computed.
-        Tensor::zeros(DType::F64, &shape)?;
-        let mut samples: Vec<Vec<Sample>> = Vec::with_capacity(x.rank());
-        for (axis, &size) in x.shape().iter().enumerate() {
-            let index = axes.iter().position(|&other| other == axis);
-            let (target, scale) = index.map_or((size, 1.0), |index| targets[index]);
-            let part = index.and_then(|i| roi.as_ref().map(|roi| (roi[i], roi[axes.len() + i])));
-            if size == 0 && target > 0 {
-                return Err(OpError::invalid("an axis of size 0 cannot be made larger"));
-            }
-            let line = Line { size, scale, part };
-            let whole = part.is_none() && size == target && scale == 1.0;
-            samples
-                .push((0..target).map(|at| if whole { Sample::exactly(at) } else { self.sample(&line, at) }).collect());
-        }
+        let scales = optional(inputs, 2).filter(|scales| !scales.is_empty()).map(Tensor::to_f32s).transpose()?;
+        let sizes = optional(inputs, 3).map(integers).transpose()?;
+        let roi = optional(inputs, 1).filter(|roi| !roi.is_empty()).map(Tensor::to_f64s).transpose()?;
+        let (shape, samples) = self.samples(x.shape(), roi.as_deref(), scales.as_deref(), sizes.as_deref())?;
         let values = x.to_f64s()?;
         Ok(smallvec![Tensor::from_f64s(x.dtype(), &shape, &self.interpolate(x.shape(), &shape, values, &samples))?])
     }
@@ -162,9 +128,12 @@ struct Line {
 }
 
 /// Which elements along an axis make a new one, and how much of each; none outside a cropped image.
-struct Sample {
-    weights: Vec<(usize, f64)>,
-    outside: bool,
+#[derive(Debug, Clone, PartialEq)]
+pub struct Sample {
+    /// Places along the axis with their weights.
+    pub weights: Vec<(usize, f64)>,
+    /// Whether it lies outside a cropped image.
+    pub outside: bool,
 }
 
 impl Sample {
@@ -174,6 +143,54 @@ impl Sample {
 }
 
 impl Resize {
+    /// The output's shape, and along each axis what each new element is made of. A roi, one of scales and
+    /// sizes as in the operator's inputs.
+    pub fn samples(
+        &self,
+        x: &[usize],
+        roi: Option<&[f64]>,
+        scales: Option<&[f32]>,
+        sizes: Option<&[i64]>,
+    ) -> Result<(Shape, Vec<Vec<Sample>>), OpError> {
+        let axes = self.axes(x.len())?;
+        let targets: Vec<(usize, f64)> = match (scales, sizes) {
+            (Some(scales), _) => {
+                if scales.len() != axes.len() || scales.iter().any(|&s| !(s > 0.0 && s.is_finite())) {
+                    return Err(OpError::invalid(format!("scales {scales:?} for {} axes", axes.len())));
+                }
+                let size = |axis: usize, scale: f32| (x[axis] as f32 * scale) as usize;
+                axes.iter().zip(scales).map(|(&axis, &scale)| (size(axis, scale), f64::from(scale))).collect()
+            }
+            (None, Some(sizes)) => self.sizes(x, &axes, sizes)?,
+            (None, None) => return Err(OpError::invalid("a Resize has neither scales nor sizes")),
+        };
+        let crop = self.transform == CoordinateTransform::TfCropAndResize;
+        let roi = roi.filter(|_| crop);
+        if crop && roi.is_none_or(|roi| roi.len() != 2 * axes.len()) {
+            return Err(OpError::invalid("tf_crop_and_resize needs a roi of two numbers per axis"));
+        }
+        let mut shape: Shape = x.into();
+        for (&axis, &(size, _)) in axes.iter().zip(&targets) {
+            shape[axis] = size;
+        }
+        // Refused here where there is no room, before anything is computed.
+        Tensor::zeros(DType::F64, &shape)?;
+        let mut samples: Vec<Vec<Sample>> = Vec::with_capacity(x.len());
+        for (axis, &size) in x.iter().enumerate() {
+            let index = axes.iter().position(|&other| other == axis);
+            let (target, scale) = index.map_or((size, 1.0), |index| targets[index]);
+            let part = index.and_then(|i| roi.map(|roi| (roi[i], roi[axes.len() + i])));
+            if size == 0 && target > 0 {
+                return Err(OpError::invalid("an axis of size 0 cannot be made larger"));
+            }
+            let line = Line { size, scale, part };
+            let whole = part.is_none() && size == target && scale == 1.0;
+            samples
+                .push((0..target).map(|at| if whole { Sample::exactly(at) } else { self.sample(&line, at) }).collect());
+        }
+        Ok((shape, samples))
+    }
+
     fn axes(&self, rank: usize) -> Result<Vec<usize>, OpError> {
         if self.axes.is_empty() {
             return Ok((0..rank).collect());
