@@ -65,7 +65,8 @@ impl Kernel for RnnKernel {
                 return Err(OpError::invalid(message));
             }
         }
-        (desc(inputs, 1)?, desc(inputs, 2)?);
+        desc(inputs, 1)?;
+        desc(inputs, 2)?;
         if self.op.activations.len() != directions * activations {
             let count = self.op.activations.len();
             return Err(OpError::invalid(format!("{count} activations for {directions} directions")));
