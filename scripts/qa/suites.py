@@ -11,10 +11,9 @@ from dataclasses import dataclass, field
 import repositories
 
 PYTHON_BACKEND = "needs the Python backend"
-CPP = "needs a C++ client or library"
 GPU = "needs a GPU"
 SEQUENCES = "needs the sequence batcher"
-TRACING = "needs tracing"
+DECOUPLED = "needs decoupled models"
 
 
 @dataclass
@@ -100,5 +99,14 @@ SUITES = [
     Suite("L0_client_nobatch", script="test.sh"),
     Suite("L0_custom_model_config", script="test.sh"),
     Suite("L0_socket", script="test.sh"),
-    Suite("L0_model_config"),
+    Suite(
+        "L0_model_config",
+        not_applicable={
+            # Texts of a server built for GPUs about the numbers of GPUs.
+            "invalid_gpu": GPU,
+            "negative_gpu": GPU,
+            "invalid_decoupled_branching": DECOUPLED,
+            "invalid_decoupled_branching_2": DECOUPLED,
+        },
+    ),
 ]  # fmt: skip
