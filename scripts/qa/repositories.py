@@ -81,7 +81,7 @@ def ensemble(target, data, checkout):
 def string_identity(target, data, checkout):
     """An ONNX model in place of the Python model of the same name."""
     copied(target, data / "qa_identity_model_repository" / "onnx_nobatch_zero_1_object", "string_identity",
-           lambda config: config.replace("-1", "8"))  # fmt: skip
+           lambda config: config.replace("-1", "8", 1))  # fmt: skip
 
 
 def large(target, data, checkout):
@@ -92,10 +92,13 @@ def nullchar(target, data, checkout):
     copied(target, data / "qa_identity_model_repository" / "onnx_nobatch_zero_1_object")
 
 
-def client_examples(target, data, checkout):
+def client_examples(target, data, checkout, count):
+    """The models that the examples name, and others up to `count`, which the model control examples check."""
     documented(target, checkout, "simple", "simple_int8", "simple_string")
     (target / "simple_identity" / "1").mkdir(parents=True)
     shutil.copy(checkout / "docs" / "examples" / "model_repository" / "simple_identity" / "config.pbtxt",
                 target / "simple_identity")  # fmt: skip
     config = target / "simple_identity" / "config.pbtxt"
     config.write_text(re.sub(r'^(backend|platform):.*$', 'backend: "identity"', config.read_text(), flags=re.M))
+    for other in range(count - len(list(target.iterdir()))):
+        copied(target, data / "qa_identity_model_repository" / "onnx_zero_1_float32", f"other_{other}")

@@ -206,9 +206,10 @@ exit $status
         folder = self.out / "client-examples"
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(examples, folder)
-        models = folder / "models"
-        models.mkdir()
-        repositories.client_examples(models, self.data["newest"], self.checkouts["newest"])
+        for protocol, count in (("http", 7), ("grpc", 8)):
+            models = folder / f"models_{protocol}"
+            models.mkdir()
+            repositories.client_examples(models, self.data["newest"], self.checkouts["newest"], count)
         logs = self.out / "logs" / "client-examples"
         logs.mkdir(parents=True, exist_ok=True)
         for example in sorted(examples.glob("*.py")):
@@ -219,6 +220,7 @@ exit $status
             flags = "--model-control-mode=explicit" if "model_control" in example.name else ""
             url = "localhost:8001" if "grpc" in example.name or "reuse" in example.name else "localhost:8000"
             protocol = "-i grpc" if "reuse" in example.name else ""
+            models = folder / ("models_grpc" if "grpc" in example.name else "models_http")
             log = logs / f"{example.stem}.log"
             status = self.beside_server(folder, "newest", models, flags, f"python3 {example.name} -u {url} {protocol}",
                                         {}, log)  # fmt: skip
