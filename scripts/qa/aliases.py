@@ -14,7 +14,7 @@ from pathlib import Path
 # Folder of the generated data: the prefixes that are wanted there.
 WANTED = {
     "qa_model_repository": ["libtorch", "plan"],
-    "qa_variable_model_repository": ["libtorch", "plan"],
+    "qa_variable_model_repository": ["libtorch"],
     "qa_identity_model_repository": ["libtorch", "plan", "python"],
     "qa_reshape_model_repository": ["libtorch"],
 }
