@@ -107,7 +107,7 @@ impl Kernel for ConvKernel {
             return Ok(Prepared { step: Box::new(step), workspace: 0 });
         }
         if window.inputs == 1 && window.groups > 1 {
-            let step = DepthwiseStep { window, has_bias, epilogue, machine: self.machine.clone() };
+            let step = DepthwiseStep::new(window, has_bias, epilogue, self.machine.clone());
             let workspace = step.workspace();
             return Ok(Prepared { step: Box::new(step), workspace });
         }

@@ -11,13 +11,18 @@ use halimede_tensor::View;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) struct DepthwiseStep {
-    pub window: Window,
-    pub has_bias: bool,
-    pub epilogue: Option<Epilogue>,
-    pub machine: Machine,
+    window: Window,
+    taps: Vec<Tap>,
+    has_bias: bool,
+    epilogue: Option<Epilogue>,
+    machine: Machine,
 }
 
 impl DepthwiseStep {
+    pub fn new(window: Window, has_bias: bool, epilogue: Option<Epilogue>, machine: Machine) -> DepthwiseStep {
+        DepthwiseStep { taps: taps(&window), window, has_bias, epilogue, machine }
+    }
+
     fn thread_bytes(&self) -> usize {
         self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
     }
@@ -61,6 +66,7 @@ impl Step for DepthwiseStep {
                 convolve_plane(
                     self.machine.isa,
                     window,
+                    &self.taps,
                     &x[source..source + window.plane_len()],
                     weights,
                     start,
@@ -80,25 +86,44 @@ impl Step for DepthwiseStep {
 
 multiversion! {
     /// One output channel of one image.
-    fn convolve_plane(window: &Window, x: &[f32], weights: &[f32], start: f32, plane: &mut [f32]) = convolve
+    fn convolve_plane(window: &Window, taps: &[Tap], x: &[f32], weights: &[f32], start: f32, plane: &mut [f32]) = convolve
+}
+
+/// A tap with the output columns for which it lies inside the input, and the input column of the first.
+#[derive(Debug, Clone, Copy)]
+struct Tap {
+    place: [usize; 3],
+    first: usize,
+    last: usize,
+    begin: usize,
+}
+
+/// The taps of a window: what a plane's rows have in common is worked out once.
+fn taps(window: &Window) -> Vec<Tap> {
+    (0..window.taps())
+        .map(|index| {
+            let place = window.tap(index);
+            let (first, last) = window.columns_inside(place[2], 0, window.out[2]);
+            let begin = first * window.stride[2] + place[2] * window.dilation[2];
+            Tap { place, first, last, begin: begin.saturating_add_signed(-window.before[2]) }
+        })
+        .collect()
 }
 
 #[inline(always)]
-fn convolve(window: &Window, x: &[f32], weights: &[f32], start: f32, plane: &mut [f32]) {
+fn convolve(window: &Window, taps: &[Tap], x: &[f32], weights: &[f32], start: f32, plane: &mut [f32]) {
     let ([_, out_height, out_width], width, stride) = (window.out, window.x[2], window.stride[2]);
     for (row, line) in plane.chunks_exact_mut(out_width.max(1)).enumerate() {
         line.fill(start);
-        for (tap, &weight) in weights.iter().enumerate() {
-            let [tap_z, tap_y, tap_x] = window.tap(tap);
-            let (z, y) = (window.source(0, row / out_height, tap_z), window.source(1, row % out_height, tap_y));
+        for (tap, &weight) in taps.iter().zip(weights) {
+            let (z, y) =
+                (window.source(0, row / out_height, tap.place[0]), window.source(1, row % out_height, tap.place[1]));
             let (Some(z), Some(y)) = (z, y) else { continue };
-            let (first, last) = window.columns_inside(tap_x, 0, out_width);
-            if first == last {
+            if tap.first == tap.last {
                 continue;
             }
-            let begin = (first * stride + tap_x * window.dilation[2]).wrapping_add_signed(-window.before[2]);
-            let source = &x[(z * window.x[1] + y) * width..][begin..width];
-            let line = &mut line[first..last];
+            let source = &x[(z * window.x[1] + y) * width..][tap.begin..width];
+            let line = &mut line[tap.first..tap.last];
             match stride {
                 1 => line.iter_mut().zip(source).for_each(|(sum, &element)| *sum += weight * element),
                 2 => {
