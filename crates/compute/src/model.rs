@@ -1,28 +1,44 @@
 use crate::{CompileError, CompileOptions, ComputeUnit, Executable, Session};
 use halimede_graph::Graph;
+use halimede_graph::passes::{PassOptions, PassReport, optimize};
 use std::sync::Arc;
 
 /// A model compiled for a unit, shared by all its instances.
 pub struct Model {
     executable: Arc<dyn Executable>,
     graph: Graph,
+    reports: Vec<PassReport>,
 }
 
 /// Choices for [`Model::compile`].
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone)]
 pub struct ModelOptions {
+    /// For the passes that rewrite the graph first; none run where `None`.
+    pub passes: Option<PassOptions>,
     /// For the unit.
     pub compile: CompileOptions,
 }
 
+impl Default for ModelOptions {
+    fn default() -> ModelOptions {
+        ModelOptions { passes: Some(PassOptions::default()), compile: CompileOptions::default() }
+    }
+}
+
 impl Model {
-    /// Compiles a graph for a unit.
-    pub fn compile(graph: Graph, unit: &dyn ComputeUnit, options: &ModelOptions) -> Result<Model, CompileError> {
+    /// Rewrites a graph by the passes and compiles it for a unit.
+    pub fn compile(mut graph: Graph, unit: &dyn ComputeUnit, options: &ModelOptions) -> Result<Model, CompileError> {
+        let reports = options.passes.as_ref().map_or_else(Vec::new, |passes| optimize(&mut graph, passes));
         let executable = unit.compile(&graph, &options.compile)?;
-        Ok(Model { executable, graph })
+        Ok(Model { executable, graph, reports })
     }
 
-    /// The graph that was compiled.
+    /// What each pass did.
+    pub fn reports(&self) -> &[PassReport] {
+        &self.reports
+    }
+
+    /// The graph that was compiled, after the passes.
     pub fn graph(&self) -> &Graph {
         &self.graph
     }

@@ -89,7 +89,7 @@ pub(crate) unsafe fn multiply(
                 Left::Strided { start, row, column } => {
                     // SAFETY: element (m, depth) of the left operand.
                     let a = unsafe { start.add(m * row + depth * column) };
-                    let collide = rows > 4 && row * size_of::<f32>() % CACHE_PERIOD == 0;
+                    let collide = rows > 4 && (row * size_of::<f32>()).is_multiple_of(CACHE_PERIOD);
                     if collide && p1 - p0 > 1 {
                         // SAFETY: rows m..m + rows and columns depth..depth + length of the left operand.
                         unsafe { pack::pack_tile(a, (row, column), rows, length, micro.mr, packed) };

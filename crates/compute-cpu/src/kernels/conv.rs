@@ -218,9 +218,9 @@ impl ConvStep {
         };
         let image_x = &x[image * window.image_len()..][group * window.inputs * window.plane_len()..];
         let left = match &self.weights {
-            // SAFETY: the tiles of this group.
             Some(weights) => {
-                Left::Packed(unsafe { weights.tiles.as_ptr().add(group * gemm::rows_len(micro, window.rows, depth)) })
+                let tiles = gemm::rows_len(micro, window.rows, depth);
+                Left::Packed(weights.tiles[group * tiles..].as_ptr())
             }
             None => {
                 // SAFETY: the rows of this group in the weights.

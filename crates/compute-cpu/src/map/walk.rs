@@ -67,10 +67,12 @@ impl Walk {
 
     /// Reads the elements that belong to the output's `start..start + count` into a register from `at` on.
     pub fn load(&self, view: View<'_>, dtype: DType, start: usize, count: usize, at: usize, register: &mut Register) {
-        // SAFETY (all three): inputs are not written during the step, but for an in-place output, whose
-        // block is stored after its loads.
+        // For all three: inputs are not written during the step, but for an in-place output, whose block
+        // is stored after its loads.
         match self {
+            // SAFETY: see above.
             Walk::Same => unsafe { load(view, dtype, start, count, at, register) },
+            // SAFETY: see above.
             Walk::Scalar => unsafe { splat(view, dtype, 0, count, at, register) },
             Walk::Strided { outer, strides, inner, inner_stride } => {
                 let mut done = 0;
@@ -83,6 +85,7 @@ impl Walk {
                         offset += row % size * stride;
                         row /= size;
                     }
+                    // SAFETY: see above.
                     unsafe {
                         match inner_stride {
                             0 => splat(view, dtype, offset, run, at + done, register),

@@ -84,7 +84,9 @@ fn execute(args: &Args) -> Result<bool, Box<dyn Error>> {
         name => {
             // The cases run side by side; a unit with threads of its own would only get in their way.
             let unit = units::find(name, Some(1))?;
-            check(&cases, &UnitRunner::new(&*unit, ModelOptions::default()), &options)
+            // `check` has run the passes, or left them out, itself.
+            let compile = ModelOptions { passes: None, ..ModelOptions::default() };
+            check(&cases, &UnitRunner::new(&*unit, compile), &options)
         }
     };
     if let Some(path) = &args.list_failures {
