@@ -65,7 +65,7 @@ impl ModelArgs {
             other => return Err(format!("--precision {other}: this version computes in exact precision only").into()),
         };
         let unit = units::find(&self.unit, self.threads)?;
-        let options = ModelOptions { compile: CompileOptions { precision } };
+        let options = ModelOptions { compile: CompileOptions { precision }, ..ModelOptions::default() };
         Ok(Compiled::compile(model.graph, &*unit, &options)?)
     }
 
