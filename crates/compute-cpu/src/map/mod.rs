@@ -13,7 +13,7 @@ mod functions;
 mod walk;
 
 pub(crate) use execute::execute;
-pub(crate) use functions::{exp, tanh};
+pub(crate) use functions::{exp, sigmoid, tanh};
 pub(crate) use walk::Walk;
 
 use halimede_graph::OpError;
