@@ -1,0 +1,177 @@
+//! What flags do beyond setting a field: values with names, and settings with keys of their own.
+
+use super::{
+    Control, Flags,
+    values::{number, quantiles, setting, switch},
+};
+
+pub(super) fn set<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
+    *field = value?;
+    Ok(())
+}
+
+pub(super) fn not_empty(value: &str) -> Result<String, String> {
+    if value.is_empty() {
+        Err("Error: empty argument for --model-config-name".to_owned())
+    } else {
+        Ok(value.to_owned())
+    }
+}
+
+pub(super) fn positive(value: &str) -> Result<usize, String> {
+    match number::<usize>(value)? {
+        0 => Err("Error: --http-max-input-size must be greater than 0.".to_owned()),
+        size => Ok(size),
+    }
+}
+
+pub(super) fn control(value: &str) -> Result<Control, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "none" => Ok(Control::None),
+        "poll" => Ok(Control::Poll),
+        "explicit" => Ok(Control::Explicit),
+        _ => Err("invalid argument for --model-control-mode".to_owned()),
+    }
+}
+
+pub(super) fn compression(value: &str) -> Result<bool, String> {
+    match value.to_ascii_lowercase().as_str() {
+        "none" => Ok(false),
+        "low" | "medium" | "high" => Ok(true),
+        _ => Err("invalid argument for --grpc_infer_response_compression_level".to_owned()),
+    }
+}
+
+pub(super) fn log_format(value: &str) -> Result<bool, String> {
+    match value {
+        "default" => Ok(false),
+        "ISO8601" => Ok(true),
+        _ => Err("invalid argument for --log-format".to_owned()),
+    }
+}
+
+pub(super) fn real(value: &str) -> Result<(), String> {
+    value.parse::<f64>().map(drop).map_err(|_| format!("Invalid option value. Got {value}"))
+}
+
+/// A device and a number.
+pub(super) fn pair(value: &str) -> Result<(), String> {
+    let (device, rest) = value.split_once(':').ok_or_else(|| {
+        format!("Cannot parse pair option due to incorrect number of inputs. It has the form <first>:<second>. Found: {value}")
+    })?;
+    number::<i32>(device)?;
+    real(rest)
+}
+
+pub(super) fn resource(value: &str) -> Result<(), String> {
+    let parts: Vec<&str> = value.split(':').collect();
+    match parts[..] {
+        [_, count] => number::<i32>(count).map(drop),
+        [_, count, device] => number::<i32>(count).and_then(|_| number::<i32>(device)).map(drop),
+        _ => Err(format!(
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got {value}"
+        )),
+    }
+}
+
+impl Flags {
+    pub(super) fn add_repository(&mut self, value: &str) {
+        let path = value.into();
+        if !self.repositories.contains(&path) {
+            self.repositories.push(path);
+        }
+    }
+
+    pub(super) fn ignored(&mut self, name: &str, value: &str) {
+        self.warnings.push(format!("--{name}={value} has no effect: this server does not do that yet"));
+    }
+
+    pub(super) fn deprecated(&mut self, name: &str, better: &str) {
+        self.warnings.push(format!("--{name} is deprecated, use --{better}"));
+    }
+
+    pub(super) fn restricted(&mut self, name: &str, value: &str) -> Result<(), String> {
+        let wrong = || format!("--{name} option format is '<apis>:<key>=<value>'. Got {value}");
+        value.split_once(':').and_then(|(_, rest)| rest.split_once('=')).ok_or_else(wrong)?;
+        self.refused.push(format!("--{name} is not supported yet, and serving without it would leave the API open"));
+        Ok(())
+    }
+
+    pub(super) fn tls(&mut self, name: &str, value: &str) -> Result<(), String> {
+        if switch(value)? {
+            self.refused.push(format!(
+                "--{name} is not supported yet, and serving without it would leave the connections unprotected: put a \
+                 proxy that speaks TLS in front"
+            ));
+        }
+        Ok(())
+    }
+
+    pub(super) fn front_end(&mut self, name: &str, value: &str) -> Result<(), String> {
+        if switch(value)? {
+            self.refused.push(format!("--{name} is not supported yet"));
+        }
+        Ok(())
+    }
+
+    pub(super) fn metrics_setting(&mut self, value: &str) -> Result<(), String> {
+        let (name, key, text) = setting("metrics-config", value)?;
+        if !name.is_empty() {
+            return Err(format!("--metrics-config option format is <setting>=<value>. Got {value}"));
+        }
+        let options = &mut self.metrics.options;
+        match key {
+            "counter_latencies" => set(&mut options.counter_latencies, switch(text)),
+            "histogram_latencies" => set(&mut options.histogram_latencies, switch(text)),
+            "summary_latencies" => set(&mut options.summary_latencies, switch(text)),
+            "summary_quantiles" => set(&mut options.summary_quantiles, quantiles(text)),
+            _ => {
+                self.ignored("metrics-config", value);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn trace_setting(&mut self, value: &str) -> Result<(), String> {
+        let (mode, key, text) = setting("trace-config", value)?;
+        match (mode, key) {
+            ("", "level") if text.eq_ignore_ascii_case("off") => Ok(()),
+            ("", "level") => match text.to_ascii_uppercase().as_str() {
+                "TIMESTAMPS" | "TENSORS" | "MIN" | "MAX" => {
+                    self.ignored("trace-config", value);
+                    Ok(())
+                }
+                _ => Err(format!("invalid value for trace level option: {text}")),
+            },
+            ("", "rate") => set(&mut self.trace.rate, number(text)),
+            ("", "count") => set(&mut self.trace.count, number(text)),
+            ("", "mode") if text == "triton" => Ok(()),
+            ("", "mode") if text == "opentelemetry" => {
+                self.ignored("trace-config", value);
+                Ok(())
+            }
+            ("", "mode") => Err(format!("invalid value for trace mode: {text}. Options are: triton, opentelemetry")),
+            ("triton", "file") => set(&mut self.trace.file, Ok(text.to_owned())),
+            ("triton", "log-frequency") => set(&mut self.trace.log_frequency, number(text)),
+            _ => {
+                self.ignored("trace-config", value);
+                Ok(())
+            }
+        }
+    }
+
+    pub(super) fn rate_limit(&mut self, value: &str) -> Result<(), String> {
+        match value.to_ascii_lowercase().as_str() {
+            "off" => {}
+            "execution_count" => self.ignored("rate-limit", value),
+            _ => return Err("invalid argument for --rate-limit".to_owned()),
+        }
+        Ok(())
+    }
+
+    pub(super) fn backend_setting(&mut self, value: &str) -> Result<(), String> {
+        let (backend, key, text) = setting("backend-config", value)?;
+        self.backend_settings.entry(backend.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
+        Ok(())
+    }
+}
