@@ -1,5 +1,7 @@
 //! A run on the shapes of the run before allocates nothing.
 
+#![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
+
 use halimede_compute::{Model, ModelOptions};
 use halimede_compute_cpu::{CpuOptions, CpuUnit};
 use halimede_graph::ops::{
