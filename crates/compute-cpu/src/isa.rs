@@ -1,6 +1,6 @@
 /// An instruction set that kernels are compiled for.
 ///
-/// Holding a value other than [`Isa::Portable`] proves that this machine has the instructions: only
+/// Holding a value other than [`Isa::PORTABLE`] proves that this machine has the instructions: only
 /// [`Isa::detect`] and [`Isa::available`] make them.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Isa(Level);

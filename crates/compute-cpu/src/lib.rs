@@ -1,7 +1,7 @@
 //! The CPU unit: kernels, micro-kernels and the thread pool.
 //!
 //! [`CpuUnit`] compiles a graph into a program of kernels. A kernel is written once, generic over the
-//! instruction set ([`isa`]), and splits its work over the unit's [`Pool`].
+//! instruction set ([`Isa`]), and splits its work over the unit's [`Pool`].
 
 mod gemm;
 mod isa;
