@@ -2,7 +2,7 @@
 //!
 //! A [`ComputeUnit`] compiles a graph into an [`Executable`]. Units that run kernels one by one share
 //! the [`Program`] of this crate: it asks the unit for a [`Kernel`] per node once, lays out a
-//! [`Plan`](plan) per set of input shapes, and runs it over one block of memory without allocating.
+//! [`Plan`] per set of input shapes, and runs it over one block of memory without allocating.
 
 #![forbid(unsafe_code)]
 
