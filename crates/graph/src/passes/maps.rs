@@ -277,7 +277,8 @@ fn is_comparison(function: Binary) -> bool {
     matches!(function, Equal | Less | LessOrEqual | Greater | GreaterOrEqual)
 }
 
-fn operands(instruction: &Instruction) -> SmallVec<[Reg; 3]> {
+/// The registers that an instruction reads.
+pub(super) fn operands(instruction: &Instruction) -> SmallVec<[Reg; 3]> {
     match *instruction {
         Instruction::Input(_) | Instruction::Constant(_) => SmallVec::new(),
         Instruction::Unary(_, a) | Instruction::Cast(_, a) => SmallVec::from_slice(&[a]),

@@ -3,6 +3,7 @@
 //! Every pass says how much it changed and, for what almost fitted, why it did not. After each the
 //! shapes are worked out again; a pass after which they do not come out is undone and says so.
 
+mod attention;
 mod cancel;
 mod dead;
 mod duplicates;
@@ -67,6 +68,9 @@ pub static PASSES: &[Pass] = &[
     padding::PASS,
     maps::SCALARS,
     norms::PASS,
+    attention::PASS,
+    // Layers that share a mask each wrote it down.
+    duplicates::PASS,
     dead::PASS,
     maps::FUSION,
     maps::ACTIVATIONS,

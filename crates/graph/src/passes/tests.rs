@@ -8,7 +8,7 @@ use crate::{Builder, Dim, ValueId, reference};
 use halimede_tensor::{DType, Tensor, Value};
 
 /// A graph of one input `x` of that shape, written by `write`, whose result is the output.
-fn graph(shape: &[usize], write: impl FnOnce(&mut Builder, ValueId) -> ValueId) -> Graph {
+pub(super) fn graph(shape: &[usize], write: impl FnOnce(&mut Builder, ValueId) -> ValueId) -> Graph {
     let mut graph = Graph::default();
     let x = graph.add_value("x", Fact::tensor(DType::F32, shape.iter().map(|&d| Dim::from(d))));
     graph.inputs.push(x);
@@ -19,13 +19,13 @@ fn graph(shape: &[usize], write: impl FnOnce(&mut Builder, ValueId) -> ValueId) 
     graph
 }
 
-fn floats(shape: &[usize], scale: f32) -> Tensor {
+pub(super) fn floats(shape: &[usize], scale: f32) -> Tensor {
     let values: Vec<f32> = (0..shape.iter().product::<usize>()).map(|i| (i as f32 * 0.37 - 1.1) * scale).collect();
     Tensor::from_slice(shape, &values).unwrap()
 }
 
 /// Runs all passes, checks that the answer stays, and lists the operations that are left.
-fn optimized(mut graph: Graph) -> (Vec<&'static str>, Graph, Vec<PassReport>) {
+pub(super) fn optimized(mut graph: Graph) -> (Vec<&'static str>, Graph, Vec<PassReport>) {
     let shape = graph.fact(graph.inputs[0]).known_shape().unwrap();
     let x = [Value::Tensor(floats(&shape, 1.0))];
     let before = reference::run(&graph, &x).unwrap();
@@ -40,7 +40,7 @@ fn optimized(mut graph: Graph) -> (Vec<&'static str>, Graph, Vec<PassReport>) {
     (names, graph, reports)
 }
 
-fn number(b: &mut Builder, value: f32) -> ValueId {
+pub(super) fn number(b: &mut Builder, value: f32) -> ValueId {
     b.constant(Tensor::scalar(value))
 }
 

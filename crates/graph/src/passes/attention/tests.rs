@@ -1,0 +1,243 @@
+//! Attention in the forms that exporters write, each against what the graph gave before.
+
+use super::super::PassReport;
+use super::super::tests::{floats, graph, number, optimized};
+use crate::ops::{Attention, Binary, Contract, Expr, Labels, Op, ReduceKind, Softmax, Unary};
+use crate::{Builder, Graph, ValueId};
+use halimede_tensor::{DType, Tensor};
+
+const B: usize = 2;
+const H: usize = 3;
+const S: usize = 4;
+const D: usize = 5;
+
+/// `x [B, S, H · D]` as heads `[B, H, S, D]`, told apart by a factor.
+fn heads(b: &mut Builder, x: ValueId, factor: f32) -> ValueId {
+    let factor = b.constant(Tensor::from_slice(&[H * D], &vec![factor; H * D]).unwrap());
+    let x = b.binary(Binary::Mul, x, factor).unwrap();
+    let split = b.reshape(x, &[0, 0, H as i64, D as i64]).unwrap();
+    b.transpose(split, &[0, 2, 1, 3]).unwrap()
+}
+
+fn matmul(b: &mut Builder, lhs: ValueId, rhs: ValueId) -> ValueId {
+    b.add(Op::Contract(Contract::matmul(2)), &[lhs, rhs]).unwrap()
+}
+
+fn softmax(b: &mut Builder, x: ValueId) -> ValueId {
+    b.add(Op::Softmax(Softmax { axis: 3, log: false }), &[x]).unwrap()
+}
+
+fn scaled(b: &mut Builder, function: Binary, x: ValueId, c: f32) -> ValueId {
+    let c = number(b, c);
+    b.binary(function, x, c).unwrap()
+}
+
+/// A condition on pairs of queries and keys; with `empty`, the first query sees nothing.
+fn visible(b: &mut Builder, empty: bool) -> ValueId {
+    let bits: Vec<bool> = (0..S * S).map(|i| i % S <= i / S && !(empty && i < S)).collect();
+    b.constant(Tensor::from_bools(&[S, S], &bits).unwrap())
+}
+
+/// The same, known only once there is a request.
+fn computed(b: &mut Builder, x: ValueId, empty: bool) -> ValueId {
+    let (sum, condition) = (b.reduce(ReduceKind::Mean, x, [0, 1, 2], false).unwrap(), visible(b, empty));
+    let limit = number(b, 1e30);
+    let sane = b.binary(Binary::Less, sum, limit).unwrap();
+    b.binary(Binary::And, condition, sane).unwrap()
+}
+
+fn chosen(b: &mut Builder, condition: ValueId, yes: Expr, no: Expr, inputs: &[ValueId]) -> ValueId {
+    let inputs: Vec<ValueId> = inputs.iter().copied().chain([condition]).collect();
+    let condition = Expr::input(inputs.len() - 1);
+    b.add(Op::Map(condition.select(yes, no).map(DType::F32)), &inputs).unwrap()
+}
+
+fn guarded(b: &mut Builder, p: ValueId) -> ValueId {
+    let nan = b.unary(Unary::IsNan, p).unwrap();
+    chosen(b, nan, Expr::number(0.0), Expr::input(0), &[p])
+}
+
+/// The attention that is left, with its inputs.
+fn attention(graph: &Graph) -> Option<(&Attention, &[Option<ValueId>])> {
+    graph.nodes.iter().find_map(|node| match &node.op {
+        Op::Attention(op) => Some((op, &node.inputs[..])),
+        _ => None,
+    })
+}
+
+/// Queries, keys and values; what lies between the first product and the softmax, and after it.
+fn model(
+    scores: impl FnOnce(&mut Builder, ValueId, ValueId) -> ValueId,
+    after: impl FnOnce(&mut Builder, ValueId) -> ValueId,
+) -> Graph {
+    graph(&[B, S, H * D], |b, x| {
+        let (q, k, v) = (heads(b, x, 0.1), heads(b, x, 0.07), heads(b, x, 0.3));
+        let k = b.transpose(k, &[0, 1, 3, 2]).unwrap();
+        let product = matmul(b, q, k);
+        let scores = scores(b, x, product);
+        let p = softmax(b, scores);
+        let p = after(b, p);
+        matmul(b, p, v)
+    })
+}
+
+fn reason(reports: &[PassReport]) -> String {
+    let pass = reports.iter().find(|report| report.pass == "attention").unwrap();
+    pass.refusals.first().map_or_else(String::new, |refusal| refusal.reason.clone())
+}
+
+#[test]
+fn scales_and_masks_become_its_own() {
+    type Scores = fn(&mut Builder, ValueId, ValueId) -> ValueId;
+    // The scores, the scale, and the datatype of the mask.
+    let cases: [(Scores, f32, Option<DType>); 6] = [
+        (|_, _, x| x, 1.0, None),
+        (|b, _, x| scaled(b, Binary::Div, x, 2.0), 0.5, None),
+        (
+            |b, _, x| {
+                let bias = b.constant(floats(&[1, H, S, S], 0.2));
+                b.binary(Binary::Add, x, bias).unwrap()
+            },
+            1.0,
+            Some(DType::F32),
+        ),
+        (
+            |b, _, x| {
+                let bias = b.constant(floats(&[S, S], 0.2));
+                let x = b.binary(Binary::Sub, x, bias).unwrap();
+                scaled(b, Binary::Mul, x, 0.25)
+            },
+            0.25,
+            Some(DType::F32),
+        ),
+        (
+            |b, _, x| {
+                let x = scaled(b, Binary::Div, x, 2.0);
+                let condition = visible(b, false);
+                chosen(b, condition, Expr::input(0), Expr::number(f64::NEG_INFINITY), &[x])
+            },
+            0.5,
+            Some(DType::F32),
+        ),
+        // A row without keys: every key gets the same weight, as before.
+        (
+            |b, _, x| {
+                let condition = visible(b, true);
+                chosen(b, condition, Expr::input(0), Expr::number(f64::from(f32::MIN)), &[x])
+            },
+            1.0,
+            Some(DType::F32),
+        ),
+    ];
+    for (index, (scores, scale, mask)) in cases.into_iter().enumerate() {
+        let (names, graph, reports) = optimized(model(scores, |_, p| p));
+        let (op, inputs) = attention(&graph).unwrap_or_else(|| panic!("case {index}: {names:?} {reports:?}"));
+        assert_eq!(op.scale, Some(scale), "case {index}");
+        assert_eq!(inputs.get(3).map(|mask| graph.fact(mask.unwrap()).dtype.unwrap()), mask, "case {index}");
+        assert!(!names.contains(&"Softmax") && !names.contains(&"Contract"), "case {index}: {names:?}");
+        // Keys are transposed once, into heads.
+        assert_eq!(names.iter().filter(|name| **name == "Transpose").count(), 3, "case {index}: {names:?}");
+    }
+}
+
+#[test]
+fn a_guarded_row_without_keys_gives_zeros() {
+    for inverted in [false, true] {
+        for (fill, mask) in [(f64::NEG_INFINITY, DType::Bool), (f64::from(f32::MIN), DType::F32)] {
+            let (names, graph, reports) = optimized(model(
+                |b, x, scores| {
+                    let mut condition = computed(b, x, true);
+                    let (mut yes, mut no) = (Expr::number(0.0), Expr::number(fill));
+                    if inverted {
+                        condition = b.unary(Unary::Not, condition).unwrap();
+                        (yes, no) = (no, yes);
+                    }
+                    let mask = b.add(Op::Map(Expr::input(0).select(yes, no).map(DType::F32)), &[condition]).unwrap();
+                    b.binary(Binary::Add, scores, mask).unwrap()
+                },
+                guarded,
+            ));
+            let (_, inputs) = attention(&graph).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
+            assert_eq!(graph.fact(inputs[3].unwrap()).dtype, Some(mask), "{fill} {inverted}");
+        }
+    }
+}
+
+#[test]
+fn scales_and_transpositions_of_operands() {
+    // As torch writes it: the root of the scale on both, keys transposed as three axes.
+    let write = |b: &mut Builder, x: ValueId| {
+        let (q, k, v) = (heads(b, x, 0.1), heads(b, x, 0.07), heads(b, x, 0.3));
+        let joined = b.reshape(k, &[-1, S as i64, D as i64]).unwrap();
+        let turned = b.transpose(joined, &[0, 2, 1]).unwrap();
+        let k = b.reshape(turned, &[B as i64, H as i64, D as i64, S as i64]).unwrap();
+        let (q, k) = (scaled(b, Binary::Mul, q, 0.5), scaled(b, Binary::Div, k, 2.0));
+        let product = matmul(b, q, k);
+        let p = softmax(b, product);
+        matmul(b, p, v)
+    };
+    let (names, rewritten, reports) = optimized(graph(&[B, S, H * D], write));
+    let (op, _) = attention(&rewritten).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
+    assert_eq!(op.scale, Some(0.25));
+    assert_eq!(names.iter().filter(|name| **name == "Reshape").count(), 3, "{names:?}");
+    // As an einsum writes it: labels in place of transpositions, the result in another order.
+    let labels = |axes: [u8; 4]| Labels::from_slice(&axes);
+    let (b_, h, s, t, d) = (0, 1, 2, 3, 4);
+    let write = |b: &mut Builder, x: ValueId| {
+        let x = b.reshape(x, &[0, 0, H as i64, D as i64]).unwrap();
+        let (lhs, rhs, out) = (labels([b_, t, h, d]), labels([b_, s, h, d]), labels([b_, h, s, t]));
+        let product = b.add(Op::Contract(Contract { lhs, rhs, out, epilogue: None }), &[x, x]).unwrap();
+        let product = scaled(b, Binary::Mul, product, 0.01);
+        let p = softmax(b, product);
+        let (lhs, rhs, out) = (labels([b_, h, s, t]), labels([b_, t, h, d]), labels([b_, s, h, d]));
+        b.add(Op::Contract(Contract { lhs, rhs, out, epilogue: None }), &[p, x]).unwrap()
+    };
+    let (names, rewritten, reports) = optimized(graph(&[B, S, H * D], write));
+    assert!(attention(&rewritten).is_some(), "{names:?} {reports:?}");
+    assert_eq!(names, ["Reshape", "Transpose", "Attention", "Transpose"]);
+}
+
+#[test]
+fn what_is_no_attention_stays_apart_with_its_reason() {
+    type Part = fn(&mut Builder, ValueId, ValueId) -> ValueId;
+    let (same_scores, same): (Part, fn(&mut Builder, ValueId) -> ValueId) = (|_, _, scores| scores, |_, p| p);
+    let cases: [(Part, fn(&mut Builder, ValueId) -> ValueId, &str); 5] = [
+        (|b, _, scores| b.unary(Unary::Tanh, scores).unwrap(), same, "only scaled and masked"),
+        (
+            |b, x, scores| {
+                let condition = computed(b, x, false);
+                chosen(b, condition, Expr::input(0), Expr::number(-1.0), &[scores])
+            },
+            same,
+            "keep some weight",
+        ),
+        (
+            |b, x, scores| {
+                let sum = b.reduce(ReduceKind::Mean, x, [0, 1, 2], false).unwrap();
+                b.binary(Binary::Mul, scores, sum).unwrap()
+            },
+            same,
+            "not a number",
+        ),
+        (
+            |b, _, scores| {
+                let bias = b.constant(floats(&[S, S], 0.2));
+                b.binary(Binary::Add, scores, bias).unwrap()
+            },
+            guarded,
+            "no condition",
+        ),
+        (same_scores, |b, p| b.binary(Binary::Mul, p, p).unwrap(), ""),
+    ];
+    for (index, (scores, after, expected)) in cases.into_iter().enumerate() {
+        let (names, _, reports) = optimized(model(scores, after));
+        assert!(names.contains(&"Softmax") && !names.contains(&"Attention"), "case {index}: {names:?}");
+        assert!(reason(&reports).contains(expected), "case {index}: {}", reason(&reports));
+    }
+    let mut shared = model(same_scores, same);
+    let p = shared.nodes.iter().find(|node| matches!(node.op, Op::Softmax(_))).unwrap().outputs[0];
+    shared.outputs.push(p);
+    let (names, _, reports) = optimized(shared);
+    assert!(names.contains(&"Softmax"), "{names:?}");
+    assert!(reason(&reports).contains("something else reads the probabilities"), "{}", reason(&reports));
+}
