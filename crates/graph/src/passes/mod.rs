@@ -13,6 +13,7 @@ mod folding;
 mod maps;
 mod norms;
 mod padding;
+mod weights;
 
 use crate::{Fact, Graph, infer_values};
 
@@ -67,6 +68,7 @@ pub static PASSES: &[Pass] = &[
     dead::PASS,
     padding::PASS,
     maps::SCALARS,
+    weights::PASS,
     norms::PASS,
     attention::PASS,
     // Layers that share a mask each wrote it down.

@@ -251,6 +251,40 @@ fn a_border_of_zeros_goes_into_the_convolution() {
 }
 
 #[test]
+fn factors_per_channel_go_into_the_weights() {
+    let normalised = |channels: [usize; 4], read_twice: bool| {
+        graph(&[1, 2, 4, 4], move |b, x| {
+            let conv = Conv {
+                strides: smallvec::smallvec![1, 1],
+                dilations: smallvec::smallvec![1, 1],
+                padding: Padding::Explicit(smallvec::smallvec![0, 0, 0, 0]),
+                groups: 1,
+                transposed: None,
+                epilogue: None,
+            };
+            let (w, bias) = (b.constant(floats(&[3, 2, 2, 2], 0.2)), b.constant(floats(&[3], 1.0)));
+            let y = b.add(Op::Conv(conv), &[x, w, bias]).unwrap();
+            let (scale, shift) = (b.constant(floats(&channels, 0.7)), b.constant(floats(&[3, 1, 1], 0.3)));
+            let scaled = b.binary(Binary::Mul, y, scale).unwrap();
+            let shifted = b.binary(Binary::Add, shift, scaled).unwrap();
+            if read_twice { b.binary(Binary::Sub, shifted, y).unwrap() } else { shifted }
+        })
+    };
+    let (names, graph, _) = optimized(normalised([1, 3, 1, 1], false));
+    assert_eq!(names, ["Conv"]);
+    assert!(matches!(&graph.nodes[0].op, Op::Conv(op) if op.epilogue.is_none()));
+    for (model, expected) in [
+        (normalised([1, 1, 1, 3], false), "not one number per channel"),
+        (normalised([1, 3, 1, 1], true), "something else reads"),
+    ] {
+        let (_, _, reports) = optimized(model);
+        let report = reports.iter().find(|report| report.pass == "scale into weights").unwrap();
+        assert_eq!(report.changed, 0);
+        assert!(report.refusals[0].reason.contains(expected), "{:?}", report.refusals);
+    }
+}
+
+#[test]
 fn something_like_gelu_is_left() {
     let (_, graph, _) = optimized(graph(&[11], |b, x| {
         let (root, one) = (number(b, 1.5), number(b, 1.0));

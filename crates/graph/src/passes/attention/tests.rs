@@ -13,7 +13,7 @@ const D: usize = 5;
 
 /// `x [B, S, H · D]` as heads `[B, H, S, D]`, told apart by a factor.
 fn heads(b: &mut Builder, x: ValueId, factor: f32) -> ValueId {
-    let factor = b.constant(Tensor::from_slice(&[H * D], &vec![factor; H * D]).unwrap());
+    let factor = b.constant(Tensor::from_slice(&[H * D], &[factor; H * D]).unwrap());
     let x = b.binary(Binary::Mul, x, factor).unwrap();
     let split = b.reshape(x, &[0, 0, H as i64, D as i64]).unwrap();
     b.transpose(split, &[0, 2, 1, 3]).unwrap()
