@@ -70,6 +70,7 @@ pub static PASSES: &[Pass] = &[
     maps::SCALARS,
     weights::PASS,
     norms::PASS,
+    norms::SOFTMAX,
     attention::PASS,
     // Layers that share a mask each wrote it down.
     duplicates::PASS,

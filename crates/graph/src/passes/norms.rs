@@ -1,6 +1,6 @@
 use super::edit::refuse;
 use super::{Pass, PassOptions, PassReport};
-use crate::ops::{Binary, Instruction, Norm, NormKind, Op, ReduceKind, Scalar, Unary};
+use crate::ops::{Binary, Instruction, Norm, NormKind, Op, ReduceKind, Scalar, Softmax, Unary};
 use crate::{Graph, ValueId};
 
 /// Finds the layer and mean-square normalisations that older exporters write out:
@@ -12,6 +12,24 @@ use crate::{Graph, ValueId};
 ///
 /// Scale and bias after it become the epilogue.
 pub(super) const PASS: Pass = Pass { name: "normalisations", run };
+
+/// Finds the softmax that exporters write out: `e / sum(e)` with `e = exp(x - max(x))`.
+pub(super) const SOFTMAX: Pass = Pass { name: "softmax", run: softmax };
+
+fn softmax(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
+    let producers = graph.producers();
+    for index in 0..graph.nodes.len() {
+        let view = View { graph, producers: &producers };
+        let Some((x, axes)) = view.softmax(graph.nodes[index].outputs[0]) else { continue };
+        let [axis] = axes[..] else {
+            refuse(graph, &graph.nodes[index], "a softmax over more than one axis", report);
+            continue;
+        };
+        let node = &mut graph.nodes[index];
+        (node.op, node.inputs) = (Op::Softmax(Softmax { axis, log: false }), smallvec::smallvec![Some(x)]);
+        report.changed += 1;
+    }
+}
 
 fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
     let producers = graph.producers();
@@ -94,11 +112,26 @@ impl View<'_> {
         self.mean(mean).filter(|(of, _)| *of == x)
     }
 
+    /// `x` and the axes of a softmax. Without the maximum it could overflow where softmax does not, and
+    /// stays as it is.
+    fn softmax(&self, y: ValueId) -> Option<(ValueId, Vec<usize>)> {
+        let (Binary::Div, Operand::Value(e), Operand::Value(sum)) = self.binary(y)? else { return None };
+        let (summed, axes) = self.reduced(sum, ReduceKind::Sum)?;
+        let shifted = self.unary(e, Unary::Exp).filter(|_| summed == e)?;
+        let (Binary::Sub, Operand::Value(x), Operand::Value(max)) = self.binary(shifted)? else { return None };
+        (self.reduced(max, ReduceKind::Max)? == (x, axes.clone())).then_some((x, axes))
+    }
+
     /// `x` and the axes of a mean that keeps its axes.
     fn mean(&self, value: ValueId) -> Option<(ValueId, Vec<usize>)> {
+        self.reduced(value, ReduceKind::Mean)
+    }
+
+    /// `x` and the axes of a reduction that keeps its axes.
+    fn reduced(&self, value: ValueId, kind: ReduceKind) -> Option<(ValueId, Vec<usize>)> {
         let node = &self.graph.nodes[self.producers[value.index()]?];
         match &node.op {
-            Op::Reduce(op) if op.kind == ReduceKind::Mean && op.keep_dims && !op.axes.is_empty() => {
+            Op::Reduce(op) if op.kind == kind && op.keep_dims && !op.axes.is_empty() => {
                 Some((node.inputs[0]?, op.axes.to_vec()))
             }
             _ => None,

@@ -285,6 +285,27 @@ fn factors_per_channel_go_into_the_weights() {
 }
 
 #[test]
+fn softmax_as_exporters_write_it() {
+    let write = |axes: &'static [usize], kind| {
+        graph(&[2, 3, 4], move |b, x| {
+            let max = b.reduce(kind, x, axes.iter().copied(), true).unwrap();
+            let shifted = b.binary(Binary::Sub, x, max).unwrap();
+            let e = b.unary(Unary::Exp, shifted).unwrap();
+            let sum = b.reduce(ReduceKind::Sum, e, axes.iter().copied(), true).unwrap();
+            b.binary(Binary::Div, e, sum).unwrap()
+        })
+    };
+    let (names, graph, _) = optimized(write(&[1], ReduceKind::Max));
+    assert_eq!(names, ["Softmax"]);
+    assert!(matches!(&graph.nodes[0].op, Op::Softmax(op) if op.axis == 1 && !op.log));
+    let (names, ..) = optimized(write(&[1], ReduceKind::Mean));
+    assert!(!names.contains(&"Softmax"), "{names:?}");
+    let (names, _, reports) = optimized(write(&[1, 2], ReduceKind::Max));
+    assert!(!names.contains(&"Softmax"), "{names:?}");
+    assert!(reports.iter().flat_map(|r| &r.refusals).any(|r| r.reason.contains("more than one axis")));
+}
+
+#[test]
 fn something_like_gelu_is_left() {
     let (_, graph, _) = optimized(graph(&[11], |b, x| {
         let (root, one) = (number(b, 1.5), number(b, 1.0));
