@@ -3,6 +3,7 @@
 import numpy as np
 import pytest
 import tritonclient.http as httpclient
+from onnx import TensorProto
 from skl2onnx import to_onnx
 from skl2onnx.common.data_types import FloatTensorType, StringTensorType
 from sklearn.cluster import KMeans
@@ -82,6 +83,20 @@ REGRESSORS = {
 }
 
 
+TYPES = {TensorProto.FLOAT: "FP32", TensorProto.INT64: "INT64", TensorProto.STRING: "STRING"}
+
+
+def unbatched(model):
+    """A configuration that takes rows as they come: all dimensions written out, no batch dimension."""
+
+    def tensor(kind, value):
+        dims = [d.dim_value if d.HasField("dim_value") else -1 for d in value.type.tensor_type.shape.dim]
+        return f'{kind} [{{ name: "{value.name}" data_type: TYPE_{TYPES[value.type.tensor_type.elem_type]} dims: {dims} }}]'
+
+    tensors = [tensor("input", v) for v in model.graph.input] + [tensor("output", v) for v in model.graph.output]
+    return "\n".join(['backend: "onnxruntime"', *tensors, ""])
+
+
 def fitted(builders):
     """Name, fitted estimator and inputs; fitting is part of what the seed fixes."""
     for name, (data, estimator) in builders.items():
@@ -99,33 +114,36 @@ def convert(estimator, x, **options):
 def pipelines(tmp_path_factory, repository_for):
     """A client, and by name the estimators with their inputs; all models in one server."""
     repository = models.Repository(tmp_path_factory.mktemp("pipelines"))
-    config = 'max_batch_size: 0\nbackend: "onnxruntime"\n'
     known = {}
     for name, estimator, x in fitted(CLASSIFIERS):
         options = {} if name == "svm_linear" else {"options": {id(estimator): {"zipmap": False}}}
-        repository.add(name, convert(estimator, x, **options), config)
+        model = convert(estimator, x, **options)
+        repository.add(name, model, unbatched(model))
         known[name] = estimator, x
     for name, estimator, x in fitted(REGRESSORS):
-        repository.add(name, convert(estimator, x), config)
+        model = convert(estimator, x)
+        repository.add(name, model, unbatched(model))
         known[name] = estimator, x
     for name, vectorizer in (("tfidf", TfidfVectorizer(ngram_range=(1, 2))), ("counts", CountVectorizer())):
         estimator = make_pipeline(vectorizer, LogisticRegression()).fit(TEXTS, KINDS)
         found = to_onnx(estimator, initial_types=[("X", StringTensorType([None]))], target_opset=OPSET,
                         options={id(estimator): {"zipmap": False}})  # fmt: skip
         found.ir_version = 8
-        repository.add(name, found, config)
+        repository.add(name, found, unbatched(found))
         known[name] = estimator, TEXTS
-    known["columns"] = columns(repository, config)
+    known["columns"] = columns(repository)
     known["clusters"] = KMeans(3, n_init=2, random_state=1).fit(iris()[0]), iris()[0]
-    repository.add("clusters", convert(*known["clusters"]), config)
+    model = convert(*known["clusters"])
+    repository.add("clusters", model, unbatched(model))
     known["outliers"] = IsolationForest(n_estimators=20, random_state=1).fit(iris()[0]), iris()[0]
-    repository.add("outliers", convert(*known["outliers"]), config)
+    model = convert(*known["outliers"])
+    repository.add("outliers", model, unbatched(model))
     with Server([repository_for(repository.path)], "--exit-on-error=false", "--strict-readiness=false") as server:
         with httpclient.InferenceServerClient(server.http_address, network_timeout=300) as client:
             yield client, known
 
 
-def columns(repository, config):
+def columns(repository):
     """Numbers with holes beside words."""
     rng = np.random.default_rng(1)
     numbers = rng.normal(size=(60, 3)).astype(np.float32)
@@ -145,7 +163,7 @@ def columns(repository, config):
     types = [(n, FloatTensorType([None, 1])) for n in "abc"] + [("colour", StringTensorType([None, 1]))]
     found = to_onnx(estimator, initial_types=types, target_opset=OPSET, options={id(estimator): {"zipmap": False}})
     found.ir_version = 8
-    repository.add("columns", found, config)
+    repository.add("columns", found, unbatched(found))
     return estimator, table
 
 

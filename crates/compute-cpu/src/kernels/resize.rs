@@ -6,7 +6,7 @@ use super::parameters::desc;
 use super::parts::by_places;
 use crate::isa::multiversion;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
-use halimede_graph::ops::{Resize, ResizeMode, Sample};
+use halimede_graph::ops::{CoordinateTransform, Resize, ResizeMode, Sample};
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Tensor, View};
 
@@ -47,6 +47,9 @@ impl ResizeKernel {
             }
             _ => return Err(OpError::unsupported("resampling by numbers that depend on the request")),
         };
+        if self.op.transform == CoordinateTransform::TfCropAndResize && self.roi.is_none() {
+            return Err(OpError::unsupported("a region of interest that is known only when it runs"));
+        }
         let (shape, samples) =
             self.op.samples(&input.shape, self.roi.as_deref(), self.scales.as_deref(), sizes.as_deref())?;
         if shape != output.shape || samples.iter().flatten().any(|sample| sample.outside) {

@@ -25,6 +25,9 @@ impl From<String> for Refusal {
     }
 }
 
+/// What Triton calls the input of a request that is nothing but bytes.
+const RAW_INPUT: &str = "raw_input";
+
 impl Signature {
     /// Checks `request` and brings its inputs into the order of the configuration and into the shapes
     /// that the model sees. Returns the number of inferences, at least 1.
@@ -40,7 +43,8 @@ impl Signature {
         if let Some(twice) = (1..request.inputs.len()).find(|&i| (0..i).any(|j| name(i) == name(j))) {
             return Err(Refusal::Request(format!("input '{}' already exists in request", name(twice))));
         }
-        if request.raw {
+        let raw = request.raw;
+        if raw {
             self.deduce_raw_input(request)?;
         }
         if let Some(unknown) = request.outputs.iter().find(|output| self.output(&output.name).is_none()) {
@@ -59,7 +63,9 @@ impl Signature {
         let batch_size = self.batch_size(&request.inputs)?;
         for input in &mut request.inputs {
             if let Some(spec) = self.input(&input.name) {
-                self.prepare_input(input, spec, batch_size)?;
+                // Texts call the input of a raw request by the name that it came with.
+                let name = if raw { RAW_INPUT } else { &spec.name };
+                self.prepare_input(input, spec, name, batch_size)?;
             }
         }
         Ok(usize::try_from(batch_size).unwrap_or(0).max(1))
@@ -112,8 +118,14 @@ impl Signature {
         ))
     }
 
-    fn prepare_input(&self, input: &mut InputTensor, spec: &InputSpec, batch_size: i64) -> Result<(), String> {
-        let (name, model) = (&spec.name, &self.model);
+    fn prepare_input(
+        &self,
+        input: &mut InputTensor,
+        spec: &InputSpec,
+        name: &str,
+        batch_size: i64,
+    ) -> Result<(), String> {
+        let model = &self.model;
         if input.dtype != Some(spec.dtype) {
             return Err(format!(
                 "inference input '{name}' data-type is '{}', but model '{model}' expects '{}'",
