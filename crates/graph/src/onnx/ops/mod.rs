@@ -448,6 +448,7 @@ pub static OPERATORS: &[&Operator] = &[
     &microsoft::simplified_layer_normalization::OPERATOR,
     &microsoft::skip_layer_normalization::OPERATOR,
     &microsoft::skip_simplified_layer_normalization::OPERATOR,
+    &microsoft::tokenizer::OPERATOR,
     &microsoft::transpose_mat_mul::OPERATOR,
     &microsoft::trilu::OPERATOR,
     &ml::array_feature_extractor::OPERATOR,

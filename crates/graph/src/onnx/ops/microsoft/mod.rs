@@ -42,5 +42,6 @@ pub(super) mod rotary_embedding;
 pub(super) mod simplified_layer_normalization;
 pub(super) mod skip_layer_normalization;
 pub(super) mod skip_simplified_layer_normalization;
+pub(super) mod tokenizer;
 pub(super) mod transpose_mat_mul;
 pub(super) mod trilu;
