@@ -13,11 +13,12 @@
 //! left and waits until no worker is inside. So a worker that wakes late finds the loop closed and
 //! costs nothing, and nobody reads a loop that has ended.
 
-use parking_lot::{Condvar, Mutex};
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+// The standard library's locks are a futex word on Linux: a thread that parks for the first time
+// allocates nothing, which parking_lot's table of threads does.
+use std::sync::{Arc, Barrier, Condvar, Mutex, MutexGuard, PoisonError, TryLockError};
 use std::thread::JoinHandle;
 
 const OPEN: u64 = 1 << 16;
@@ -68,11 +69,21 @@ impl Pool {
             sleep: Mutex::new(()),
             wake: Condvar::new(),
         });
-        let workers = (1..threads.max(1))
-            .filter_map(|index| {
-                let shared = shared.clone();
+        let workers: Vec<JoinHandle<()>> = (1..threads.max(1))
+            .map_while(|index| {
+                let (shared, started) = (shared.clone(), Arc::new(Barrier::new(2)));
+                let ready = started.clone();
                 // A machine that refuses a thread runs with fewer; the caller alone can do every loop.
-                std::thread::Builder::new().name(format!("halimede-cpu-{index}")).spawn(move || shared.work()).ok()
+                let worker = std::thread::Builder::new()
+                    .name(format!("halimede-cpu-{index}"))
+                    .spawn(move || {
+                        ready.wait();
+                        shared.work();
+                    })
+                    .ok()?;
+                // What a thread allocates as it starts belongs to the pool, not to the first loops.
+                started.wait();
+                Some(worker)
             })
             .collect();
         Pool { shared, caller: Mutex::new(()), workers }
@@ -90,10 +101,19 @@ impl Pool {
     /// # Panics
     /// Where a part panics, after all others have ended.
     pub fn run(&self, parts: usize, task: &(dyn Fn(usize) + Sync)) {
-        let caller = if parts > 1 && !self.workers.is_empty() { self.caller.try_lock() } else { None };
+        let caller = if parts > 1 && !self.workers.is_empty() { self.try_caller() } else { None };
         match caller {
             Some(_caller) => self.run_shared(parts, task),
             None => (0..parts).for_each(task),
+        }
+    }
+
+    fn try_caller(&self) -> Option<MutexGuard<'_, ()>> {
+        match self.caller.try_lock() {
+            Ok(guard) => Some(guard),
+            // A part panicked; its loop was closed and left before the guard fell.
+            Err(TryLockError::Poisoned(guard)) => Some(guard.into_inner()),
+            Err(TryLockError::WouldBlock) => None,
         }
     }
 
@@ -109,7 +129,7 @@ impl Pool {
         // SeqCst with the sleepers' count: either we see the sleeper or it sees the open loop.
         shared.state.store(number.wrapping_add(LOOP) | OPEN, Ordering::SeqCst);
         if shared.sleepers.load(Ordering::SeqCst) > 0 {
-            let _guard = shared.sleep.lock();
+            let _guard = shared.lock_sleep();
             shared.wake.notify_all();
         }
         let mine = catch_unwind(AssertUnwindSafe(|| shared.take_parts(task, parts)));
@@ -134,7 +154,7 @@ impl Drop for Pool {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::SeqCst);
         {
-            let _guard = self.shared.sleep.lock();
+            let _guard = self.shared.lock_sleep();
             self.shared.wake.notify_all();
         }
         for worker in self.workers.drain(..) {
@@ -164,6 +184,11 @@ impl Shared {
             }
             self.state.fetch_sub(1, Ordering::Release);
         }
+    }
+
+    /// The lock guards no data, so a panic cannot have left it in disorder.
+    fn lock_sleep(&self) -> MutexGuard<'_, ()> {
+        self.sleep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn take_parts(&self, task: Task<'_>, parts: usize) {
@@ -205,7 +230,7 @@ impl Shared {
             }
             std::hint::spin_loop();
         }
-        let mut guard = self.sleep.lock();
+        let mut guard = self.lock_sleep();
         self.sleepers.fetch_add(1, Ordering::SeqCst);
         let found = loop {
             if self.stop.load(Ordering::SeqCst) {
@@ -214,7 +239,7 @@ impl Shared {
             if let Some(number) = fresh() {
                 break Some(number);
             }
-            self.wake.wait(&mut guard);
+            guard = self.wake.wait(guard).unwrap_or_else(PoisonError::into_inner);
         };
         self.sleepers.fetch_sub(1, Ordering::SeqCst);
         found
