@@ -177,14 +177,10 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
             }
             Err(source) => Err(node_error(node, source).into()),
         },
-        Code::Reference => {
+        Code::Reference | Code::Control(_) => {
             for (&output, desc) in node.outputs.iter().zip(&outputs) {
                 memory.planned(output, desc);
             }
-            Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }))
-        }
-        Code::Control(_) => {
-            node.outputs.iter().for_each(|&output| memory.on_heap(output));
             Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }))
         }
     }

@@ -2,7 +2,7 @@
 
 use crate::TensorDesc;
 use crate::plan::node_error;
-use halimede_graph::{Fact, Graph, GraphError, Kind, Node, Op};
+use halimede_graph::{Fact, Graph, GraphError, Kind, Node};
 use halimede_tensor::{DType, Tensor};
 use smallvec::SmallVec;
 
@@ -30,14 +30,15 @@ pub(crate) fn specialise(graph: &Graph, inputs: &[Option<TensorDesc>]) -> Result
     Ok(facts)
 }
 
-/// What is known of a node's outputs; nothing for control flow, whose outputs are found by running it.
+/// What is known of a node's outputs. A body may be wrong for shapes with which it never runs, so that of
+/// control flow that does not fit nothing is known.
 fn infer(node: &Node, facts: &[Fact]) -> Result<SmallVec<[Fact; 1]>, GraphError> {
-    if matches!(node.op, Op::If(_) | Op::Loop(_) | Op::Scan(_)) {
-        return Ok(SmallVec::new());
-    }
     let inputs: SmallVec<[Option<&Fact>; 4]> =
         node.inputs.iter().map(|input| input.map(|value| &facts[value.index()])).collect();
-    node.op.infer(&inputs).map_err(|source| node_error(node, source))
+    match node.op.infer(&inputs) {
+        Err(_) if !node.op.bodies().is_empty() => Ok(SmallVec::new()),
+        known => known.map_err(|source| node_error(node, source)),
+    }
 }
 
 /// A value whose elements are all numbers is a constant.

@@ -1,6 +1,6 @@
 //! What passes share: who reads a value, putting one value in place of another.
 
-use super::{PassReport, Refusal};
+use super::{PassReport, Refusal, Rewrite};
 use crate::{Graph, Node, ValueId};
 
 /// Counts of readers: every use by a node, and by the graph's outputs.
@@ -47,4 +47,10 @@ pub(super) fn name(graph: &Graph, node: &Node) -> String {
 /// Notes why a node is left alone.
 pub(super) fn refuse(graph: &Graph, node: &Node, reason: impl Into<String>, report: &mut PassReport) {
     report.refusals.push(Refusal { node: name(graph, node), reason: reason.into() });
+}
+
+/// Counts a rewrite and notes what it made of a node.
+pub(super) fn done(graph: &Graph, node: &Node, what: impl Into<String>, report: &mut PassReport) {
+    report.changed += 1;
+    report.rewrites.push(Rewrite { node: name(graph, node), what: what.into() });
 }

@@ -1,9 +1,11 @@
 //! Rewrites of a graph that keep what it computes: a visible list, run in order.
 //!
-//! Every pass says how much it changed and, for what almost fitted, why it did not. After each the
-//! shapes are worked out again; a pass after which they do not come out is undone and says so.
+//! Every pass says what it changed and, for what almost fitted, why it did not. After each the
+//! shapes are worked out again; a pass after which they do not come out is undone and says so. Bodies of
+//! control flow are graphs like any other: all passes run over them too, after the graph around them.
 
 mod attention;
+mod bodies;
 mod cancel;
 mod dead;
 mod duplicates;
@@ -16,6 +18,7 @@ mod padding;
 mod weights;
 
 use crate::{Fact, Graph, infer_values};
+use std::sync::Arc;
 
 /// What passes may do.
 #[derive(Debug, Clone)]
@@ -39,8 +42,19 @@ pub struct PassReport {
     pub pass: &'static str,
     /// Number of rewrites.
     pub changed: usize,
+    /// What was rewritten, where the pass finds patterns.
+    pub rewrites: Vec<Rewrite>,
     /// What almost fitted, and why it was left alone.
     pub refusals: Vec<Refusal>,
+}
+
+/// A place that a pass rewrote.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Rewrite {
+    /// Name of the node, or of its output where it has none.
+    pub node: String,
+    /// What became of it.
+    pub what: String,
 }
 
 /// A place that a pass left alone.
@@ -63,6 +77,7 @@ pub struct Pass {
 /// Every pass, in the order they run in. Some run again after what opened the way for them.
 pub static PASSES: &[Pass] = &[
     folding::PASS,
+    bodies::PASS,
     cancel::PASS,
     duplicates::PASS,
     dead::PASS,
@@ -81,16 +96,39 @@ pub static PASSES: &[Pass] = &[
     dead::PASS,
 ];
 
-/// Runs every pass over a graph. The graph is right before and after each.
+/// Runs every pass over a graph and then over the bodies of its control flow. The graph is right before
+/// and after each. A pass gives one report for all graphs.
 pub fn optimize(graph: &mut Graph, options: &PassOptions) -> Vec<PassReport> {
     let chosen = PASSES.iter().filter(|pass| !options.without.iter().any(|name| name == pass.name));
-    chosen.map(|pass| run(pass, graph, options)).collect()
+    run_all(&chosen.collect::<Vec<_>>(), graph, options)
+}
+
+fn run_all(passes: &[&Pass], graph: &mut Graph, options: &PassOptions) -> Vec<PassReport> {
+    let mut reports: Vec<PassReport> = passes.iter().map(|pass| run(pass, graph, options)).collect();
+    for index in 0..graph.nodes.len() {
+        let around = edit::name(graph, &graph.nodes[index]);
+        for body in graph.nodes[index].op.bodies_mut() {
+            let inner = run_all(passes, Arc::make_mut(body), options);
+            reports.iter_mut().zip(inner).for_each(|(report, inner)| report.absorb(inner, &around));
+        }
+    }
+    reports
+}
+
+impl PassReport {
+    /// Adds what the pass did in a body of the node `around`.
+    fn absorb(&mut self, inner: PassReport, around: &str) {
+        let place = |node: String| format!("{around}/{node}");
+        self.changed += inner.changed;
+        self.rewrites.extend(inner.rewrites.into_iter().map(|r| Rewrite { node: place(r.node), ..r }));
+        self.refusals.extend(inner.refusals.into_iter().map(|r| Refusal { node: place(r.node), ..r }));
+    }
 }
 
 /// One pass with its check.
 fn run(pass: &Pass, graph: &mut Graph, options: &PassOptions) -> PassReport {
     let before = graph.clone();
-    let mut report = PassReport { pass: pass.name, changed: 0, refusals: Vec::new() };
+    let mut report = PassReport { pass: pass.name, changed: 0, rewrites: Vec::new(), refusals: Vec::new() };
     (pass.run)(graph, options, &mut report);
     // A pass that looks at a place again refuses it again.
     let mut seen = std::collections::HashSet::new();
@@ -101,6 +139,7 @@ fn run(pass: &Pass, graph: &mut Graph, options: &PassOptions) -> PassReport {
         *graph = before;
         report = PassReport {
             changed: 0,
+            rewrites: Vec::new(),
             refusals: vec![Refusal { node: graph.name.clone(), reason: format!("undone: {reason}") }],
             ..report
         };
@@ -116,10 +155,6 @@ fn verify(before: &Graph, after: &mut Graph) -> Result<(), String> {
     };
     if let Some(output) = after.outputs.iter().find(|output| !written(output)) {
         return Err(format!("nothing writes the output '{}'", after.values[output.index()].name));
-    }
-    // Control flow has no shape rule: what such a graph says of its values stays.
-    if after.nodes.iter().any(|node| !node.op.bodies().is_empty()) {
-        return Ok(());
     }
     let inputs: Vec<Fact> = after.inputs.iter().map(|&input| after.fact(input).clone()).collect();
     let facts = infer_values(after, &inputs).map_err(|error| error.to_string())?;

@@ -24,6 +24,10 @@ pub(crate) fn infer(op: &Op, inputs: &[Option<&Fact>]) -> Result<Facts, OpError>
 
 fn infer_if(op: &If, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
     let outside: Vec<Fact> = inputs.iter().skip(1).map(|fact| fact.cloned().unwrap_or_default()).collect();
+    // A condition that is known leaves one branch; the other may be wrong for these shapes.
+    if let Some(&[condition]) = inputs.first().copied().flatten().and_then(Fact::ints).as_deref() {
+        return Ok(outputs(if condition != 0 { &op.then_branch } else { &op.else_branch }, &outside)?.into());
+    }
     let (a, b) = (outputs(&op.then_branch, &outside)?, outputs(&op.else_branch, &outside)?);
     if a.len() != b.len() {
         return Err(OpError::invalid(format!("the branches give {} and {} outputs", a.len(), b.len())));

@@ -56,4 +56,24 @@ impl Op {
             _ => Vec::new(),
         }
     }
+
+    /// The same, to change them.
+    pub fn bodies_mut(&mut self) -> Vec<&mut Arc<Graph>> {
+        match self {
+            Op::If(op) => vec![&mut op.then_branch, &mut op.else_branch],
+            Op::Loop(op) => vec![&mut op.body],
+            Op::Scan(op) => vec![&mut op.body],
+            _ => Vec::new(),
+        }
+    }
+
+    /// The position of the first input that bodies take from outside, and of the body's input that it is.
+    pub fn first_outside(&self) -> Option<(usize, usize)> {
+        match self {
+            Op::If(_) => Some((1, 0)),
+            Op::Loop(op) => Some((2 + op.carried, 2 + op.carried)),
+            Op::Scan(op) => Some((op.states + op.inputs.len(), op.states + op.inputs.len())),
+            _ => None,
+        }
+    }
 }
