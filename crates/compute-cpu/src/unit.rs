@@ -49,6 +49,6 @@ impl ComputeUnit for CpuUnit {
     }
 
     fn compile(&self, part: &Graph, _options: &CompileOptions) -> Result<Arc<dyn Executable>, CompileError> {
-        Ok(Arc::new(Program::new(part.clone(), &Kernels::new(self.isa, self.pool.clone()))))
+        Ok(Arc::new(Program::new(part.clone(), &Kernels::new(self.isa, self.pool.clone()))?))
     }
 }

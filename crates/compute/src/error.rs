@@ -7,6 +7,9 @@ pub enum CompileError {
     /// A node of the graph is wrong or not supported.
     #[error(transparent)]
     Graph(#[from] GraphError),
+    /// Memory could not be had.
+    #[error(transparent)]
+    Tensor(#[from] TensorError),
     /// The unit cannot take the graph at all.
     #[error("{unit}: {reason}")]
     Unit {

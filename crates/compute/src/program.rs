@@ -1,8 +1,9 @@
 use crate::plan::Plan;
-use crate::{Executable, Kernel, RunError, Session, TensorDesc};
-use halimede_graph::{Graph, Node, Op};
+use crate::{CompileError, Executable, Kernel, RunError, Session, TensorDesc};
+use halimede_graph::{Graph, Node, Op, ValueId};
 use parking_lot::Mutex;
-use std::collections::VecDeque;
+use smallvec::SmallVec;
+use std::collections::{BTreeSet, VecDeque};
 use std::sync::Arc;
 
 /// A graph with the kernels of one unit: the executable of every unit that runs kernels one by one.
@@ -39,9 +40,17 @@ pub trait Kernels {
 
 impl Program {
     /// Compiles a graph, bodies of control flow included.
-    pub fn new(graph: Graph, kernels: &dyn Kernels) -> Program {
-        let codes = graph.nodes.iter().map(|node| code(&graph, node, kernels)).collect();
-        Program { graph, codes, plans: Mutex::default() }
+    ///
+    /// Constants that a step reads are copied out of the file that they are mapped from: it may be
+    /// written over while the program lives. Those that kernels have packed stay where they are.
+    pub fn new(mut graph: Graph, kernels: &dyn Kernels) -> Result<Program, CompileError> {
+        let codes: Vec<Code> = graph.nodes.iter().map(|node| code(&graph, node, kernels)).collect::<Result<_, _>>()?;
+        for value in constants_read(&graph, &codes) {
+            if let Some(constant) = &mut graph.values[value.index()].fact.constant {
+                *constant = constant.owned()?;
+            }
+        }
+        Ok(Program { graph, codes, plans: Mutex::default() })
     }
 
     /// The graph.
@@ -112,13 +121,25 @@ impl Code {
     }
 }
 
-fn code(graph: &Graph, node: &Node, kernels: &dyn Kernels) -> Code {
-    let body = |body: &Graph| Arc::new(Program::new(body.clone(), kernels));
-    match &node.op {
-        Op::If(op) => Code::Control(vec![body(&op.then_branch), body(&op.else_branch)]),
-        Op::Loop(op) => Code::Control(vec![body(&op.body)]),
-        Op::Scan(op) => Code::Control(vec![body(&op.body)]),
+fn code(graph: &Graph, node: &Node, kernels: &dyn Kernels) -> Result<Code, CompileError> {
+    let body = |body: &Graph| Program::new(body.clone(), kernels).map(Arc::new);
+    Ok(match &node.op {
+        Op::If(op) => Code::Control(vec![body(&op.then_branch)?, body(&op.else_branch)?]),
+        Op::Loop(op) => Code::Control(vec![body(&op.body)?]),
+        Op::Scan(op) => Code::Control(vec![body(&op.body)?]),
         Op::Reshape(_) => Code::Alias,
         _ => kernels.kernel(graph, node).map_or(Code::Reference, Code::Kernel),
-    }
+    })
+}
+
+/// Constants that are graph outputs or that some step reads unpacked.
+fn constants_read(graph: &Graph, codes: &[Code]) -> BTreeSet<ValueId> {
+    let steps = graph.nodes.iter().zip(codes).flat_map(|(node, code)| {
+        let packed = match code {
+            Code::Kernel(kernel) => kernel.consumed(),
+            Code::Alias | Code::Reference | Code::Control(_) => SmallVec::new(),
+        };
+        node.inputs.iter().enumerate().filter(move |(index, _)| !packed.contains(index)).filter_map(|(_, input)| *input)
+    });
+    graph.outputs.iter().copied().chain(steps).filter(|&value| graph.constant(value).is_some()).collect()
 }

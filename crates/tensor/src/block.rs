@@ -131,9 +131,9 @@ impl<'a> View<'a> {
 }
 
 impl Tensor {
-    /// The bytes, for reading only; an error for a String tensor.
+    /// The bytes aligned for the datatype, for reading only; an error for a String tensor.
     pub fn view(&self) -> Result<View<'_>, TensorError> {
-        let bytes = self.bytes()?;
+        let bytes = &**self.buffer()?;
         Ok(View { start: NonNull::from(bytes).cast(), len: bytes.len(), block: PhantomData })
     }
 }

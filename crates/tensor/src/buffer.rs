@@ -71,6 +71,11 @@ impl Buffer {
         Some(Buffer { start, len, owner: self.owner.clone() })
     }
 
+    /// Whether the bytes belong to somebody else: a mapped file, a request body.
+    pub fn is_foreign(&self) -> bool {
+        matches!(self.owner, Owner::Foreign(_))
+    }
+
     /// Where the bytes live.
     pub fn location(&self) -> Location {
         Location::Host

@@ -1,5 +1,5 @@
 use crate::{Buffer, DType, Element, Shape, TensorError, element_count};
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// A datatype, a shape and row-major data that clones share.
 #[derive(Debug, Clone)]
@@ -12,12 +12,32 @@ pub struct Tensor {
 #[derive(Debug, Clone)]
 enum Data {
     Bytes(Buffer),
+    /// Bytes that lie where no element of the datatype may, as weights inside a model file do.
+    Misaligned(Arc<Misaligned>),
     Strings(Arc<[Vec<u8>]>),
 }
 
+/// Shared, so that one aligned copy serves all clones: most weights are packed from where they lie and
+/// never need it.
+#[derive(Debug)]
+struct Misaligned {
+    lying: Buffer,
+    aligned: OnceLock<Buffer>,
+}
+
+impl Misaligned {
+    fn aligned(&self) -> Result<&Buffer, TensorError> {
+        if self.aligned.get().is_none() {
+            // Two threads may both copy; the first one's copy stays.
+            let _ = self.aligned.set(Buffer::copied(&self.lying)?);
+        }
+        Ok(self.aligned.get().unwrap_or(&self.lying))
+    }
+}
+
 impl Tensor {
-    /// A tensor over existing bytes of any datatype but String. The bytes are copied only where they
-    /// are not aligned for the datatype.
+    /// A tensor over existing bytes of any datatype but String. Where they are not aligned for the
+    /// datatype, they are copied when somebody first reads them as elements.
     pub fn from_buffer(dtype: DType, shape: &[usize], buffer: Buffer) -> Result<Tensor, TensorError> {
         let expected = element_count(shape)? * dtype.size();
         if dtype == DType::String {
@@ -27,8 +47,11 @@ impl Tensor {
             return Err(TensorError::Size { dtype, shape: shape.into(), expected, actual: buffer.len() });
         }
         let aligned = (buffer.as_ptr() as usize).is_multiple_of(dtype.size().min(8));
-        let buffer = if aligned { buffer } else { Buffer::copied(&buffer)? };
-        Ok(Tensor { dtype, shape: shape.into(), data: Data::Bytes(buffer) })
+        let data = match aligned {
+            true => Data::Bytes(buffer),
+            false => Data::Misaligned(Arc::new(Misaligned { lying: buffer, aligned: OnceLock::new() })),
+        };
+        Ok(Tensor { dtype, shape: shape.into(), data })
     }
 
     /// A zeroed tensor; a string tensor gets empty strings.
@@ -87,6 +110,7 @@ impl Tensor {
         match &self.data {
             Data::Strings(strings) => strings.len(),
             Data::Bytes(buffer) => buffer.len() / self.dtype.size(),
+            Data::Misaligned(bytes) => bytes.lying.len() / self.dtype.size(),
         }
     }
 
@@ -99,12 +123,14 @@ impl Tensor {
     pub fn slice<T: Element>(&self) -> Result<&[T], TensorError> {
         match &self.data {
             Data::Bytes(buffer) if T::reads(self.dtype) => Ok(bytemuck::cast_slice(buffer)),
+            Data::Misaligned(bytes) if T::reads(self.dtype) => Ok(bytemuck::cast_slice(bytes.aligned()?)),
             _ => Err(TensorError::DType { expected: T::DTYPE.name(), actual: self.dtype }),
         }
     }
 
     /// The elements as `T` for writing, copied first when they are shared.
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
+        self.align()?;
         match &mut self.data {
             Data::Bytes(buffer) if T::reads(self.dtype) => Ok(bytemuck::cast_slice_mut(buffer.make_mut()?)),
             _ => Err(TensorError::DType { expected: T::DTYPE.name(), actual: self.dtype }),
@@ -115,29 +141,52 @@ impl Tensor {
     pub fn strings(&self) -> Result<&[Vec<u8>], TensorError> {
         match &self.data {
             Data::Strings(strings) => Ok(strings),
-            Data::Bytes(_) => Err(TensorError::DType { expected: "string", actual: self.dtype }),
+            Data::Bytes(_) | Data::Misaligned(_) => Err(TensorError::DType { expected: "string", actual: self.dtype }),
         }
     }
 
-    /// The raw bytes; an error for a String tensor, whose elements lie apart.
+    /// The raw bytes where they lie, which need not be aligned for the datatype; an error for a String
+    /// tensor, whose elements lie apart.
     pub fn bytes(&self) -> Result<&[u8], TensorError> {
-        self.buffer().map(|buffer| &**buffer)
+        match &self.data {
+            Data::Misaligned(bytes) => Ok(&bytes.lying),
+            _ => self.buffer().map(|buffer| &**buffer),
+        }
     }
 
     /// The raw bytes for writing, copied first when they are shared.
     pub fn bytes_mut(&mut self) -> Result<&mut [u8], TensorError> {
+        self.align()?;
         match &mut self.data {
             Data::Bytes(buffer) => buffer.make_mut(),
+            _ => Err(TensorError::DType { expected: "a datatype of fixed size", actual: self.dtype }),
+        }
+    }
+
+    fn align(&mut self) -> Result<(), TensorError> {
+        if let Data::Misaligned(bytes) = &self.data {
+            self.data = Data::Bytes(bytes.aligned()?.clone());
+        }
+        Ok(())
+    }
+
+    /// The bytes aligned for the datatype, to share them; an error for a String tensor.
+    pub fn buffer(&self) -> Result<&Buffer, TensorError> {
+        match &self.data {
+            Data::Bytes(buffer) => Ok(buffer),
+            Data::Misaligned(bytes) => bytes.aligned(),
             Data::Strings(_) => Err(TensorError::DType { expected: "a datatype of fixed size", actual: self.dtype }),
         }
     }
 
-    /// The buffer, to share it; an error for a String tensor.
-    pub fn buffer(&self) -> Result<&Buffer, TensorError> {
-        match &self.data {
-            Data::Bytes(buffer) => Ok(buffer),
-            Data::Strings(_) => Err(TensorError::DType { expected: "a datatype of fixed size", actual: self.dtype }),
-        }
+    /// The same data in memory of our own, copied where it lies in somebody else's.
+    pub fn owned(&self) -> Result<Tensor, TensorError> {
+        let data = match &self.data {
+            Data::Bytes(buffer) if buffer.is_foreign() => Data::Bytes(Buffer::copied(buffer)?),
+            Data::Misaligned(bytes) => Data::Bytes(bytes.aligned()?.clone()),
+            data => data.clone(),
+        };
+        Ok(Tensor { dtype: self.dtype, shape: self.shape.clone(), data })
     }
 
     /// The same data under another shape with as many elements.
@@ -163,9 +212,9 @@ impl PartialEq for Tensor {
         self.dtype == other.dtype
             && self.shape == other.shape
             && match (&self.data, &other.data) {
-                (Data::Bytes(a), Data::Bytes(b)) => **a == **b,
                 (Data::Strings(a), Data::Strings(b)) => a == b,
-                _ => false,
+                // Equal datatypes: both have bytes.
+                _ => self.bytes().ok() == other.bytes().ok(),
             }
     }
 }
@@ -183,10 +232,30 @@ mod tests {
     }
 
     #[test]
-    fn misaligned_bytes_are_copied() {
+    fn misaligned_bytes_are_copied_when_elements_are_read() {
         let bytes = Buffer::copied(&[0, 1, 0, 0, 0]).unwrap();
-        let t = Tensor::from_buffer(DType::I32, &[], bytes.part(1, 4).unwrap()).unwrap();
+        let mut t = Tensor::from_buffer(DType::I32, &[], bytes.part(1, 4).unwrap()).unwrap();
+        let clone = t.clone();
+        assert_eq!(t.bytes().unwrap().as_ptr(), bytes[1..].as_ptr());
         assert_eq!(t.slice::<i32>().unwrap(), [1]);
+        assert_eq!(t.slice::<i32>().unwrap().as_ptr(), clone.slice::<i32>().unwrap().as_ptr());
+        assert!(t.view().unwrap().as_ptr().cast::<i32>().is_aligned());
+        assert_eq!(t, Tensor::scalar(1i32));
+        t.slice_mut::<i32>().unwrap()[0] = 2;
+        assert_eq!((t.slice::<i32>().unwrap(), clone.slice::<i32>().unwrap()), (&[2][..], &[1][..]));
+        assert_eq!(t.len(), 1);
+    }
+
+    #[test]
+    fn owned_data_outlives_what_it_was_read_from() {
+        for offset in [0, 1] {
+            let lent = Buffer::foreign(vec![1u8, 0, 0, 0, 0]).part(offset, 4).unwrap();
+            let t = Tensor::from_buffer(DType::I32, &[], lent).unwrap();
+            let owned = t.owned().unwrap();
+            assert_eq!(owned, t);
+            assert!(!owned.buffer().unwrap().is_foreign());
+            assert_eq!(owned.owned().unwrap().bytes().unwrap().as_ptr(), owned.bytes().unwrap().as_ptr());
+        }
     }
 
     #[test]

@@ -1,4 +1,6 @@
 //! Operands into the order in which micro-kernels read them.
+//!
+//! Sources need no alignment: weights are packed from where they lie in the model's file.
 
 use super::Micro;
 
@@ -41,9 +43,11 @@ pub(crate) unsafe fn pack_panel(
     let columns = nr.min(n - first);
     if column == 1 {
         for (depth, line) in panel.chunks_exact_mut(nr).enumerate().take(k) {
-            // SAFETY: `columns` elements of row `depth`.
-            let source = unsafe { std::slice::from_raw_parts(start.add(depth * row + first), columns) };
-            line[..columns].copy_from_slice(source);
+            // SAFETY: `columns` elements of row `depth`, which as bytes need no alignment.
+            unsafe {
+                let source = start.add(depth * row + first).cast::<u8>();
+                std::ptr::copy_nonoverlapping(source, line.as_mut_ptr().cast::<u8>(), columns * size_of::<f32>());
+            }
             line[columns..].fill(0.0);
         }
     } else {
@@ -52,7 +56,7 @@ pub(crate) unsafe fn pack_panel(
         for c in 0..columns {
             for depth in 0..k {
                 // SAFETY: element (depth, first + c) of B.
-                panel[depth * nr + c] = unsafe { *start.add(depth * row + (first + c) * column) };
+                panel[depth * nr + c] = unsafe { start.add(depth * row + (first + c) * column).read_unaligned() };
             }
         }
     }
@@ -73,7 +77,7 @@ pub(crate) unsafe fn pack_tile(
     for r in 0..rows {
         for c in 0..length {
             // SAFETY: element (r, c) of A.
-            packed[c * mr + r] = unsafe { *start.add(r * row + c * column) };
+            packed[c * mr + r] = unsafe { start.add(r * row + c * column).read_unaligned() };
         }
     }
 }
@@ -84,12 +88,14 @@ pub(crate) fn rows_len(micro: &Micro, m: usize, k: usize) -> usize {
 }
 
 /// Packs all of a row-major A into tiles.
-pub(crate) fn pack_rows(micro: &Micro, a: &[f32], m: usize, k: usize, packed: &mut [f32]) {
+///
+/// # Safety
+/// `start` is valid for `m·k` elements.
+pub(crate) unsafe fn pack_rows(micro: &Micro, start: *const f32, m: usize, k: usize, packed: &mut [f32]) {
     for first in (0..m).step_by(micro.mr) {
         let rows = micro.mr.min(m - first);
         let tile = &mut packed[first * k..(first + micro.mr) * k];
-        let source = a[first * k..(first + rows) * k].as_ptr();
         // SAFETY: `rows` whole rows of A.
-        unsafe { pack_tile(source, (k, 1), rows, k, micro.mr, tile) };
+        unsafe { pack_tile(start.add(first * k), (k, 1), rows, k, micro.mr, tile) };
     }
 }

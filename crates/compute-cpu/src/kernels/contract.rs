@@ -5,6 +5,7 @@ mod layout;
 
 use super::Machine;
 use super::epilogue::Epilogue;
+use super::packed::{PackedWeights, f32_bytes};
 use crate::gemm::{self, Left, Micro, Target};
 use crate::map::Register;
 use generic::GenericStep;
@@ -35,7 +36,7 @@ struct Weights {
     shape: SmallVec<[usize; 6]>,
     n: usize,
     k: usize,
-    panels: Vec<f32>,
+    panels: PackedWeights,
 }
 
 impl ContractKernel {
@@ -52,12 +53,13 @@ impl ContractKernel {
 impl Weights {
     /// Packs a constant whose axes are summed ones and columns of the output, each kind together.
     fn pack(op: &Contract, tensor: &Tensor, micro: &Micro) -> Option<Weights> {
-        let elements = tensor.slice::<f32>().ok()?;
+        let elements = f32_bytes(tensor)?;
         let (n, k) = layout::weight_axes(op, tensor.shape())?;
-        let mut panels = vec![0.0; gemm::panels_len(micro, n.size, k.size)];
-        // SAFETY: the strides are those of the tensor, whose elements the slice holds.
+        let mut panels = PackedWeights::zeroed(gemm::panels_len(micro, n.size, k.size))?;
+        // SAFETY: the strides are those of the tensor, whose elements the bytes hold.
         unsafe {
-            gemm::pack_columns(micro, elements.as_ptr(), (k.stride, n.stride), (n.size, k.size), &mut panels);
+            let strides = (k.stride, n.stride);
+            gemm::pack_columns(micro, elements.as_ptr().cast(), strides, (n.size, k.size), panels.elements_mut());
         }
         Some(Weights { shape: tensor.shape().into(), n: n.size, k: k.size, panels })
     }
@@ -100,7 +102,7 @@ impl Kernel for ContractKernel {
     }
 
     fn packed_bytes(&self) -> usize {
-        self.weights.as_ref().map_or(0, |weights| weights.panels.len() * size_of::<f32>())
+        self.weights.as_ref().map_or(0, |weights| weights.panels.bytes())
     }
 }
 

@@ -13,6 +13,7 @@ pub(super) mod window;
 
 use super::Machine;
 use super::epilogue::Epilogue;
+use super::packed::{PackedWeights, f32_bytes};
 use crate::gemm::{self, KC, Left, Micro, Target};
 use crate::map::Register;
 use depthwise::DepthwiseStep;
@@ -45,7 +46,7 @@ pub(super) struct ConvKernel {
 /// Constant weights packed in tiles, group after group.
 struct Weights {
     shape: SmallVec<[usize; 6]>,
-    tiles: Vec<f32>,
+    tiles: PackedWeights,
 }
 
 impl ConvKernel {
@@ -62,7 +63,7 @@ impl ConvKernel {
 impl Weights {
     fn pack(op: &Conv, graph: &Graph, node: &Node, micro: &Micro) -> Option<Weights> {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
-        let (elements, shape) = (tensor.slice::<f32>().ok()?, tensor.shape());
+        let (elements, shape) = (f32_bytes(tensor)?, tensor.shape());
         let (&channels, taps) = (shape.first()?, shape.get(1..)?.iter().product::<usize>());
         let rows = channels / op.groups.max(1);
         // Depthwise and transposed convolutions read weights one by one.
@@ -74,9 +75,13 @@ impl Weights {
             return None;
         }
         let len = gemm::rows_len(micro, rows, taps);
-        let mut tiles = vec![0.0; len * op.groups];
-        for (group, tiles) in tiles.chunks_exact_mut(len.max(1)).enumerate() {
-            gemm::pack_rows(micro, &elements[group * rows * taps..(group + 1) * rows * taps], rows, taps, tiles);
+        let mut tiles = PackedWeights::zeroed(len * op.groups)?;
+        for (group, tiles) in tiles.elements_mut().chunks_exact_mut(len.max(1)).enumerate() {
+            // SAFETY: the rows of this group, which the tensor's bytes hold.
+            unsafe {
+                let start = elements.as_ptr().cast::<f32>().add(group * rows * taps);
+                gemm::pack_rows(micro, start, rows, taps, tiles);
+            }
         }
         Some(Weights { shape: shape.into(), tiles })
     }
@@ -122,7 +127,7 @@ impl Kernel for ConvKernel {
     }
 
     fn packed_bytes(&self) -> usize {
-        self.weights.as_ref().map_or(0, |weights| weights.tiles.len() * size_of::<f32>())
+        self.weights.as_ref().map_or(0, |weights| weights.tiles.bytes())
     }
 }
 

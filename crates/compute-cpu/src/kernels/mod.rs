@@ -15,6 +15,7 @@ mod norm;
 mod number;
 #[cfg(test)]
 mod number_tests;
+mod packed;
 mod parameters;
 mod parts;
 mod pool;

@@ -66,7 +66,9 @@ impl ModelArgs {
         };
         let unit = units::find(&self.unit, self.threads)?;
         let options = ModelOptions { compile: CompileOptions { precision }, ..ModelOptions::default() };
-        Ok(Compiled::compile(model.graph, &*unit, &options)?)
+        let compiled = Compiled::compile(model.graph, &*unit, &options)?;
+        model.files.release();
+        Ok(compiled)
     }
 
     /// Reads and compiles the model and finds its inputs.

@@ -49,6 +49,7 @@ impl Backend for Onnx {
         let outputs = model.outputs.iter().map(|output| output.name.clone()).collect();
         let compiled = Compiled::compile(model.graph, self.unit.as_ref(), &ModelOptions::default())
             .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
+        model.files.release();
         let scalars =
             completion.config.output.iter().map(|output| (output.name.clone(), output.dims.clone())).collect();
         let parts = Parts { model: name.clone(), inputs, outputs, scalars };

@@ -1,7 +1,7 @@
 //! Models of one node, from the examples that operators carry.
 
 use super::graph::{add, origin};
-use super::{Input, Model, Output, ValueType};
+use super::{Files, Input, Model, Output, ValueType};
 use crate::onnx::{Case, OnnxNode};
 use crate::{Fact, Graph, GraphError, Kind};
 use halimede_tensor::Value;
@@ -56,6 +56,7 @@ pub fn model_of(case: &Case, constant: impl Fn(usize) -> bool) -> Result<Model, 
         version: 0,
         doc: String::new(),
         metadata: BTreeMap::new(),
+        files: Files::default(),
     })
 }
 

@@ -2,9 +2,11 @@
 
 use super::Reason;
 use bytes::Bytes;
-use halimede_platform::mmap::MappedFile;
+use halimede_platform::mmap::{Advice, MappedFile};
 use std::collections::HashMap;
+use std::fmt;
 use std::path::{Component, Path, PathBuf};
+use std::sync::Arc;
 
 /// The file of a model: the path itself, or the one inside a folder of that name. Triton takes
 /// `model.onnx` as a folder that holds `model.onnx` and its external data.
@@ -36,16 +38,41 @@ fn name(path: &Path) -> String {
     path.file_name().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// The bytes of a file, mapped: they are read when they are touched.
-pub(super) fn map(path: &Path) -> Result<Bytes, Reason> {
-    struct Owner(MappedFile);
+/// The mapped files of a model. Constants of its graph may lie in them.
+#[derive(Clone, Default)]
+pub struct Files(Vec<Arc<MappedFile>>);
+
+impl Files {
+    /// Tells the system that the bytes will hardly be read again, so that their pages take no memory:
+    /// to be called when a unit has packed the weights.
+    pub fn release(&self) {
+        for file in &self.0 {
+            // Advice: where the system does not take it, the pages stay until it needs them.
+            let _ = file.advise(0..file.len(), Advice::DontNeed);
+        }
+    }
+
+    pub(super) fn push(&mut self, file: Arc<MappedFile>) {
+        self.0.push(file);
+    }
+}
+
+impl fmt::Debug for Files {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Files({})", self.0.len())
+    }
+}
+
+/// Maps a file: its bytes are read when they are touched.
+pub(super) fn map(path: &Path) -> Result<(Arc<MappedFile>, Bytes), Reason> {
+    struct Owner(Arc<MappedFile>);
     impl AsRef<[u8]> for Owner {
         fn as_ref(&self) -> &[u8] {
             &self.0
         }
     }
-    let file = MappedFile::open(path).map_err(|error| Reason::File(error.to_string()))?;
-    Ok(Bytes::from_owner(Owner(file)))
+    let file = MappedFile::open(path).map(Arc::new).map_err(|error| Reason::File(error.to_string()))?;
+    Ok((file.clone(), Bytes::from_owner(Owner(file))))
 }
 
 /// The files with external data, each mapped once.
@@ -53,11 +80,17 @@ pub(super) struct External {
     /// The folder that they must lie in; `None` where the model did not come from a file.
     directory: Option<PathBuf>,
     files: HashMap<PathBuf, Bytes>,
+    mapped: Files,
 }
 
 impl External {
     pub(super) fn new(directory: Option<&Path>) -> External {
-        External { directory: directory.map(Path::to_owned), files: HashMap::new() }
+        External { directory: directory.map(Path::to_owned), files: HashMap::new(), mapped: Files::default() }
+    }
+
+    /// The files that were needed.
+    pub(super) fn into_files(self) -> Files {
+        self.mapped
     }
 
     /// `length` bytes (all that follow where `None`) from `offset` of the file at `location`, a path
@@ -67,9 +100,10 @@ impl External {
         let file = match self.files.get(&path) {
             Some(file) => file.clone(),
             None => {
-                let file = map(&path).map_err(|error| error.to_string())?;
-                self.files.insert(path, file.clone());
-                file
+                let (mapped, bytes) = map(&path).map_err(|error| error.to_string())?;
+                self.mapped.push(mapped);
+                self.files.insert(path, bytes.clone());
+                bytes
             }
         };
         let size = file.len() as u64;

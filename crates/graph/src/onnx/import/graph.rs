@@ -1,7 +1,7 @@
 //! From messages to graphs: inputs, constants, nodes, functions, outputs.
 
 use super::attribute::{kind, value};
-use super::file::External;
+use super::file::{External, Files};
 use super::legacy::align_operand;
 use super::order::{name, running_order, title};
 use super::scope::{Frame, Scope, Scopes, domain};
@@ -42,6 +42,7 @@ pub(super) struct Read {
     pub inputs: Vec<Input>,
     pub outputs: Vec<Output>,
     pub overridable: Vec<Input>,
+    pub files: Files,
 }
 
 impl<'m> Reader<'m> {
@@ -121,7 +122,7 @@ impl<'m> Reader<'m> {
             });
         }
         let graph = std::mem::take(self.scopes.graph());
-        Ok(Read { graph, inputs, outputs, overridable })
+        Ok(Read { graph, inputs, outputs, overridable, files: self.external.into_files() })
     }
 
     /// The constants that a graph stores, by name.

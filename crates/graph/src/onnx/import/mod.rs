@@ -24,6 +24,7 @@ mod tests;
 pub use data::{read_tensor, read_value};
 pub use error::{ImportError, Reason};
 pub use example::model_of;
+pub use file::Files;
 pub use tensor::dtype_from_code;
 pub use types::ValueType;
 
@@ -69,6 +70,8 @@ pub struct Model {
     pub doc: String,
     /// Further properties.
     pub metadata: BTreeMap<String, String>,
+    /// The files that it was read from.
+    pub files: Files,
 }
 
 /// An input of a model.
@@ -111,9 +114,11 @@ pub fn load(path: &Path) -> Result<Model, ImportError> {
 /// [`load`] with options.
 pub fn load_with(path: &Path, options: &Options) -> Result<Model, ImportError> {
     let file = file::locate(path).map_err(|reason| reason.of(Some(path)))?;
-    let bytes = file::map(&file).map_err(|reason| reason.of(Some(&file)))?;
+    let (mapped, bytes) = file::map(&file).map_err(|reason| reason.of(Some(&file)))?;
     let directory = file.parent().filter(|parent| !parent.as_os_str().is_empty()).unwrap_or(Path::new("."));
-    read(bytes, Some(directory), options).map_err(|reason| reason.of(Some(&file)))
+    let mut model = read(bytes, Some(directory), options).map_err(|reason| reason.of(Some(&file)))?;
+    model.files.push(mapped);
+    Ok(model)
 }
 
 /// Reads a model from memory. External data is looked for in `directory`; without one it is refused.
@@ -146,6 +151,7 @@ fn read(bytes: Bytes, directory: Option<&Path>, options: &Options) -> Result<Mod
         version: proto.model_version(),
         doc: proto.doc_string().to_owned(),
         metadata: entries(&proto.metadata_props),
+        files: read.files,
     })
 }
 
