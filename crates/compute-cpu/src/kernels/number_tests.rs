@@ -148,6 +148,8 @@ fn rotary_embedding() {
             let x = Some(floats(&[2, 3, 5, 16], 1));
             let (cos, sin) = (floats(&[2, 5, half], 2), floats(&[2, 5, half], 3));
             check(op.clone(), &[x.clone(), Some(cos), Some(sin)], &[], 1e-6);
+            let (cos, sin) = (floats(&[1, 5, half], 2), floats(&[1, 5, half], 3));
+            check(op.clone(), &[x.clone(), Some(cos), Some(sin)], &[], 1e-6);
             let (cos, sin) = (floats(&[9, half], 2), floats(&[9, half], 3));
             let positions = Tensor::from_slice(&[2, 5], &[0i64, 1, 2, 3, 8, 5, 5, 0, 1, 7]).unwrap();
             check(op, &[x, Some(cos), Some(sin), Some(positions)], &[], 1e-6);

@@ -80,6 +80,8 @@ impl Kernel for RopeKernel {
         let turned = if self.op.rotary_dim == 0 { depth } else { self.op.rotary_dim };
         let rows = match positions {
             Some(_) => cos.shape.first().copied().unwrap_or(0),
+            // The tables of one sequence serve every sequence.
+            None if cos.shape.first() == Some(&1) => length,
             None => batch * length,
         };
         let half = turned / 2;
@@ -144,7 +146,7 @@ fn turn<T: Float>(step: &RopeStep, arguments: &Arguments<'_>) {
     split(&step.machine, step.batch * step.heads * step.length, output.len(), &|range| {
         for item in range {
             let place = item / (step.heads * step.length) * step.length + item % step.length;
-            let row = positions.map_or(place, |positions| positions.at(place) as usize) * half;
+            let row = positions.map_or(place % step.rows, |positions| positions.at(place) as usize) * half;
             let (cos, sin) = (&cos[row..row + half], &sin[row..row + half]);
             assert!((item + 1) * depth * size_of::<T>() <= output.len().min(x.len()));
             // SAFETY: one head at one place, inside both; where they share memory, this part reads

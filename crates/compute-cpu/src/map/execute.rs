@@ -100,7 +100,9 @@ fn unary_f32(function: Unary, x: &Register, out: &mut Register, count: usize) {
         Unary::Softplus => each_f32(x, out, count, f::softplus),
         Unary::GeluErf => each_f32(x, out, count, f::gelu_erf),
         Unary::GeluTanh => each_f32(x, out, count, f::gelu_tanh),
+        Unary::QuickGelu => each_f32(x, out, count, |x| x * f::sigmoid(1.702 * x)),
         Unary::Silu => each_f32(x, out, count, |x| x * f::sigmoid(x)),
+        Unary::HardSwish => each_f32(x, out, count, |x| x * (x * (1.0 / 6.0) + 0.5).clamp(0.0, 1.0)),
         Unary::Not | Unary::BitNot => each_f32(x, out, count, |x| if x == 0.0 { 1.0 } else { 0.0 }),
         Unary::IsNan | Unary::IsInf => {
             for (out, &x) in out.i64_mut()[..count].iter_mut().zip(&x.f32()[..count]) {
@@ -149,7 +151,9 @@ fn unary_f64(function: Unary, x: &Register, out: &mut Register, count: usize) {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x * x * x);
             0.5 * x * (1.0 + inner.tanh())
         },
+        Unary::QuickGelu => |x| x / (1.0 + (-1.702 * x).exp()),
         Unary::Silu => |x| x / (1.0 + (-x).exp()),
+        Unary::HardSwish => |x| x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
         Unary::Not | Unary::BitNot => |x| if x == 0.0 { 1.0 } else { 0.0 },
         Unary::IsNan | Unary::IsInf => {
             for (out, &x) in out.i64_mut()[..count].iter_mut().zip(&x.f64()[..count]) {

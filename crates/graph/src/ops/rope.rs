@@ -6,8 +6,8 @@ use smallvec::smallvec;
 
 /// Rotary position embedding (ONNX RotaryEmbedding, opset 23).
 ///
-/// Inputs: `x [B, H, S, D]`, `cos` and `sin` of `[B, S, R/2]`, or of `[P, R/2]` with positions
-/// `[B, S]` (i64) as a fourth input. Output: as x. The first R features of each head are turned, the
+/// Inputs: `x [B, H, S, D]`, `cos` and `sin` of `[B, S, R/2]` or `[1, S, R/2]`, or of `[P, R/2]` with
+/// positions `[B, S]` (i64) as a fourth input. Output: as x. The first R features of each head are turned, the
 /// rest pass.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Rope {
@@ -36,6 +36,10 @@ impl TensorOp for Rope {
         // Which row of the tables each position of each sequence reads.
         let (rows, last) = match optional(inputs, 3) {
             Some(positions) => (integers(positions)?, cos.shape().first().copied().unwrap_or(0)),
+            // The tables of one sequence serve every sequence.
+            None if cos.shape().first() == Some(&1) => {
+                ((0..batch * length).map(|row| (row % length.max(1)) as i64).collect(), length)
+            }
             None => ((0..(batch * length) as i64).collect(), batch * length),
         };
         let reach = rows.len() == batch * length && rows.iter().all(|&row| (0..last as i64).contains(&row));
@@ -78,5 +82,11 @@ mod tests {
         let (one_cos, one_sin) = (cos.reshaped(&[4, 1]).unwrap(), sin.reshaped(&[4, 1]).unwrap());
         assert_eq!(run(false, 2, &one_cos, &one_sin).unwrap()[..4], [1.0, 2.0, 3.0, 4.0]);
         assert!(run(false, 8, &cos, &sin).is_err());
+        // One sequence's tables for two sequences.
+        let twice = x.reshaped(&[2, 1, 1, 4]).unwrap();
+        let row = |table: &Tensor| Tensor::from_slice(&[1, 1, 2], &table.slice::<f32>().unwrap()[2..]).unwrap();
+        let op = Rope { interleaved: false, rotary_dim: 0 };
+        let out = op.evaluate(&[Some(&twice), Some(&row(&cos)), Some(&row(&sin))]).unwrap().remove(0);
+        assert_eq!(out.slice::<f32>().unwrap(), [-3.0, -4.0, 1.0, 2.0, -3.0, -4.0, 1.0, 2.0]);
     }
 }

@@ -1,6 +1,6 @@
 //! Pointwise work: numbers into programs, programs into one another, formulas into functions.
 
-use super::edit::{is_output, readers, refuse, remove};
+use super::edit::{done, is_output, readers, refuse, remove};
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::{Binary, Expr, Instruction, Map, Op, Reg, Scalar, Unary};
 use crate::{Graph, ValueId};
@@ -11,7 +11,7 @@ use smallvec::SmallVec;
 pub(super) const SCALARS: Pass = Pass { name: "scalars into maps", run: scalars };
 /// Grafts a program onto the one program that reads its result.
 pub(super) const FUSION: Pass = Pass { name: "pointwise fusion", run: fusion };
-/// Finds GELU (erf, tanh, quick), SiLU and their kin in what exporters write out.
+/// Finds GELU (erf, tanh, quick), SiLU, hard-swish and sigmoid in what exporters write out.
 pub(super) const ACTIVATIONS: Pass = Pass { name: "activations", run: activations };
 
 /// Longer programs are not joined.
@@ -189,18 +189,22 @@ pub(super) fn append(
 fn activations(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
     for index in 0..graph.nodes.len() {
         let float = graph.fact(graph.nodes[index].outputs[0]).dtype.is_some_and(DType::is_float);
-        let Op::Map(map) = &mut graph.nodes[index].op else { continue };
+        let Op::Map(map) = &graph.nodes[index].op else { continue };
         if !float {
             continue;
         }
+        let (mut map, mut functions) = (map.clone(), Vec::new());
         for root in (1..map.instructions.len()).rev() {
-            let found = (0..root).find_map(|base| recognise(map, root, base).map(|function| (base, function)));
+            let found = (0..root).find_map(|base| recognise(&map, root, base).map(|function| (base, function)));
             if let Some((base, function)) = found {
                 map.instructions[root] = Instruction::Unary(function, base);
-                report.changed += 1;
+                functions.push(function);
             }
         }
-        *map = live(map);
+        for function in functions {
+            done(graph, &graph.nodes[index], format!("{function:?} as one function"), report);
+        }
+        graph.nodes[index].op = Op::Map(live(&map));
     }
 }
 
@@ -210,21 +214,37 @@ fn activations(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
 /// so the program is compared with the formula by its values; the program must contain the formula's
 /// own transcendental function.
 fn recognise(map: &Map, root: Reg, base: Reg) -> Option<Unary> {
-    let formulas: [(Unary, Unary, Expr); 4] = {
-        let x = || Expr::input(0);
-        let cube = x() * x() * x();
-        let tanh = ((x() + cube * 0.044715) * (2.0 / std::f64::consts::PI).sqrt()).apply(Unary::Tanh);
-        let erf = (x() * std::f64::consts::FRAC_1_SQRT_2).apply(Unary::Erf);
-        [
-            (Unary::Erf, Unary::GeluErf, x() * 0.5 * (erf + 1.0)),
-            (Unary::Tanh, Unary::GeluTanh, x() * 0.5 * (tanh + 1.0)),
-            (Unary::Sigmoid, Unary::Silu, x() * x().apply(Unary::Sigmoid)),
-            (Unary::Exp, Unary::Sigmoid, x().apply(Unary::Sigmoid)),
-        ]
-    };
+    let x = || Expr::input(0);
     let part = subprogram(map, root, base)?;
-    let contains =
-        |function: Unary| part.instructions.iter().any(|i| matches!(i, Instruction::Unary(f, _) if *f == function));
+    // Most pairs of registers hold nothing that a formula is made of.
+    let marker = part.instructions.iter().find_map(|instruction| match *instruction {
+        Instruction::Unary(f @ (Unary::Erf | Unary::Tanh | Unary::Sigmoid | Unary::Exp), _) => Some(Some(f)),
+        _ => None,
+    });
+    let clipped = |f: Binary| part.instructions.iter().any(|i| matches!(*i, Instruction::Binary(g, ..) if f == g));
+    let formulas: Vec<(Unary, Expr)> = match marker {
+        Some(Some(Unary::Erf)) => {
+            let erf = (x() * std::f64::consts::FRAC_1_SQRT_2).apply(Unary::Erf);
+            vec![(Unary::GeluErf, x() * 0.5 * (erf + 1.0))]
+        }
+        Some(Some(Unary::Tanh)) => {
+            let cube = x() * x() * x();
+            let tanh = ((x() + cube * 0.044715) * (2.0 / std::f64::consts::PI).sqrt()).apply(Unary::Tanh);
+            vec![(Unary::GeluTanh, x() * 0.5 * (tanh + 1.0))]
+        }
+        Some(_) => vec![
+            (Unary::Silu, x() * x().apply(Unary::Sigmoid)),
+            (Unary::QuickGelu, x() * (x() * 1.702).apply(Unary::Sigmoid)),
+            (Unary::Sigmoid, x().apply(Unary::Sigmoid)),
+        ],
+        None if clipped(Binary::Min) && clipped(Binary::Max) => {
+            vec![(Unary::HardSwish, x() * (x() * (1.0 / 6.0) + 0.5).min(1.0).max(0.0))]
+        }
+        None => return None,
+    };
+    if matches!(map.instructions[root], Instruction::Unary(f, _) if formulas.iter().any(|(known, _)| *known == f)) {
+        return None;
+    }
     let points: Vec<f64> = (-24..=24).map(|step| f64::from(step) * 0.375 + 0.01).collect();
     let x = Tensor::from_slice(&[points.len()], &points).ok()?;
     let values = |map: &Map| {
@@ -232,12 +252,9 @@ fn recognise(map: &Map, root: Reg, base: Reg) -> Option<Unary> {
         map.evaluate(&[Some(&x)]).ok()?.remove(0).to_f64s().ok()
     };
     let close = |(a, b): (&f64, &f64)| (a - b).abs() <= 1e-5 * (1.0 + b.abs()).min(2.0);
-    formulas.into_iter().find_map(|(marker, function, formula)| {
-        let direct = matches!(map.instructions[root], Instruction::Unary(f, _) if f == function);
-        if direct || !contains(marker) {
-            return None;
-        }
-        let (actual, expected) = (values(&part)?, values(&formula.map(DType::F64))?);
+    let actual = values(&part)?;
+    formulas.into_iter().find_map(|(function, formula)| {
+        let expected = values(&formula.map(DType::F64))?;
         actual.iter().zip(&expected).all(close).then_some(function)
     })
 }

@@ -13,8 +13,12 @@ mod edit;
 mod epilogue;
 mod folding;
 mod maps;
+mod merged;
 mod norms;
 mod padding;
+mod products;
+mod rotary;
+mod transposed;
 mod weights;
 
 use crate::{Fact, Graph, infer_values};
@@ -82,10 +86,16 @@ pub static PASSES: &[Pass] = &[
     duplicates::PASS,
     dead::PASS,
     padding::PASS,
+    transposed::PASS,
     maps::SCALARS,
     weights::PASS,
+    products::PASS,
+    rotary::PASS,
     norms::PASS,
     norms::SOFTMAX,
+    merged::PASS,
+    cancel::PASS,
+    dead::PASS,
     attention::PASS,
     // Layers that share a mask each wrote it down.
     duplicates::PASS,

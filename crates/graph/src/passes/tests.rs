@@ -2,7 +2,7 @@
 
 use super::*;
 use crate::ops::{
-    Binary, Cast, Contract, Conv, Instruction, NormKind, Op, Pad, PadMode, Padding, Reduce, ReduceKind, Unary,
+    Binary, Cast, Contract, Conv, Expr, Instruction, NormKind, Op, Pad, PadMode, Padding, Reduce, ReduceKind, Unary,
 };
 use crate::{Builder, Dim, ValueId, reference};
 use halimede_tensor::{DType, Tensor, Value};
@@ -88,11 +88,12 @@ fn constants_fold_within_the_budget() {
     };
     let (names, ..) = optimized(graph(&[1, 400], write));
     assert_eq!(names, ["Contract"]);
-    let mut kept = graph(&[1, 400], |b, x| {
+    let mut kept = graph(&[1, 300], |b, x| {
         let w = b.constant(floats(&[300, 400], 0.1));
-        let turned = b.transpose(w, &[1, 0]).unwrap();
-        let first = b.add(Op::Contract(Contract::matmul(0)), &[x, turned]).unwrap();
-        b.add(Op::Contract(Contract::matmul(0)), &[first, w]).unwrap()
+        let bounded = b.unary(Unary::Tanh, w).unwrap();
+        let first = b.add(Op::Contract(Contract::matmul(0)), &[x, bounded]).unwrap();
+        let second = b.add(Op::Contract(Contract::matmul(0)), &[x, w]).unwrap();
+        b.binary(Binary::Sub, first, second).unwrap()
     });
     let options = PassOptions { fold_bytes_max: 1000, ..PassOptions::default() };
     let reports = optimize(&mut kept, &options);
@@ -143,7 +144,7 @@ fn broadcast_work_is_not_repeated() {
 #[test]
 fn activations_as_exporters_write_them() {
     type Write = fn(&mut Builder, ValueId) -> ValueId;
-    let cases: [(Unary, Write); 5] = [
+    let cases: [(Unary, Write); 8] = [
         (Unary::GeluErf, |b, x| {
             let (root, one, half) = (number(b, 2f32.sqrt()), number(b, 1.0), number(b, 0.5));
             let scaled = b.binary(Binary::Div, x, root).unwrap();
@@ -167,6 +168,26 @@ fn activations_as_exporters_write_them() {
         (Unary::Silu, |b, x| {
             let gate = b.unary(Unary::Sigmoid, x).unwrap();
             b.binary(Binary::Mul, gate, x).unwrap()
+        }),
+        (Unary::QuickGelu, |b, x| {
+            let factor = number(b, 1.702);
+            let scaled = b.binary(Binary::Mul, x, factor).unwrap();
+            let gate = b.unary(Unary::Sigmoid, scaled).unwrap();
+            b.binary(Binary::Mul, x, gate).unwrap()
+        }),
+        // As torch writes it: x · relu6(x + 3) / 6.
+        (Unary::HardSwish, |b, x| {
+            let (three, six, zero) = (number(b, 3.0), number(b, 6.0), number(b, 0.0));
+            let sum = b.binary(Binary::Add, x, three).unwrap();
+            let low = b.binary(Binary::Max, sum, zero).unwrap();
+            let clipped = b.binary(Binary::Min, low, six).unwrap();
+            let product = b.binary(Binary::Mul, x, clipped).unwrap();
+            b.binary(Binary::Div, product, six).unwrap()
+        }),
+        // As its own operator is lowered.
+        (Unary::HardSwish, |b, x| {
+            let formula = Expr::input(0) * (Expr::input(0) * (1.0 / 6.0) + 0.5).min(1.0).max(0.0);
+            b.map(&formula, &[x]).unwrap()
         }),
         (Unary::Sigmoid, |b, x| {
             let one = number(b, 1.0);
@@ -303,6 +324,18 @@ fn softmax_as_exporters_write_it() {
     let (names, _, reports) = optimized(write(&[1, 2], ReduceKind::Max));
     assert!(!names.contains(&"Softmax"), "{names:?}");
     assert!(reports.iter().flat_map(|r| &r.refusals).any(|r| r.reason.contains("more than one axis")));
+}
+
+#[test]
+fn a_gate_of_another_slope_is_left() {
+    let (_, graph, _) = optimized(graph(&[11], |b, x| {
+        let slope = number(b, 1.6);
+        let scaled = b.binary(Binary::Mul, x, slope).unwrap();
+        let gate = b.unary(Unary::Sigmoid, scaled).unwrap();
+        b.binary(Binary::Mul, x, gate).unwrap()
+    }));
+    let Op::Map(map) = &graph.nodes[0].op else { panic!("a map") };
+    assert!(map.instructions.iter().any(|i| matches!(i, Instruction::Unary(Unary::Sigmoid, _))), "{map:?}");
 }
 
 #[test]

@@ -50,7 +50,9 @@ macro_rules! real {
                         0.5 * x * (1.0 + inner.tanh())
                     }
                     // The limit at -inf is 0, which the quotient gives as -inf / inf.
-                    Silu if x == <$t>::NEG_INFINITY => 0.0,
+                    Silu | QuickGelu if x == <$t>::NEG_INFINITY => 0.0,
+                    QuickGelu => x / (1.0 + (-1.702 * x).exp()),
+                    HardSwish => x * (x / 6.0 + 0.5).clamp(0.0, 1.0),
                     Silu => x / (1.0 + (-x).exp()),
                     // To Bool or of integers only; `Map::types` refuses them here.
                     Not | BitNot | IsNan | IsInf => x,

@@ -70,8 +70,12 @@ pub enum Unary {
     GeluErf,
     /// `x/2 · (1 + tanh(√(2/π)(x + 0.044715x³)))`.
     GeluTanh,
+    /// `x · sigmoid(1.702x)`.
+    QuickGelu,
     /// `x · sigmoid(x)`.
     Silu,
+    /// `x · max(0, min(1, x/6 + 1/2))`.
+    HardSwish,
     /// Truth values.
     Not,
     /// Every bit of an integer.

@@ -6,7 +6,7 @@ use self::scores::Bias;
 use super::edit::{is_output, refuse};
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::{Attention, Contract, Instruction, Map, Op, Scalar, Transpose, Unary};
-use crate::{Builder, Fact, Graph, Node, OpError, ValueId};
+use crate::{Builder, Dim, Fact, Graph, Node, OpError, ValueId};
 use halimede_tensor::DType;
 use smallvec::{SmallVec, smallvec};
 
@@ -17,6 +17,8 @@ use smallvec::{SmallVec, smallvec};
 /// p      = softmax(scores)            the mask may be added or chosen: where(visible, scores, -∞)
 /// out    = p V                        p may be guarded: where(isnan(p), 0, p)
 /// ```
+///
+/// Heads of `K` and `V` may be grouped: written out once for each query head that reads them.
 ///
 /// A mask stays the float that is added, so that a row without any key still gives what softmax gives
 /// for it. Behind a guard such a row gives zeros, as it does under a Bool mask: there the condition
@@ -183,11 +185,16 @@ impl<'g> View<'g> {
     /// The core operator reads heads of one batch; products broadcast.
     fn check_shapes(&self, q: &Operand, k: &Operand, v: &Operand) -> Result<(), Reason> {
         let shape = |operand: &Operand| operand.shape(self.graph).ok_or("a shape is not known");
+        let repeats = (k.repeats, v.repeats);
+        if q.repeats != 1 || repeats.0 != repeats.1 {
+            return Err("heads of queries, keys and values repeat differently");
+        }
         let (q, k, v) = (shape(q)?, shape(k)?, shape(v)?);
         if q[0] != k[0] || q[0] != v[0] {
             return Err("queries, keys and values differ in their batch");
         }
-        if k[1] != v[1] || (q[1] != k[1] && k[1].known() != Some(1)) {
+        let heads = k[1].clone() * Dim::from(repeats.0);
+        if k[1] != v[1] || (q[1] != heads && heads.known() != Some(1)) {
             return Err("queries, keys and values differ in their heads");
         }
         Ok(())

@@ -2,13 +2,15 @@
 
 use super::{Reason, View, product};
 use crate::ops::{Binary, Instruction, Op, Scalar};
-use crate::{Dims, Graph, Node, ValueId};
+use crate::{Dim, Dims, Graph, Node, ValueId};
 
-/// An operand: `factor` times a value with its axes in the order `perm`.
+/// An operand: `factor` times a value with its axes in the order `perm`, whose every head stands for
+/// `repeats` heads that follow each other.
 pub(super) struct Operand {
     pub(super) value: ValueId,
     pub(super) perm: [usize; 4],
     pub(super) factor: f64,
+    pub(super) repeats: i64,
 }
 
 const IN_ORDER: [usize; 4] = [0, 1, 2, 3];
@@ -55,10 +57,10 @@ impl View<'_> {
         Ok((v, out))
     }
 
-    /// The operand past factors (where `scaled`) and, as long as its axes are out of order, past
-    /// transpositions.
+    /// The operand past factors (where `scaled`), past heads that are written out several times and, as
+    /// long as its axes are out of order, past transpositions.
     fn past(&self, value: ValueId, perm: [usize; 4], scaled: bool) -> Operand {
-        let mut operand = Operand { value, perm, factor: 1.0 };
+        let mut operand = Operand { value, perm, factor: 1.0, repeats: 1 };
         while let Some(node) = self.producer(operand.value) {
             let turned = operand.perm != IN_ORDER;
             match &node.op {
@@ -70,14 +72,36 @@ impl View<'_> {
                     let Some(value) = node.inputs[0] else { break };
                     (operand.value, operand.perm) = (value, operand.perm.map(|axis| op.perm[axis]));
                 }
-                Op::Reshape(_) if turned => {
-                    let Some(value) = self.swapped(node) else { break };
-                    (operand.value, operand.perm) = (value, operand.perm.map(|axis| [0, 1, 3, 2][axis]));
+                Op::Reshape(_) => {
+                    if let Some((value, repeats)) = self.repeated(node).filter(|_| operand.perm[1] == 1) {
+                        (operand.value, operand.repeats) = (value, operand.repeats * repeats);
+                    } else if let Some(value) = self.swapped(node).filter(|_| turned) {
+                        (operand.value, operand.perm) = (value, operand.perm.map(|axis| [0, 1, 3, 2][axis]));
+                    } else {
+                        break;
+                    }
                 }
                 _ => break,
             }
         }
         operand
+    }
+
+    /// `x [B, G, T, D]` and `r` where the node gives `[B, G · r, T, D]`, every head `r` times: grouped heads
+    /// as exporters write them, by a new axis that is expanded and merged.
+    fn repeated(&self, node: &Node) -> Option<(ValueId, i64)> {
+        let wide = node.inputs[0]?;
+        let expand = self.producer(wide)?;
+        let (Op::Expand(_) | Op::Tile(_), narrow) = (&expand.op, expand.inputs[0]?) else { return None };
+        let split = self.producer(narrow)?;
+        let (Op::Reshape(_), x) = (&split.op, split.inputs[0]?) else { return None };
+        let shape = |value: ValueId| self.graph.fact(value).shape.as_deref();
+        let ([b, g, t, d], [b1, g1, one, t1, d1]) = (shape(x)?, shape(narrow)?) else { return None };
+        let ([b2, g2, r, t2, d2], [b3, h, t3, d3]) = (shape(wide)?, shape(node.outputs[0])?) else { return None };
+        let same = |a: &Dim, others: [&Dim; 3]| !a.is_unknown() && others.iter().all(|other| *other == a);
+        let kept = same(b, [b1, b2, b3]) && same(t, [t1, t2, t3]) && same(d, [d1, d2, d3]);
+        let grouped = g == g1 && g == g2 && one.known() == Some(1) && g.known()?.checked_mul(r.known()?) == h.known();
+        (kept && grouped).then_some((x, r.known()?))
     }
 
     /// `x` where the node gives `x` with its last two of four axes exchanged, batch and heads being one

@@ -2,7 +2,7 @@
 
 use super::super::PassReport;
 use super::super::tests::{floats, graph, number, optimized};
-use crate::ops::{Attention, Binary, Contract, Expr, Labels, Op, ReduceKind, Softmax, Unary};
+use crate::ops::{Attention, Binary, Contract, Expand, Expr, Labels, Op, ReduceKind, Slice, Softmax, Unary};
 use crate::{Builder, Graph, ValueId};
 use halimede_tensor::{DType, Tensor};
 
@@ -240,4 +240,88 @@ fn what_is_no_attention_stays_apart_with_its_reason() {
     let (names, _, reports) = optimized(shared);
     assert!(names.contains(&"Softmax"), "{names:?}");
     assert!(reason(&reports).contains("something else reads the probabilities"), "{}", reason(&reports));
+}
+
+/// Keys or values of `groups` heads, each written out for `H / groups` query heads as exporters do.
+fn grouped(b: &mut Builder, x: ValueId, groups: usize, factor: f32) -> ValueId {
+    let (start, end, axis) = (b.ints(&[0]), b.ints(&[(groups * D) as i64]), b.ints(&[2]));
+    let part = b.add(Op::Slice(Slice), &[x, start, end, axis]).unwrap();
+    let part = scaled(b, Binary::Mul, part, factor);
+    let split = b.reshape(part, &[0, 0, groups as i64, D as i64]).unwrap();
+    let heads = b.transpose(split, &[0, 2, 1, 3]).unwrap();
+    let (s, d, g) = (S as i64, D as i64, groups as i64);
+    let narrow = b.reshape(heads, &[B as i64, g, 1, s, d]).unwrap();
+    let target = b.ints(&[B as i64, g, 4 / g, s, d]);
+    let wide = b.add(Op::Expand(Expand), &[narrow, target]).unwrap();
+    b.reshape(wide, &[B as i64, 4, s, d]).unwrap()
+}
+
+#[test]
+fn grouped_heads_are_read_where_they_are() {
+    let model = |keys: usize, values: usize| {
+        graph(&[B, S, 4 * D], move |b, x| {
+            let q = b.reshape(x, &[0, 0, 4, D as i64]).unwrap();
+            let q = b.transpose(q, &[0, 2, 1, 3]).unwrap();
+            let (k, v) = (grouped(b, x, keys, 0.1), grouped(b, x, values, 0.3));
+            let k = b.transpose(k, &[0, 1, 3, 2]).unwrap();
+            let product = matmul(b, q, k);
+            let p = softmax(b, product);
+            matmul(b, p, v)
+        })
+    };
+    let (names, graph, reports) = optimized(model(2, 2));
+    let (_, inputs) = attention(&graph).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
+    let heads = |input: usize| graph.fact(inputs[input].unwrap()).known_shape().unwrap()[1];
+    assert_eq!((heads(0), heads(1), heads(2)), (4, 2, 2));
+    assert!(!names.contains(&"Expand"), "{names:?}");
+    let (names, _, reports) = optimized(model(2, 1));
+    assert!(!names.contains(&"Attention"), "{names:?}");
+    assert!(reason(&reports).contains("repeat differently"), "{}", reason(&reports));
+}
+
+#[test]
+fn heads_merged_with_the_batch() {
+    let (s, d, n) = (S as i64, D as i64, (B * H) as i64);
+    // As Bart's and OPT's exporters write it: batches of heads, and a mask added between two reshapes.
+    let write = |masked: bool| {
+        graph(&[B, S, H * D], move |b, x| {
+            let merged = |b: &mut Builder, factor: f32| {
+                let heads = heads(b, x, factor);
+                b.reshape(heads, &[n, s, d]).unwrap()
+            };
+            let (q, k, v) = (merged(b, 0.1), merged(b, 0.07), merged(b, 0.3));
+            let k = b.transpose(k, &[0, 2, 1]).unwrap();
+            let bmm = |b: &mut Builder, lhs, rhs| b.add(Op::Contract(Contract::matmul(1)), &[lhs, rhs]).unwrap();
+            let mut scores = bmm(b, q, k);
+            if masked {
+                let split = b.reshape(scores, &[B as i64, H as i64, s, s]).unwrap();
+                let condition = computed(b, x, false);
+                let (hidden, shown) = (Expr::number(f64::from(f32::MIN)), Expr::number(0.0));
+                let mask = b.add(Op::Map(Expr::input(0).select(shown, hidden).map(DType::F32)), &[condition]).unwrap();
+                let sum = b.binary(Binary::Add, split, mask).unwrap();
+                scores = b.reshape(sum, &[n, s, s]).unwrap();
+            }
+            let p = b.add(Op::Softmax(Softmax { axis: 2, log: false }), &[scores]).unwrap();
+            bmm(b, p, v)
+        })
+    };
+    for masked in [false, true] {
+        let (names, graph, reports) = optimized(write(masked));
+        let (_, inputs) = attention(&graph).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
+        assert_eq!(graph.fact(inputs[0].unwrap()).known_shape().unwrap()[..2], [B, H]);
+        assert!(!names.contains(&"Softmax") && !names.contains(&"Contract"), "{names:?}");
+    }
+    // Batches that come from nowhere become heads of one batch.
+    let (names, graph, reports) = optimized(graph(&[B * H, S, D], |b, x| {
+        let turned = b.transpose(x, &[0, 2, 1]).unwrap();
+        let scores = b.add(Op::Contract(Contract::matmul(1)), &[x, turned]).unwrap();
+        let scores = scaled(b, Binary::Mul, scores, 0.1);
+        let mask = b.constant(floats(&[B * H, S, S], 0.2));
+        let scores = b.binary(Binary::Add, scores, mask).unwrap();
+        let p = b.add(Op::Softmax(Softmax { axis: 2, log: false }), &[scores]).unwrap();
+        b.add(Op::Contract(Contract::matmul(1)), &[p, x]).unwrap()
+    }));
+    let (op, inputs) = attention(&graph).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
+    assert_eq!(op.scale, Some(0.1));
+    assert_eq!(graph.fact(inputs[0].unwrap()).known_shape().unwrap()[..2], [1, B * H]);
 }
