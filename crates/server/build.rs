@@ -9,7 +9,11 @@ fn main() -> Result<(), Box<dyn Error>> {
     let descriptors = protox::compile(["grpc_service.proto", "health.proto"], ["proto", model_config])?;
 
     // Tensors are shared with the message that they came in, not copied out of it.
-    let mut builder = tonic_prost_build::configure().build_client(false).build_transport(false).bytes(".inference");
+    let mut builder = tonic_prost_build::configure()
+        .build_client(false)
+        .build_transport(false)
+        .codec_path("crate::grpc::codec::BoundedCodec")
+        .bytes(".inference");
     // The types of the model configuration are those of the crate `serving`.
     for file in descriptors.file.iter().filter(|file| file.name() == "model_config.proto") {
         let messages = file.message_type.iter().map(|message| message.name());

@@ -10,6 +10,7 @@ use std::sync::Arc;
 pub struct CpuUnit {
     isa: Isa,
     pool: Arc<Pool>,
+    bytes_max: usize,
 }
 
 /// Choices for the CPU unit.
@@ -19,6 +20,9 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// The instruction set; the widest of the machine where `None`.
     pub isa: Option<Isa>,
+    /// Memory that the tensors of one run may take; half of the machine's, or of its container's, where
+    /// `None`: a step outside of the plan may hold as much again while it writes its outputs.
+    pub bytes_max: Option<usize>,
 }
 
 impl CpuUnit {
@@ -26,7 +30,9 @@ impl CpuUnit {
     pub fn new(options: &CpuOptions) -> CpuUnit {
         let cores = || std::thread::available_parallelism().map_or(1, |cores| cores.get());
         let pool = Arc::new(Pool::new(options.threads.unwrap_or_else(cores)));
-        CpuUnit { isa: options.isa.unwrap_or_else(Isa::detect), pool }
+        let usable = || halimede_platform::memory::machine().usable().and_then(|bytes| usize::try_from(bytes).ok());
+        let bytes_max = options.bytes_max.or_else(|| usable().map(|bytes| bytes / 2)).unwrap_or(usize::MAX);
+        CpuUnit { isa: options.isa.unwrap_or_else(Isa::detect), pool, bytes_max }
     }
 }
 
@@ -49,6 +55,7 @@ impl ComputeUnit for CpuUnit {
     }
 
     fn compile(&self, part: &Graph, _options: &CompileOptions) -> Result<Arc<dyn Executable>, CompileError> {
-        Ok(Arc::new(Program::new(part.clone(), &Kernels::new(self.isa, self.pool.clone()))?))
+        let kernels = Kernels::new(self.isa, self.pool.clone());
+        Ok(Arc::new(Program::new(part.clone(), &kernels, self.bytes_max)?))
     }
 }

@@ -104,7 +104,7 @@ fn main() {
 
 fn a_second_run_allocates_nothing() {
     for threads in [1, 2] {
-        let unit = CpuUnit::new(&CpuOptions { threads: Some(threads), isa: None });
+        let unit = CpuUnit::new(&CpuOptions { threads: Some(threads), ..CpuOptions::default() });
         let model = Model::compile(graph(), &unit, &ModelOptions::default()).unwrap();
         let mut session = model.session();
         let numbers = |shape: &[usize]| {

@@ -57,4 +57,15 @@ pub enum RunError {
     /// Memory could not be had.
     #[error(transparent)]
     Tensor(#[from] TensorError),
+    /// The run's tensors come to more memory than the unit has.
+    #[error("the model needs {bytes} bytes for its tensors at these inputs; {bytes_max} is all there is")]
+    Memory {
+        /// Bytes needed, as far as they were counted.
+        bytes: usize,
+        /// Bytes that the unit may use.
+        bytes_max: usize,
+    },
+    /// Nobody waits for the outputs any more.
+    #[error("the run was cancelled")]
+    Cancelled,
 }

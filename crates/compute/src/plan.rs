@@ -79,6 +79,15 @@ impl Plan {
         self.arena_bytes
     }
 
+    /// Bytes of the arena and of the outputs.
+    pub(crate) fn bytes(&self) -> usize {
+        let outputs = self.outputs.iter().enumerate().map(|(index, place)| match *place {
+            Place::Output { index: own, bytes } if own == index => bytes,
+            _ => 0,
+        });
+        outputs.fold(self.arena_bytes, usize::saturating_add)
+    }
+
     /// The steps, for people.
     pub(crate) fn report(&self, program: &Program) -> Vec<StepReport> {
         let shape = |value: &ValueId| match &self.descs[value.index()] {

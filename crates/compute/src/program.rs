@@ -10,6 +10,7 @@ use std::sync::Arc;
 pub struct Program {
     graph: Graph,
     codes: Vec<Code>,
+    bytes_max: usize,
     /// The plans of the shapes seen lately, newest first.
     plans: Mutex<VecDeque<(PlanKey, Arc<Plan>)>>,
 }
@@ -39,18 +40,21 @@ pub trait Kernels {
 }
 
 impl Program {
-    /// Compiles a graph, bodies of control flow included.
+    /// Compiles a graph, bodies of control flow included. A run whose tensors come to more than
+    /// `bytes_max` is given up: shapes may come from the model's own data, and a unit that has no such
+    /// memory would end the process instead.
     ///
     /// Constants that a step reads are copied out of the file that they are mapped from: it may be
     /// written over while the program lives. Those that kernels have packed stay where they are.
-    pub fn new(mut graph: Graph, kernels: &dyn Kernels) -> Result<Program, CompileError> {
-        let codes: Vec<Code> = graph.nodes.iter().map(|node| code(&graph, node, kernels)).collect::<Result<_, _>>()?;
+    pub fn new(mut graph: Graph, kernels: &dyn Kernels, bytes_max: usize) -> Result<Program, CompileError> {
+        let codes: Vec<Code> =
+            graph.nodes.iter().map(|node| code(&graph, node, kernels, bytes_max)).collect::<Result<_, _>>()?;
         for value in constants_read(&graph, &codes) {
             if let Some(constant) = &mut graph.values[value.index()].fact.constant {
                 *constant = constant.owned()?;
             }
         }
-        Ok(Program { graph, codes, plans: Mutex::default() })
+        Ok(Program { graph, codes, bytes_max, plans: Mutex::default() })
     }
 
     /// The graph.
@@ -60,6 +64,10 @@ impl Program {
 
     pub(crate) fn codes(&self) -> &[Code] {
         &self.codes
+    }
+
+    pub(crate) fn bytes_max(&self) -> usize {
+        self.bytes_max
     }
 
     /// The plan for the shapes of a request, made now or remembered.
@@ -121,8 +129,8 @@ impl Code {
     }
 }
 
-fn code(graph: &Graph, node: &Node, kernels: &dyn Kernels) -> Result<Code, CompileError> {
-    let body = |body: &Graph| Program::new(body.clone(), kernels).map(Arc::new);
+fn code(graph: &Graph, node: &Node, kernels: &dyn Kernels, bytes_max: usize) -> Result<Code, CompileError> {
+    let body = |body: &Graph| Program::new(body.clone(), kernels, bytes_max).map(Arc::new);
     Ok(match &node.op {
         Op::If(op) => Code::Control(vec![body(&op.then_branch)?, body(&op.else_branch)?]),
         Op::Loop(op) => Code::Control(vec![body(&op.body)?]),

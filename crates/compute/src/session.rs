@@ -1,3 +1,4 @@
+use crate::memory::{expected_bytes, value_bytes};
 use crate::plan::{Place, Plan, PlannedStep, StepCode, StepReport, node_error};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::planned;
@@ -50,7 +51,12 @@ struct Memory {
     /// Per graph output; empty where it lies elsewhere.
     outputs: Vec<Block>,
     slots: Vec<Option<Value>>,
+    /// Bytes of what lies in the slots.
+    slot_bytes: usize,
 }
+
+/// Says whether a run is to be given up.
+pub(crate) type Watch<'a> = &'a dyn Fn() -> bool;
 
 impl Session {
     pub(crate) fn new(program: Arc<Program>) -> Session {
@@ -59,7 +65,7 @@ impl Session {
             program,
             key: PlanKey::new(),
             plan: None,
-            memory: Memory { arena: empty_block(), outputs: Vec::new(), slots: Vec::new() },
+            memory: Memory { arena: empty_block(), outputs: Vec::new(), slots: Vec::new(), slot_bytes: 0 },
             views: Vec::new(),
             bodies: std::iter::repeat_with(Vec::new).take(nodes).collect(),
             results: Vec::new(),
@@ -95,19 +101,33 @@ impl Session {
 
     /// Computes the outputs from the inputs, given in the graph's order.
     pub fn run(&mut self, inputs: &[Value]) -> Result<(), RunError> {
+        self.run_watched(inputs, &|| false)
+    }
+
+    /// [`Session::run`] that ends with [`RunError::Cancelled`] once `is_cancelled` says so. It is asked
+    /// before each step and each iteration of a loop, so it should be cheap.
+    pub fn run_watched(&mut self, inputs: &[Value], is_cancelled: &dyn Fn() -> bool) -> Result<(), RunError> {
+        // A body without steps is asked here.
+        if is_cancelled() {
+            return Err(RunError::Cancelled);
+        }
         let plan = self.adopt(inputs)?;
+        self.memory.slot_bytes = 0;
         self.coverage = Coverage::default();
         if let Some(times) = &mut self.times {
             times.clear();
         }
         for (index, step) in plan.steps.iter().enumerate() {
+            if is_cancelled() {
+                return Err(RunError::Cancelled);
+            }
             let start = self.times.is_some().then(Instant::now);
             match &step.code {
                 StepCode::Kernel { prepared, workspace } => {
                     self.run_kernel(&plan, step, prepared.step.as_ref(), *workspace, inputs)?;
                     self.coverage.kernels += 1;
                 }
-                StepCode::Dynamic => self.run_dynamic(&plan, step, inputs)?,
+                StepCode::Dynamic => self.run_dynamic(&plan, step, inputs, is_cancelled)?,
             }
             if let (Some(start), Some(times)) = (start, &mut self.times) {
                 times.push(StepTime { step: index, time: start.elapsed() });
@@ -161,6 +181,11 @@ impl Session {
         self.check(inputs)?;
         let key: PlanKey = inputs.iter().map(desc_of_value).collect();
         let plan = self.program.plan(&key)?;
+        let bytes_max = self.program.bytes_max();
+        let bytes = plan.bytes();
+        if bytes > bytes_max {
+            return Err(RunError::Memory { bytes, bytes_max });
+        }
         if self.memory.arena.len() < plan.arena_bytes {
             self.memory.arena = empty_block();
             self.memory.arena = Block::new(plan.arena_bytes)?;
@@ -234,8 +259,15 @@ impl Session {
     }
 
     /// Runs a node whose shapes or values are found now.
-    fn run_dynamic(&mut self, plan: &Plan, step: &PlannedStep, inputs: &[Value]) -> Result<(), RunError> {
+    fn run_dynamic(
+        &mut self,
+        plan: &Plan,
+        step: &PlannedStep,
+        inputs: &[Value],
+        watch: Watch<'_>,
+    ) -> Result<(), RunError> {
         let program = self.program.clone();
+        let bytes_max = program.bytes_max();
         let node = &program.graph().nodes[step.node];
         let mut given: Vec<Option<Value>> = Vec::with_capacity(node.inputs.len());
         for input in &node.inputs {
@@ -250,7 +282,7 @@ impl Session {
                     self.bodies[step.node] = bodies.iter().map(|body| body.clone().session()).collect();
                 }
                 let sessions = &mut self.bodies[step.node];
-                let made = control::run(&node.op, sessions, &given).map_err(|error| match error {
+                let made = control::run(&node.op, sessions, &given, watch, bytes_max).map_err(|error| match error {
                     control::Error::Op(source) => node_error(node, source).into(),
                     control::Error::Run(error) => error,
                 })?;
@@ -261,7 +293,7 @@ impl Session {
                 }
                 made
             }
-            Code::Kernel(kernel) => match run_kernel_now(node, kernel.as_ref(), &given)? {
+            Code::Kernel(kernel) => match run_kernel_now(node, kernel.as_ref(), &given, bytes_max)? {
                 Some(made) => {
                     self.coverage.kernels += 1;
                     made
@@ -278,11 +310,16 @@ impl Session {
         for ((&output, place), value) in node.outputs.iter().zip(&plan.places[step.outputs.clone()]).zip(made) {
             self.memory.store(plan, output.index(), *place, value).map_err(|source| node_error(node, source))?;
         }
+        let bytes = self.memory.slot_bytes;
+        if bytes > bytes_max {
+            return Err(RunError::Memory { bytes, bytes_max });
+        }
         Ok(())
     }
 
     fn evaluate(&mut self, node: &Node, given: &[Option<Value>]) -> Result<Vec<Value>, RunError> {
         self.coverage.reference += 1;
+        require_room(node, given, self.program.bytes_max())?;
         Ok(node.op.evaluate(given).map_err(|source| node_error(node, source))?)
     }
 
@@ -339,6 +376,7 @@ impl Memory {
     fn store(&mut self, plan: &Plan, id: usize, place: Place, value: Value) -> Result<(), OpError> {
         let (target, bytes) = match place {
             Place::Slot(index) => {
+                self.slot_bytes = self.slot_bytes.saturating_add(value_bytes(&value));
                 self.slots[index] = Some(value);
                 return Ok(());
             }
@@ -365,7 +403,12 @@ impl Memory {
 }
 
 /// Runs a kernel on shapes that were not known when the plan was made. `None` where it cannot.
-fn run_kernel_now(node: &Node, kernel: &dyn Kernel, given: &[Option<Value>]) -> Result<Option<Vec<Value>>, RunError> {
+fn run_kernel_now(
+    node: &Node,
+    kernel: &dyn Kernel,
+    given: &[Option<Value>],
+    bytes_max: usize,
+) -> Result<Option<Vec<Value>>, RunError> {
     let mut tensors: SmallVec<[Option<&Tensor>; 4]> = SmallVec::new();
     for value in given {
         match value {
@@ -387,6 +430,10 @@ fn run_kernel_now(node: &Node, kernel: &dyn Kernel, given: &[Option<Value>]) -> 
         Err(OpError::Unsupported(_)) => return Ok(None),
         Err(source) => return Err(failed(source)),
     };
+    let bytes = outputs.iter().map(TensorDesc::bytes).fold(prepared.workspace, usize::saturating_add);
+    if bytes > bytes_max {
+        return Err(RunError::Memory { bytes, bytes_max });
+    }
     let consumed = kernel.consumed();
     let mut inputs: SmallVec<[Option<View<'_>>; 4]> = SmallVec::new();
     for (index, tensor) in tensors.iter().enumerate() {
@@ -409,6 +456,22 @@ fn run_kernel_now(node: &Node, kernel: &dyn Kernel, given: &[Option<Value>]) -> 
         .map(|(block, desc)| Tensor::from_buffer(desc.dtype, &desc.shape, block.into_buffer()).map(Value::from))
         .collect();
     Ok(Some(made?))
+}
+
+/// Refuses a node whose definition would write more than there is memory for. Definitions take their
+/// memory from the system without a way back, so this is asked first.
+fn require_room(node: &Node, given: &[Option<Value>], bytes_max: usize) -> Result<(), RunError> {
+    let fact = |value: &Value| match value {
+        Value::Tensor(tensor) => Fact::constant(tensor.clone()),
+        Value::Sequence(_) => Fact { kind: Kind::Sequence, ..Fact::default() },
+        Value::Optional(_) => Fact { kind: Kind::Optional, ..Fact::default() },
+    };
+    let facts: SmallVec<[Option<Fact>; 4]> = given.iter().map(|value| value.as_ref().map(fact)).collect();
+    let facts: SmallVec<[Option<&Fact>; 4]> = facts.iter().map(Option::as_ref).collect();
+    // Where the rule finds something wrong the definition does too, in its own words.
+    let Ok(outputs) = node.op.infer(&facts) else { return Ok(()) };
+    let bytes = outputs.iter().map(expected_bytes).fold(0, usize::saturating_add);
+    if bytes > bytes_max { Err(RunError::Memory { bytes, bytes_max }) } else { Ok(()) }
 }
 
 fn desc_of(plan: &Plan, value: usize) -> Result<&TensorDesc, TensorError> {

@@ -2,6 +2,7 @@ use halimede_compute::{ComputeUnit, ModelOptions, RunError, Session};
 use halimede_graph::onnx::import::Model;
 use halimede_graph::{Graph, GraphError, reference};
 use halimede_tensor::Value;
+use std::time::{Duration, Instant};
 
 /// Something that can run models: the reference interpreter, or a compute unit.
 pub trait Runner: Sync {
@@ -76,12 +77,18 @@ impl Loaded for Interpreted {
 pub struct UnitRunner<'u> {
     unit: &'u dyn ComputeUnit,
     options: ModelOptions,
+    run_time_max: Option<Duration>,
 }
 
 impl<'u> UnitRunner<'u> {
     /// Runs on `unit`, compiled with `options`.
     pub fn new(unit: &'u dyn ComputeUnit, options: ModelOptions) -> UnitRunner<'u> {
-        UnitRunner { unit, options }
+        UnitRunner { unit, options, run_time_max: None }
+    }
+
+    /// Gives up runs that take longer; a loop may have no end.
+    pub fn within(self, run_time_max: Duration) -> UnitRunner<'u> {
+        UnitRunner { run_time_max: Some(run_time_max), ..self }
     }
 }
 
@@ -93,17 +100,27 @@ impl Runner for UnitRunner<'_> {
     fn load(&self, model: &Model) -> Result<Box<dyn Loaded>, Failed> {
         let compiled = halimede_compute::Model::compile(model.graph.clone(), self.unit, &self.options)
             .map_err(|error| Failed { operator: None, reason: error.to_string() })?;
-        Ok(Box::new(Compiled(compiled.session())))
+        Ok(Box::new(Compiled { session: compiled.session(), run_time_max: self.run_time_max }))
     }
 }
 
-struct Compiled(Session);
+struct Compiled {
+    session: Session,
+    run_time_max: Option<Duration>,
+}
 
 impl Loaded for Compiled {
     fn run(&mut self, inputs: &[Value]) -> Result<Computed, Failed> {
-        self.0.run(inputs)?;
-        let outputs = self.0.take_outputs()?;
-        Ok(Computed { outputs, on_kernels: self.0.coverage().reference == 0 })
+        let start = Instant::now();
+        let is_over = || self.run_time_max.is_some_and(|max| start.elapsed() > max);
+        self.session.run_watched(inputs, &is_over).map_err(|error| match (error, self.run_time_max) {
+            (RunError::Cancelled, Some(max)) => {
+                Failed { operator: None, reason: format!("not done after {} s", max.as_secs_f64()) }
+            }
+            (error, _) => error.into(),
+        })?;
+        let outputs = self.session.take_outputs()?;
+        Ok(Computed { outputs, on_kernels: self.session.coverage().reference == 0 })
     }
 }
 

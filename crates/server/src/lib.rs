@@ -11,6 +11,7 @@ pub mod cli;
 mod commands;
 mod extensions;
 mod flags;
+pub mod fuzzing;
 mod grpc;
 mod http;
 mod json;

@@ -9,6 +9,7 @@ use halimede_graph::passes::PassOptions;
 use std::error::Error;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
+use std::time::Duration;
 
 /// Run ONNX test cases and compare the outputs with the expected ones.
 ///
@@ -44,6 +45,9 @@ pub struct Args {
     /// listed case that passes.
     #[arg(long, value_name = "FILE")]
     expected_failures: Option<PathBuf>,
+    /// Seconds after which a run of a case is given up. Not for `--unit reference`.
+    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
+    timeout: f64,
     /// Cases that run at the same time; as many as there are cores when left out.
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -86,7 +90,9 @@ fn execute(args: &Args) -> Result<bool, Box<dyn Error>> {
             let unit = units::find(name, Some(1))?;
             // `check` has run the passes, or left them out, itself.
             let compile = ModelOptions { passes: None, ..ModelOptions::default() };
-            check(&cases, &UnitRunner::new(&*unit, compile), &options)
+            let run_time_max = Duration::try_from_secs_f64(args.timeout)
+                .map_err(|error| format!("--timeout {}: {error}", args.timeout))?;
+            check(&cases, &UnitRunner::new(&*unit, compile).within(run_time_max), &options)
         }
     };
     if let Some(path) = &args.list_failures {

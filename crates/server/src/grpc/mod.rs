@@ -3,6 +3,7 @@
 //! Hyper's HTTP/2 connection hands each call to [`dispatch`], which compares the path; tonic frames and
 //! decodes the messages. There are no layers between.
 
+pub(crate) mod codec;
 mod infer;
 mod service;
 mod status;
@@ -15,10 +16,13 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tonic::{Status, body::Body, codec::CompressionEncoding, codegen::Service};
 
-pub(crate) use self::status::{from_error, text_of};
 use self::{
     proto::{grpc_inference_service_server::GrpcInferenceServiceServer, health::health_server::HealthServer},
-    service::{HealthService, InferenceService},
+    service::HealthService,
+};
+pub(crate) use self::{
+    service::InferenceService,
+    status::{from_error, text_of},
 };
 use crate::{flags::GrpcFlags, listen::Stop, services::Services};
 

@@ -82,6 +82,20 @@ async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response
     }
 }
 
+/// Answers a request whose body is there already: what [`handle`] does without a connection.
+pub(crate) async fn respond(services: &Arc<Services>, parts: &Parts, body: Bytes) -> Response<Body> {
+    let Some(route) = Route::parse(parts.uri.path()).filter(|route| route.allows(&parts.method)) else {
+        return Reply::failed(404, "Not Found").into_response();
+    };
+    if let Route::Model { name, version, call: Call::Infer } = route {
+        return infer::respond(services, &parts.headers, body, name, version).await;
+    }
+    match answer(services.clone(), route, parts, body).await {
+        Ok(reply) => reply.into_response(),
+        Err(error) => Reply::error(&error).into_response(),
+    }
+}
+
 /// The answer to a body that was not read to its end; the connection cannot go on after it.
 fn refused(refusal: Refusal) -> Response<Body> {
     let reply = match refusal {

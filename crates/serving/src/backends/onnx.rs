@@ -175,7 +175,7 @@ struct OnnxInstance {
 
 impl Instance for OnnxInstance {
     fn execute(&mut self, batch: &mut Batch) {
-        let outputs = self.run(|name| batch.gather(name));
+        let outputs = self.run(|name| batch.gather(name), &|| batch.is_cancelled());
         batch.inputs_ready();
         match outputs {
             Ok(outputs) => {
@@ -187,7 +187,9 @@ impl Instance for OnnxInstance {
                 }
             }
             // One request must not fail for what is in another.
-            Err(_) if batch.len() > 1 => (0..batch.len()).for_each(|index| self.execute_alone(batch, index)),
+            Err(_) if batch.len() > 1 && !batch.is_cancelled() => {
+                (0..batch.len()).for_each(|index| self.execute_alone(batch, index))
+            }
             Err(error) => batch.fail_all(&error),
         }
     }
@@ -196,7 +198,8 @@ impl Instance for OnnxInstance {
 impl OnnxInstance {
     /// Runs one request of a batch that failed as a whole.
     fn execute_alone(&mut self, batch: &mut Batch, index: usize) {
-        match self.run(|name| batch.gather_one(index, name)) {
+        let is_cancelled = || batch.request(index).responder.is_cancelled();
+        match self.run(|name| batch.gather_one(index, name), &is_cancelled) {
             Ok(outputs) => {
                 for (name, output) in
                     outputs.into_iter().filter(|(name, _)| batch.wants(index, name)).collect::<Vec<_>>()
@@ -208,16 +211,20 @@ impl OnnxInstance {
         }
     }
 
-    /// Runs the model on what `gather` finds for each input.
+    /// Runs the model on what `gather` finds for each input, as long as somebody waits for it.
     fn run(
         &mut self,
         gather: impl Fn(&str) -> Result<Option<Gathered>, Error>,
+        is_cancelled: &dyn Fn() -> bool,
     ) -> Result<Vec<(String, Gathered)>, Error> {
         let parts = &self.parts;
         let inputs = parts.inputs.iter().map(|input| input.value(gather(&input.name)?, &parts.model));
         let inputs = inputs.collect::<Result<Vec<Value>, Error>>()?;
-        let failed = |error: RunError| Error::internal(format!("model '{}': {error}", parts.model));
-        self.session.run(&inputs).map_err(failed)?;
+        let failed = |error: RunError| match error {
+            RunError::Cancelled => Error::cancelled("the request was cancelled"),
+            error => Error::internal(format!("model '{}': {error}", parts.model)),
+        };
+        self.session.run_watched(&inputs, is_cancelled).map_err(failed)?;
         let values = self.session.take_outputs().map_err(failed)?;
         let names = parts.outputs.iter();
         values.into_iter().zip(names).map(|(value, name)| Ok((name.clone(), parts.output(name, &value)?))).collect()

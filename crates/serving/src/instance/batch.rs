@@ -103,6 +103,11 @@ impl Batch {
         outputs.is_empty() || outputs.iter().any(|output| output.name == name)
     }
 
+    /// Whether nobody waits for any of these requests any more.
+    pub fn is_cancelled(&self) -> bool {
+        !self.entries.is_empty() && self.entries.iter().all(|entry| entry.request.responder.is_cancelled())
+    }
+
     /// Whether any request wants the output `name`.
     pub fn any_wants(&self, name: &str) -> bool {
         (0..self.len()).any(|index| self.wants(index, name))

@@ -17,6 +17,9 @@ use std::sync::Arc;
 /// level a few times over would multiply.
 const CAREFUL_DEPTH: usize = 3;
 
+/// Bodies within bodies. Functions can nest them deeper than the file does, and every level takes stack.
+const DEPTH_MAX: usize = 64;
+
 /// Rounds in which a body's carried shapes may settle; real ones take two.
 const ROUNDS: usize = 3;
 
@@ -149,6 +152,9 @@ impl<'m> Reader<'m> {
         let around = self.scopes.scopes.len() - 1;
         let (opsets, attributes) = (self.scopes.top().opsets.clone(), self.scopes.top().attributes.clone());
         let frame = self.scopes.frames.len();
+        if frame > DEPTH_MAX {
+            return Err(Reason::model(format!("bodies of control flow lie more than {DEPTH_MAX} deep in each other")));
+        }
         self.scopes.frames.push(Frame::default());
         self.scopes.scopes.push(Scope {
             frame,

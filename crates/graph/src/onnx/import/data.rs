@@ -1,23 +1,23 @@
 //! Values that are stored outside a model, as in ONNX's test cases.
 
+use super::decode::decode;
 use super::file::External;
 use super::{ValueType, tensor};
 use crate::onnx::proto::{OptionalProto, SequenceProto, TensorProto, optional_proto, sequence_proto};
 use bytes::Bytes;
 use halimede_tensor::{Tensor, Value};
-use prost::Message;
 
 /// The tensor in a serialized `TensorProto`.
 pub fn read_tensor(bytes: Bytes) -> Result<Tensor, String> {
-    decode_tensor(&TensorProto::decode(bytes).map_err(|error| error.to_string())?)
+    decode_tensor(&decode("TensorProto", bytes)?)
 }
 
 /// The value of a known type in a serialized `TensorProto`, `SequenceProto` or `OptionalProto`.
 pub fn read_value(bytes: Bytes, value_type: &ValueType) -> Result<Value, String> {
     match value_type {
         ValueType::Tensor => Ok(read_tensor(bytes)?.into()),
-        ValueType::Sequence(_) => sequence(&SequenceProto::decode(bytes).map_err(|error| error.to_string())?),
-        ValueType::Optional(_) => optional(&OptionalProto::decode(bytes).map_err(|error| error.to_string())?),
+        ValueType::Sequence(_) => sequence(&decode("SequenceProto", bytes)?),
+        ValueType::Optional(_) => optional(&decode("OptionalProto", bytes)?),
         ValueType::Map => Err("maps are not read".to_owned()),
     }
 }

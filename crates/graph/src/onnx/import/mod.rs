@@ -8,6 +8,7 @@
 mod attribute;
 mod body;
 mod data;
+mod decode;
 mod error;
 mod example;
 mod file;
@@ -32,7 +33,6 @@ use super::proto::{ModelProto, StringStringEntryProto};
 use crate::{Fact, Graph};
 use bytes::Bytes;
 use halimede_tensor::Tensor;
-use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
@@ -127,7 +127,7 @@ pub fn from_bytes(bytes: impl Into<Bytes>, directory: Option<&Path>, options: &O
 }
 
 fn read(bytes: Bytes, directory: Option<&Path>, options: &Options) -> Result<Model, Reason> {
-    let proto = ModelProto::decode(bytes).map_err(|error| Reason::Format(error.to_string()))?;
+    let proto: ModelProto = decode::decode("ModelProto", bytes).map_err(Reason::Format)?;
     let graph = proto.graph.as_ref().ok_or_else(|| Reason::Format("the message holds no graph".to_owned()))?;
     let ir_version = proto.ir_version();
     if !(1..=NEWEST_IR_VERSION).contains(&ir_version) {

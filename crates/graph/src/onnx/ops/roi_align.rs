@@ -51,6 +51,15 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
         }
         let cell = [size[0] / rows as f64, size[1] / columns as f64];
         let per_cell = cell.map(|side| if samples > 0 { samples as usize } else { side.ceil().max(0.0) as usize });
+        // As many as the pixels of the largest maps there are; a region may claim to be of any size.
+        const SAMPLES_MAX: usize = 1 << 24;
+        let samples = [rows, columns, per_cell[1]].iter().fold(per_cell[0], |all, part| all.saturating_mul(*part));
+        if samples > SAMPLES_MAX {
+            let [height, width] = size;
+            return Err(OpError::invalid(format!(
+                "a region of {height} x {width} takes more than {SAMPLES_MAX} samples"
+            )));
+        }
         let cells: Vec<Vec<Sample>> = (0..rows * columns)
             .map(|index| {
                 let (row, column) = (index / columns, index % columns);

@@ -41,6 +41,12 @@ fn run_loop<E: From<OpError>>(
         (0..op.carried).map(|index| required(inputs, 2 + index).cloned()).collect::<Result<_, _>>()?;
     let outside = outside(inputs, 2 + op.carried);
     let mut collected: Vec<Vec<Tensor>> = vec![Vec::new(); op.body.outputs.len().saturating_sub(1 + op.carried)];
+    if trips == i64::MAX && condition && never_ends(&op.body) {
+        return Err(OpError::invalid(
+            "the loop has no trip count and its body never changes the condition: it would not end",
+        )
+        .into());
+    }
     let mut trip = 0;
     while trip < trips && condition {
         let mut given = Vec::with_capacity(2 + carried.len() + outside.len());
@@ -58,6 +64,13 @@ fn run_loop<E: From<OpError>>(
         carried.push(stack(slices, 0, &op.body, 1 + op.carried + index)?.into());
     }
     Ok(carried)
+}
+
+/// Whether the condition that a body gives is the one that it was given, or always true.
+fn never_ends(body: &Graph) -> bool {
+    let Some(&given) = body.outputs.first() else { return false };
+    let constant = body.constant(given).and_then(|tensor| tensor.slice::<u8>().ok());
+    body.inputs.get(1) == Some(&given) || constant.is_some_and(|truth| matches!(truth, [truth] if *truth != 0))
 }
 
 fn run_scan<E: From<OpError>>(

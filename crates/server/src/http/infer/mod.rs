@@ -45,6 +45,30 @@ pub(super) async fn handle(
         Ok(body) => body,
         Err(refusal) => return refused(refusal),
     };
+    run(services, headers, body, model, version).await
+}
+
+/// Answers a request whose body is there already.
+pub(super) async fn respond(
+    services: &Arc<Services>,
+    headers: &HeaderMap,
+    body: Bytes,
+    model: &str,
+    version: &str,
+) -> HttpResponse<Body> {
+    match check(services, headers, model, version) {
+        Ok(version) => run(services, headers, body, model, version).await,
+        Err(reply) => reply.into_response(),
+    }
+}
+
+async fn run(
+    services: &Arc<Services>,
+    headers: &HeaderMap,
+    body: Bytes,
+    model: &str,
+    version: Option<i64>,
+) -> HttpResponse<Body> {
     let reply = match decompress(services, headers, body) {
         Ok((body, header_length)) => infer(services, headers, body, header_length, model, version).await,
         Err(error) => Err((error, ContentType::Text)),
