@@ -115,16 +115,17 @@ impl Regions {
         let Some(region) = regions.get(name) else {
             return Err(Error::not_found(format!("Unable to find shared memory region: '{name}'")));
         };
-        let size = region.len() as u64;
-        if offset >= size.max(1) {
-            return Err(Error::invalid(format!("Invalid offset for shared memory region: '{name}'")));
-        }
-        if offset.checked_add(len).is_none_or(|end| end > size) {
-            return Err(Error::invalid(format!("Invalid offset + byte size for shared memory region: '{name}'")));
-        }
-        // Both lie within a mapping, whose length is a `usize`.
-        Ok(Place { region: region.clone(), offset: offset as usize, len: len as usize })
+        let (offset, len) = range(offset, len, region.len())
+            .map_err(|what| Error::invalid(format!("Invalid {what} for shared memory region: '{name}'")))?;
+        Ok(Place { region: region.clone(), offset, len })
     }
+}
+
+/// The part of `size` bytes that a client speaks of; an error names what lies outside.
+fn range(offset: u64, len: u64, size: usize) -> Result<(usize, usize), &'static str> {
+    let from = usize::try_from(offset).ok().filter(|from| *from < size.max(1)).ok_or("offset")?;
+    let len = usize::try_from(len).ok().filter(|len| *len <= size - from).ok_or("offset + byte size")?;
+    Ok((from, len))
 }
 
 impl Place {
@@ -165,6 +166,22 @@ mod tests {
     use halimede_platform::shared_memory::OwnedSharedMemory;
 
     use super::*;
+
+    #[test]
+    fn ranges_stay_inside() {
+        for (offset, len, size, expected) in [
+            (0, 8, 8, Ok((0, 8))),
+            (7, 1, 8, Ok((7, 1))),
+            (7, 2, 8, Err("offset + byte size")),
+            (8, 0, 8, Err("offset")),
+            (0, 0, 0, Ok((0, 0))),
+            (0, 1, 0, Err("offset + byte size")),
+            (1, u64::MAX, 8, Err("offset + byte size")),
+            (u64::MAX, 2, 8, Err("offset")),
+        ] {
+            assert_eq!(range(offset, len, size), expected, "{len} from {offset} of {size}");
+        }
+    }
 
     #[test]
     fn places_stay_inside_their_region() {

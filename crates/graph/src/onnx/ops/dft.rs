@@ -1,4 +1,4 @@
-use super::common::{Complex, Transform, evaluate_by_lowering, fft, one, resolve_axis};
+use super::common::{Complex, Transform, evaluate_by_lowering, fft, one, resolve_axis, room};
 use crate::onnx::case::tensor;
 use crate::onnx::{Attribute, Case, OnnxNode, Operator, Outputs};
 use crate::ops::{Call, Contract, Facts, Labels, Op, Slice};
@@ -120,6 +120,8 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
     let outer: usize = x.shape()[..form.axis].iter().product();
     let numbers = x.to_f64s()?;
     let outputs = form.transform.outputs();
+    // No fewer than what is written: `bins` is at most `length` + 1.
+    room(&[outer, form.length + 1, inner, 2])?;
     let mut out = vec![0.0; outer * form.bins * inner * outputs];
     for line in 0..outer * inner {
         let (before, after) = (line / inner, line % inner);

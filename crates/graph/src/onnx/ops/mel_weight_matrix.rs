@@ -1,9 +1,9 @@
-use super::common::{integer, number, required};
+use super::common::{integer, number, required, room};
 use crate::onnx::case::tensor;
 use crate::onnx::{Case, Operator};
 use crate::ops::{Call, Facts};
 use crate::{Dim, Fact, OpError};
-use halimede_tensor::{DType, Tensor, Value, element_count};
+use halimede_tensor::{DType, Tensor, Value};
 use smallvec::smallvec;
 
 /// Weights that turn a spectrogram into mel bands, `[bins, bands]` (ONNX MelWeightMatrix, opset 17).
@@ -17,7 +17,7 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
         return Err(OpError::invalid(format!("{bands} bands, transform length {length} and sample rate {rate}")));
     };
     let bins = length / 2 + 1;
-    let mut weights = vec![0.0; element_count(&[bins, bands])?];
+    let mut weights = vec![0.0; room(&[bins, bands])?];
 
     // The edges of the bands lie evenly on the mel scale.
     let mel = |hertz: f64| 2595.0 * (1.0 + hertz / 700.0).log10();

@@ -1,4 +1,4 @@
-use super::common::{Complex, Size, Transform, evaluate_by_lowering, fft, one};
+use super::common::{Complex, Size, Transform, evaluate_by_lowering, fft, one, room};
 use crate::onnx::case::tensor;
 use crate::onnx::{Attribute, Case, OnnxNode, Operator, Outputs};
 use crate::ops::{Binary, Call, Contract, Facts, Gather, Op};
@@ -105,7 +105,7 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
     };
     let frames = size.checked_sub(frame).map_or(0, |rest| rest / step + 1);
     let bins = bins(call.attributes.flag_or("onesided", true)?, frame);
-    let mut out = Vec::with_capacity(batch * frames * bins * 2);
+    let mut out = Vec::with_capacity(room(&[batch, frames, bins, 2])?);
     for entry in 0..batch {
         for index in 0..frames {
             let number = |n: usize| -> Complex {

@@ -1,9 +1,9 @@
-use super::common::required;
+use super::common::{required, room};
 use crate::onnx::case::tensor;
 use crate::onnx::{Attribute, Case, Operator};
 use crate::ops::{Call, Facts};
 use crate::{Dim, Fact, OpError};
-use halimede_tensor::{DType, Tensor, Value, element_count};
+use halimede_tensor::{DType, Tensor, Value};
 use smallvec::smallvec;
 use std::collections::HashMap;
 use std::hash::Hash;
@@ -88,7 +88,7 @@ impl Form {
     /// Occurrences as `[rows, outputs]`.
     fn count<T: Hash + Eq>(&self, x: &[T], pool: &[T], rows: usize, length: usize) -> Result<Vec<f32>, OpError> {
         let grams = self.dictionary(pool)?;
-        let mut counts = vec![0.0; element_count(&[rows, self.outputs])?];
+        let mut counts = vec![0.0; room(&[rows, self.outputs])?];
         for row in 0..rows {
             let elements = &x[row * length..][..length];
             // A gap as long as the row leaves nothing after it.

@@ -1,5 +1,5 @@
 use crate::OpError;
-use halimede_tensor::{Tensor, Value};
+use halimede_tensor::{Tensor, Value, element_count};
 
 /// A tensor that an evaluation may be given.
 pub fn optional(inputs: &[Option<Value>], index: usize) -> Result<Option<&Tensor>, OpError> {
@@ -25,6 +25,21 @@ pub fn number(tensor: &Tensor) -> Result<f64, OpError> {
         [number] => Ok(number),
         ref list => Err(OpError::invalid(format!("expected one number, got {} elements", list.len()))),
     }
+}
+
+/// Elements that a definition may make room for at once, in all: two gigabytes of f32.
+const ROOM: usize = 1 << 29;
+
+/// Number of elements of a shape that comes from attributes or values, which may say anything. A
+/// definition takes its memory from the system without a way back, so it asks here first.
+pub fn room(shape: &[usize]) -> Result<usize, OpError> {
+    let count = element_count(shape)?;
+    if count > ROOM {
+        return Err(OpError::invalid(format!(
+            "{count} elements of shape {shape:?}; by definition at most {ROOM} are computed"
+        )));
+    }
+    Ok(count)
 }
 
 /// The text of a string element; ONNX's strings are UTF-8.

@@ -1,3 +1,4 @@
+use super::room;
 use crate::onnx::{OnnxNode, Outputs};
 use crate::ops::{Call, Facts, Op, Tensors};
 use crate::{Builder, Fact, Graph, OpError, ValueId};
@@ -49,6 +50,9 @@ fn lower(call: &Call, inputs: Vec<Option<Fact>>) -> Result<Option<(Graph, Output
 fn run(graph: &Graph) -> Result<Vec<Option<Tensor>>, OpError> {
     let mut values: Vec<Option<Tensor>> = vec![None; graph.values.len()];
     for node in &graph.nodes {
+        for shape in node.outputs.iter().filter_map(|&output| graph.fact(output).known_shape()) {
+            room(&shape)?;
+        }
         let mut inputs = Vec::with_capacity(node.inputs.len());
         for input in &node.inputs {
             inputs.push(match input {

@@ -35,7 +35,7 @@ pub use broadcast::{broadcast_dims, broadcast_index};
 pub use cumulative::lower_cumulative;
 pub use facts::{infer_like, same_dtype};
 pub use fourier::{Complex, Transform, fft};
-pub use inputs::{integer, number, optional, required, text};
+pub use inputs::{integer, number, optional, required, room, text};
 pub use int_list::IntList;
 pub use late::{evaluate_by_lowering, infer_by_lowering};
 pub use loss::negative_log_likelihood;

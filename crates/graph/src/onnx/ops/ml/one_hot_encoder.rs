@@ -1,3 +1,4 @@
+use super::super::common::room;
 use super::keys::keys;
 use crate::onnx::case::{strings, tensor};
 use crate::onnx::{Attribute, Case, Operator};
@@ -33,7 +34,7 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
             &x.to_f64s()?.iter().map(|&v| v as i64).collect::<Vec<_>>(),
         )?)?,
     };
-    let mut hot = vec![0f32; elements.len() * categories.len()];
+    let mut hot = vec![0f32; room(&[elements.len(), categories.len()])?];
     for (element, row) in elements.iter().zip(hot.chunks_exact_mut(categories.len().max(1))) {
         match categories.iter().position(|category| category == element) {
             Some(position) => row[position] = 1.0,

@@ -1,3 +1,4 @@
+use super::super::common::room;
 use super::scores::{PostTransform, infer_regressor, rows};
 use super::trees::{Aggregate, Branch, Mode, Target, Trees};
 use crate::onnx::case::tensor;
@@ -94,7 +95,7 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
         4 => PostTransform::Probit,
         other => return Err(OpError::invalid(format!("post_transform is {other}"))),
     };
-    let mut results = Vec::with_capacity(count * targets);
+    let mut results = Vec::with_capacity(room(&[count, targets])?);
     for row in x.chunks_exact(width.max(1)) {
         let mut scores: Vec<f64> =
             trees.predict(row, targets, aggregate)?.into_iter().map(|said| said.unwrap_or(0.0)).collect();
