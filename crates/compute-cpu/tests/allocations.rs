@@ -63,6 +63,7 @@ fn graph() -> Graph {
         padding: Padding::Explicit([1, 1, 1, 1].as_slice().into()),
         groups: 1,
         transposed: None,
+        channels_last: false,
         epilogue: None,
     };
     let x = b.add(Op::Conv(conv), &[image, w]).unwrap();
@@ -75,6 +76,7 @@ fn graph() -> Graph {
         padding: Padding::Explicit([0, 0, 0, 0].as_slice().into()),
         ceil_mode: false,
         outputs: 1,
+        channels_last: false,
     };
     let x = b.add(Op::Pool(pool), &[x]).unwrap();
     let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };

@@ -7,7 +7,9 @@
 //! have transposed convolutions.
 
 mod depthwise;
+mod depthwise_pixels;
 mod patches;
+mod pixels;
 mod transposed;
 pub(super) mod window;
 
@@ -17,11 +19,13 @@ use super::packed::{PackedWeights, f32_bytes};
 use crate::gemm::{self, KC, Left, Micro, Target};
 use crate::map::Register;
 use depthwise::DepthwiseStep;
+use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
-use halimede_graph::ops::Conv;
+use halimede_graph::ops::{Conv, channels_first};
 use halimede_graph::{Graph, Node, OpError};
-use halimede_tensor::{DType, View};
+use halimede_tensor::{DType, Shape, Tensor, View};
 use patches::pack_patches;
+use pixels::{Panels, PixelsStep};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -40,7 +44,15 @@ pub(super) struct ConvKernel {
     machine: Machine,
     micro: Micro,
     name: String,
-    weights: Option<Arc<Weights>>,
+    weights: Option<Packed>,
+}
+
+/// Constant weights in the order of the loop that reads them.
+#[derive(Clone)]
+enum Packed {
+    Tiles(Arc<Weights>),
+    Panels(Arc<Panels>),
+    Taps(Arc<TapWeights>),
 }
 
 /// Constant weights packed in tiles, group after group.
@@ -52,24 +64,58 @@ struct Weights {
 impl ConvKernel {
     pub fn new(op: &Conv, graph: &Graph, node: &Node, machine: Machine) -> ConvKernel {
         let micro = Micro::new(machine.isa);
-        let weights = Weights::pack(op, graph, node, &micro).map(Arc::new);
+        let weights = Packed::new(op, graph, node, &micro);
         let packed = if weights.is_some() { ", packed weights" } else { "" };
-        let kind = if op.transposed.is_some() { "transposed conv" } else { "conv" };
+        let kind = match (&op.transposed, &weights) {
+            (Some(_), _) => "transposed conv",
+            (None, Some(Packed::Panels(_))) => "conv of pixels",
+            (None, Some(Packed::Taps(_))) => "depthwise conv of pixels",
+            _ => "conv",
+        };
         let name = format!("{kind} {}{packed}", micro.name());
         ConvKernel { op: op.clone(), machine, micro, name, weights }
     }
 }
 
-impl Weights {
-    fn pack(op: &Conv, graph: &Graph, node: &Node, micro: &Micro) -> Option<Weights> {
+impl Packed {
+    fn new(op: &Conv, graph: &Graph, node: &Node, micro: &Micro) -> Option<Packed> {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
+        let groups = op.groups.max(1);
+        match *tensor.shape() {
+            [channels, ..] if !channels.is_multiple_of(groups) => None,
+            [channels, 1, ..] if op.channels_last && channels == groups && groups > 1 => {
+                TapWeights::pack(tensor).map(Arc::new).map(Packed::Taps)
+            }
+            [_, _, ..] if op.channels_last => Panels::pack(tensor, groups, micro).map(Arc::new).map(Packed::Panels),
+            _ => Weights::pack(op, tensor, micro).map(Arc::new).map(Packed::Tiles),
+        }
+    }
+
+    fn shape(&self) -> &[usize] {
+        match self {
+            Packed::Tiles(weights) => &weights.shape,
+            Packed::Panels(panels) => &panels.shape,
+            Packed::Taps(taps) => &taps.shape,
+        }
+    }
+
+    fn bytes(&self) -> usize {
+        match self {
+            Packed::Tiles(weights) => weights.tiles.bytes(),
+            Packed::Panels(panels) => panels.elements.bytes(),
+            Packed::Taps(taps) => taps.elements.bytes(),
+        }
+    }
+}
+
+impl Weights {
+    fn pack(op: &Conv, tensor: &Tensor, micro: &Micro) -> Option<Weights> {
         let (elements, shape) = (f32_bytes(tensor)?, tensor.shape());
         let (&channels, taps) = (shape.first()?, shape.get(1..)?.iter().product::<usize>());
         let rows = channels / op.groups.max(1);
         // Depthwise and transposed convolutions read weights one by one.
         if op.transposed.is_some()
             || rows == 0
-            || !channels.is_multiple_of(op.groups)
             || shape.get(1) == Some(&1) && op.groups > 1
         {
             return None;
@@ -103,6 +149,10 @@ impl Kernel for ConvKernel {
         let has_bias = inputs.get(2).is_some_and(Option::is_some);
         let extra = inputs.get(3..).unwrap_or_default();
         let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
+        let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..]);
+        if self.op.channels_last {
+            return self.prepare_pixels(x, w, output, weights, has_bias, epilogue);
+        }
         let window = Window::new(&self.op, &x.shape, &w.shape, &output.shape)?;
         if self.op.transposed.is_some() {
             if epilogue.is_some() {
@@ -116,7 +166,10 @@ impl Kernel for ConvKernel {
             let workspace = step.workspace();
             return Ok(Prepared { step: Box::new(step), workspace });
         }
-        let weights = self.weights.clone().filter(|weights| weights.shape == w.shape);
+        let weights = match weights {
+            Some(Packed::Tiles(tiles)) => Some(tiles.clone()),
+            _ => None,
+        };
         let step = ConvStep::new(window, weights, has_bias, epilogue, self.machine.clone(), self.micro);
         let workspace = step.thread_bytes() * self.machine.pool.threads();
         Ok(Prepared { step: Box::new(step), workspace })
@@ -127,7 +180,39 @@ impl Kernel for ConvKernel {
     }
 
     fn packed_bytes(&self) -> usize {
-        self.weights.as_ref().map_or(0, |weights| weights.tiles.bytes())
+        self.weights.as_ref().map_or(0, Packed::bytes)
+    }
+}
+
+impl ConvKernel {
+    fn prepare_pixels(
+        &self,
+        x: &TensorDesc,
+        w: &TensorDesc,
+        output: &TensorDesc,
+        weights: Option<&Packed>,
+        has_bias: bool,
+        epilogue: Option<Epilogue>,
+    ) -> Result<Prepared, OpError> {
+        let first = |shape: &[usize]| channels_first::<usize, Shape>(shape);
+        let window = Window::new(&self.op, &first(&x.shape), &w.shape, &first(&output.shape))?;
+        if window.kernel[0] != 1 || window.x[0] != 1 {
+            return Err(OpError::unsupported("a convolution over three axes with the channels last"));
+        }
+        let machine = self.machine.clone();
+        match weights {
+            Some(Packed::Panels(panels)) => {
+                let step = PixelsStep::new(window, panels.clone(), has_bias, epilogue, machine, self.micro);
+                let workspace = step.workspace();
+                Ok(Prepared { step: Box::new(step), workspace })
+            }
+            Some(Packed::Taps(taps)) => {
+                let step = DepthwisePixelsStep { window, weights: taps.clone(), has_bias, epilogue, machine };
+                let workspace = step.workspace();
+                Ok(Prepared { step: Box::new(step), workspace })
+            }
+            _ => Err(OpError::unsupported("a convolution with the channels last and weights that vary")),
+        }
     }
 }
 

@@ -1,12 +1,15 @@
 //! Pooling windows over up to three spatial axes.
 
+mod pixels;
+
 use super::Machine;
 use super::conv::window::Window;
 use super::rows::part_mut;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
-use halimede_graph::ops::{Conv, Pool, PoolKind};
-use halimede_tensor::{DType, Element};
+use halimede_graph::ops::{Conv, Pool, PoolKind, channels_first};
+use halimede_tensor::{DType, Element, Shape};
+use pixels::PixelsStep;
 
 pub(super) struct PoolKernel {
     pub op: Pool,
@@ -29,25 +32,38 @@ impl Kernel for PoolKernel {
         if !(floats || bytes) || x.shape.len() < 3 {
             return Err(OpError::unsupported(format!("pooling of {}", x.dtype)));
         }
-        let spatial = &x.shape[2..];
+        let first = |shape: &[usize]| match self.op.channels_last {
+            true => channels_first::<usize, Shape>(shape),
+            false => shape.into(),
+        };
+        let (shape, out_shape) = (first(&x.shape), first(&outputs[0].shape));
+        let spatial = &shape[2..];
         let kernel = if self.op.kernel.is_empty() { spatial } else { &self.op.kernel };
         // A pooling window moves like that of a convolution whose channels see one channel each.
         let conv = Conv {
             strides: self.op.strides.clone(),
             dilations: self.op.dilations.clone(),
             padding: self.op.padding.clone(),
-            groups: x.shape[1].max(1),
+            groups: shape[1].max(1),
             transposed: None,
+            channels_last: false,
             epilogue: None,
         };
-        let weights: Vec<usize> = [x.shape[1], 1].iter().chain(kernel).copied().collect();
-        let mut window = Window::new(&conv, &x.shape, &weights, &outputs[0].shape)?;
+        let weights: Vec<usize> = [shape[1], 1].iter().chain(kernel).copied().collect();
+        let mut window = Window::new(&conv, &shape, &weights, &out_shape)?;
         window.rows = 1;
         let after = border_after(&self.op, &window, spatial.len());
+        if self.op.channels_last {
+            if x.dtype != DType::F32 || outputs.len() > 1 || window.kernel[0] != 1 {
+                return Err(OpError::unsupported("this pooling with the channels last"));
+            }
+            let step = PixelsStep { kind: self.op.kind, after, window, machine: self.machine.clone() };
+            return Ok(Prepared { step: Box::new(step), workspace: 0 });
+        }
         let step = PoolStep {
             kind: self.op.kind,
             dtype: x.dtype,
-            planes: x.shape[0] * x.shape[1],
+            planes: shape[0] * shape[1],
             indices: outputs.len() > 1,
             after,
             window,
@@ -186,17 +202,21 @@ impl PoolStep {
 
     /// Elements of a window that lie inside the input or its border.
     fn covered(&self, place: [usize; 3]) -> usize {
-        (0..3)
-            .map(|axis| {
-                let window = &self.window;
-                let end = (window.x[axis] + self.after[axis]) as isize;
-                (0..window.kernel[axis])
-                    .filter(|tap| {
-                        let position = (place[axis] * window.stride[axis] + tap * window.dilation[axis]) as isize;
-                        position - window.before[axis] < end
-                    })
-                    .count()
-            })
-            .product()
+        covered(&self.window, self.after, place)
     }
+}
+
+/// Elements of a window that lie inside the input or its border, which reaches `after` beyond it.
+fn covered(window: &Window, after: [usize; 3], place: [usize; 3]) -> usize {
+    (0..3)
+        .map(|axis| {
+            let end = (window.x[axis] + after[axis]) as isize;
+            (0..window.kernel[axis])
+                .filter(|tap| {
+                    let position = (place[axis] * window.stride[axis] + tap * window.dilation[axis]) as isize;
+                    position - window.before[axis] < end
+                })
+                .count()
+        })
+        .product()
 }

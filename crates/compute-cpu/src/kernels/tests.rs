@@ -137,6 +137,7 @@ fn conv(strides: &[usize], dilations: &[usize], pads: &[i64], groups: usize) -> 
         padding: Padding::Explicit(pads.into()),
         groups,
         transposed: None,
+        channels_last: false,
         epilogue: None,
     }
 }
@@ -161,6 +162,47 @@ fn convolutions_of_every_kind() {
         for weights in [&[][..], &[1]] {
             check(Op::Conv(op.clone()), &two(x.clone(), w.clone()), weights, 2e-6);
             check(Op::Conv(op.clone()), &[Some(x.clone()), Some(w.clone()), Some(bias.clone())], weights, 2e-6);
+        }
+    }
+}
+
+#[test]
+fn convolutions_with_the_channels_last() {
+    let last = |op: Conv| Conv { channels_last: true, ..op };
+    let cases: &[(Conv, &[usize], &[usize])] = &[
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[2, 9, 11, 3], &[40, 3, 3, 3]),
+        (conv(&[2, 2], &[1, 1], &[3, 3, 3, 3], 1), &[1, 20, 17, 3], &[13, 3, 7, 7]),
+        // One product over all pixels, more than a block of them.
+        (conv(&[1, 1], &[1, 1], &[0, 0, 0, 0], 1), &[2, 19, 23, 40], &[70, 40, 1, 1]),
+        (conv(&[2, 2], &[1, 1], &[0, 0, 0, 0], 1), &[1, 9, 9, 8], &[9, 8, 1, 1]),
+        (conv(&[1, 2], &[2, 3], &[2, 0, 1, 5], 1), &[1, 12, 14, 4], &[9, 4, 3, 2]),
+        // A run longer than a piece, a row wider than a block.
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 3, 4, 200], &[33, 200, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 2, 230, 2], &[9, 2, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 2), &[1, 8, 8, 6], &[16, 3, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 70), &[2, 10, 9, 70], &[70, 1, 3, 3]),
+        (conv(&[2, 2], &[1, 2], &[2, 2, 2, 2], 32), &[1, 11, 12, 32], &[32, 1, 5, 5]),
+        (conv(&[1], &[1], &[1, 1], 1), &[2, 30, 5], &[9, 5, 3]),
+        (conv(&[1, 1], &[1, 1], &[-1, 0, 0, -1], 1), &[1, 8, 8, 2], &[8, 2, 3, 3]),
+        // The kernel is larger than the image.
+        (conv(&[1, 1], &[1, 1], &[4, 4, 4, 4], 1), &[1, 2, 2, 3], &[8, 3, 5, 5]),
+    ];
+    for (op, x, w) in cases {
+        let (x, w, bias) = (floats(x, 1), floats(w, 2), floats(&w[..1], 3));
+        check(Op::Conv(last(op.clone())), &two(x.clone(), w.clone()), &[1], 2e-6);
+        check(Op::Conv(last(op.clone())), &[Some(x), Some(w), Some(bias)], &[1], 2e-6);
+    }
+    let mut epilogue = Map::default();
+    let (result, residual) = (epilogue.push(Instruction::Input(0)), epilogue.push(Instruction::Input(1)));
+    let sum = epilogue.push(Instruction::Binary(Binary::Add, result, residual));
+    epilogue.push(Instruction::Unary(Unary::Silu, sum));
+    for (groups, w) in [(1, [40, 40, 3, 3]), (40, [40, 1, 3, 3])] {
+        let op = Conv { epilogue: Some(epilogue.clone()), ..conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], groups) };
+        let (x, w) = (floats(&[2, 19, 19, 40], 1), floats(&w, 2));
+        // A residual as large as the result, and one number per channel.
+        for residual in [&[2, 19, 19, 40][..], &[1, 1, 1, 40]] {
+            let inputs = [Some(x.clone()), Some(w.clone()), Some(floats(&[40], 9)), Some(floats(residual, 3))];
+            check(Op::Conv(last(op.clone())), &inputs, &[1, 2], 2e-6);
         }
     }
 }
@@ -250,8 +292,20 @@ fn pooling() {
             padding: Padding::Explicit([1, 0, 1, 1].as_slice().into()),
             ceil_mode,
             outputs,
+            channels_last: false,
         })
     };
+    let last = |op| match op {
+        Op::Pool(op) => Op::Pool(Pool { channels_last: true, ..op }),
+        op => op,
+    };
+    let pixels = [Some(floats(&[2, 10, 9, 35], 1))];
+    for ceil_mode in [false, true] {
+        check(last(pool(PoolKind::Max { column_major: false }, ceil_mode, 1)), &pixels, &[], 0.0);
+        check(last(pool(PoolKind::Average { count_include_pad: true }, ceil_mode, 1)), &pixels, &[], 3e-6);
+        check(last(pool(PoolKind::Average { count_include_pad: false }, ceil_mode, 1)), &pixels, &[], 3e-6);
+        check(last(pool(PoolKind::Lp { p: 2 }, ceil_mode, 1)), &pixels, &[], 1e-5);
+    }
     let x = [Some(floats(&[2, 3, 10, 9], 1))];
     for ceil_mode in [false, true] {
         for column_major in [false, true] {

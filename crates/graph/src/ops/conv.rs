@@ -1,4 +1,5 @@
 use super::Map;
+use super::channels::{channels_first, channels_last, to_channels_first, to_channels_last};
 use super::inputs::{optional, required, typed};
 use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue};
 use super::window::{Axis, explicit, extent, per_axis, windows};
@@ -21,7 +22,8 @@ pub enum Padding {
 /// Convolution over any number of spatial axes (ONNX Conv, ConvTranspose).
 ///
 /// Inputs: `x [N, C, ...]`, weights `[M, C/groups, ...]` (transposed: `[C, M/groups, ...]`), optionally
-/// a bias `[M]`, then what the epilogue reads. Output: `[N, M, ...]`.
+/// a bias `[M]`, then what the epilogue reads. Output: `[N, M, ...]`. With `channels_last` data and
+/// output are `[N, ..., C]` and `[N, ..., M]`; weights lie as ever.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Step of the window per spatial axis.
@@ -34,6 +36,8 @@ pub struct Conv {
     pub groups: usize,
     /// For a transposed convolution.
     pub transposed: Option<Transposed>,
+    /// Data and output have their channels last. Not for a transposed convolution.
+    pub channels_last: bool,
     /// Pointwise work on each result; its input 0 is the result, the others broadcast to it.
     pub epilogue: Option<Map>,
 }
@@ -51,6 +55,9 @@ impl TensorOp for Conv {
     fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
         let (x, w) = (required(inputs, 0)?, required(inputs, 1)?);
         let shape = match (&x.shape, &w.shape) {
+            (Some(x), Some(w)) if self.channels_last => {
+                Some(channels_last(&self.shape(&channels_first::<_, Dims>(x), w)?))
+            }
             (Some(x), Some(w)) => Some(self.shape(x, w)?),
             _ => None,
         };
@@ -60,6 +67,9 @@ impl TensorOp for Conv {
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
         let (x, w) = (required(inputs, 0)?, required(inputs, 1)?);
+        if self.channels_last {
+            return self.evaluate_channels_last(x, inputs);
+        }
         let dims = |tensor: &Tensor| tensor.shape().iter().map(|&d| Dim::from(d)).collect::<Dims>();
         let shape: Option<Shape> = self.shape(&dims(x), &dims(w))?.iter().map(Dim::size).collect();
         let shape = shape.ok_or_else(|| OpError::invalid("a convolution of negative size"))?;
@@ -134,6 +144,15 @@ impl Sums<'_> {
 }
 
 impl Conv {
+    /// The definition for channels last: moved to where they usually are and back.
+    fn evaluate_channels_last(&self, x: &Tensor, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
+        let plain = Conv { channels_last: false, epilogue: None, ..self.clone() };
+        let x = to_channels_first(x)?;
+        let result = plain.evaluate(&[Some(&x), optional(inputs, 1), optional(inputs, 2)])?;
+        let result = to_channels_last(&result[0])?;
+        Ok(smallvec![apply_epilogue(&self.epilogue, result, inputs.get(3..).unwrap_or_default())?])
+    }
+
     fn shape(&self, x: &[Dim], w: &[Dim]) -> Result<Dims, OpError> {
         if x.len() < 2 || w.len() != x.len() || self.groups == 0 {
             let groups = self.groups;
@@ -245,6 +264,7 @@ mod tests {
             padding: Padding::Explicit(smallvec![0, 0]),
             groups: 1,
             transposed: None,
+            channels_last: false,
             epilogue: None,
         }
     }
@@ -285,6 +305,16 @@ mod tests {
         let op = Conv { strides: smallvec![1, 1], padding: Padding::Explicit(smallvec![0, 0, 0, 1]), ..conv() };
         let out = run(&op, &[1.0, 2.0, 3.0, 4.0], &[1, 1, 2, 2], &[1.0, 1.0, 1.0, 0.0], &[1, 1, 2, 2], None);
         assert_eq!(out, Tensor::from_slice(&[1, 1, 1, 2], &[6f32, 6.0]).unwrap());
+    }
+
+    #[test]
+    fn channels_last_are_the_same_numbers() {
+        let op = Conv { channels_last: true, ..conv() };
+        // Two channels of three places, then two results of two channels.
+        let x = [1.0, 10.0, 2.0, 20.0, 3.0, 30.0];
+        let w = [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, -1.0];
+        let out = run(&op, &x, &[1, 3, 2], &w, &[2, 2, 2], Some(&[0.0, 5.0]));
+        assert_eq!(out, Tensor::from_slice(&[1, 2, 2], &[3f32, -5.0, 5.0, -5.0]).unwrap());
     }
 
     #[test]

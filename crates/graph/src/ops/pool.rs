@@ -1,4 +1,5 @@
 use super::Padding;
+use super::channels::{channels_first, channels_last, to_channels_first, to_channels_last};
 use super::inputs::{required, typed};
 use super::window::{Axis, per_axis, windows};
 use super::{Facts, TensorOp, Tensors};
@@ -45,11 +46,20 @@ pub struct Pool {
     pub ceil_mode: bool,
     /// 1, or 2 with the indices.
     pub outputs: usize,
+    /// Data and output have their channels last: `[N, ..., C]`. Not with indices.
+    pub channels_last: bool,
 }
 
 impl TensorOp for Pool {
     fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
         let x = required(inputs, 0)?;
+        if self.channels_last {
+            let plain = Pool { channels_last: false, outputs: 1, ..self.clone() };
+            let shape = x.shape.as_ref().map(|shape| channels_first(shape));
+            let result = plain.infer(&[Some(&typed(x.dtype, shape))])?.remove(0);
+            let shape = result.shape.as_ref().map(|shape| channels_last(shape));
+            return Ok(smallvec![typed(result.dtype, shape)]);
+        }
         let shape = match &x.shape {
             None => None,
             Some(x) => {
@@ -84,6 +94,11 @@ impl TensorOp for Pool {
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
         let x = required(inputs, 0)?;
+        if self.channels_last {
+            let plain = Pool { channels_last: false, outputs: 1, ..self.clone() };
+            let result = plain.evaluate(&[Some(&to_channels_first(x)?)])?;
+            return Ok(smallvec![to_channels_last(&result[0])?]);
+        }
         let axes = self.spatial(x.rank())?;
         let spatial = &x.shape()[2..];
         let windows: Vec<Axis> =
@@ -213,6 +228,7 @@ mod tests {
             padding: Padding::Explicit(smallvec![0; 2 * kernel.len()]),
             ceil_mode: false,
             outputs: 1,
+            channels_last: false,
         }
     }
 

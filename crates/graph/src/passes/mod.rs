@@ -12,6 +12,7 @@ mod duplicates;
 mod edit;
 mod epilogue;
 mod folding;
+mod layout;
 mod maps;
 mod merged;
 mod norms;
@@ -103,6 +104,7 @@ pub static PASSES: &[Pass] = &[
     maps::FUSION,
     maps::ACTIVATIONS,
     epilogue::PASS,
+    layout::PASS,
     dead::PASS,
 ];
 

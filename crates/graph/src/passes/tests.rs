@@ -257,6 +257,7 @@ fn a_border_of_zeros_goes_into_the_convolution() {
                 padding: Padding::Explicit(smallvec::smallvec![0, 1, 0, 0]),
                 groups: 1,
                 transposed: None,
+                channels_last: false,
                 epilogue: None,
             };
             b.add(Op::Conv(conv), &[padded, w]).unwrap()
@@ -281,6 +282,7 @@ fn factors_per_channel_go_into_the_weights() {
                 padding: Padding::Explicit(smallvec::smallvec![0, 0, 0, 0]),
                 groups: 1,
                 transposed: None,
+                channels_last: false,
                 epilogue: None,
             };
             let (w, bias) = (b.constant(floats(&[3, 2, 2, 2], 0.2)), b.constant(floats(&[3], 1.0)));

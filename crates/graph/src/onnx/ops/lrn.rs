@@ -33,6 +33,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
         padding: Padding::Explicit(smallvec![(size - 1) / 2, 0, size / 2, 0]),
         ceil_mode: false,
         outputs: 1,
+        channels_last: false,
     };
     let mean = b.add(Op::Pool(pool), &[planes])?;
     let shape = b.shape_of(x)?;

@@ -16,6 +16,6 @@ pub fn lower_pool(
     let kernel = sizes(node, "kernel_shape", spatial)?;
     let Windows { strides, dilations, padding } = Windows::read(node, spatial)?;
     let ceil_mode = node.attributes.flag_or("ceil_mode", false)?;
-    let op = Pool { kind, kernel, strides, dilations, padding, ceil_mode, outputs };
+    let op = Pool { kind, kernel, strides, dilations, padding, ceil_mode, outputs, channels_last: false };
     Ok(Some(b.add_all(Op::Pool(op), &[Some(x)])?))
 }

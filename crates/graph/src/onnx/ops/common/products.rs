@@ -39,7 +39,7 @@ pub fn conv(
     }
     let Windows { strides, dilations, padding } = Windows::read(node, spatial)?;
     let groups = groups(&node.attributes, "group")?;
-    let op = Conv { strides, dilations, padding, groups, transposed: None, epilogue: None };
+    let op = Conv { strides, dilations, padding, groups, transposed: None, channels_last: false, epilogue: None };
     b.add_with_optional(Op::Conv(op), &[Some(x), Some(weights), bias]).map(Some)
 }
 

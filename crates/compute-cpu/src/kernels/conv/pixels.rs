@@ -1,0 +1,398 @@
+//! Convolutions on data whose channels lie last: products of pixels by channels.
+//!
+//! A pixel of the output is a row of the left operand. What it sees lies in memory in runs: all taps of
+//! one row of the kernel and all their channels, since neighbouring pixels are neighbours in memory. So
+//! nothing is packed but the weights, in panels whose rows follow those runs. Blocks of the image that
+//! touch its border are copied first, with the border's zeros.
+//!
+//! ```text
+//! for each block of pixels                            a task
+//!     copy what it sees, where that has a border
+//!     for each panel of output channels
+//!         for each run, in pieces of DEPTH
+//!             for each tile of pixels
+//!                 sums += pixels · panel              micro-kernel
+//!         epilogue, store
+//! ```
+
+use super::window::Window;
+use crate::gemm::{self, Micro};
+use crate::kernels::Machine;
+use crate::kernels::epilogue::Epilogue;
+use crate::kernels::packed::{PackedWeights, f32_bytes};
+use crate::map::Register;
+use halimede_compute::{Arguments, Step};
+use halimede_tensor::{Tensor, View};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Rows of a panel that are multiplied at once: with the widest panel 64 KiB, which the second-level
+/// cache holds beside the pixels.
+const DEPTH: usize = 512;
+/// Pixels of a block: their sums for one panel are 24 KiB.
+const PIXELS: usize = 192;
+
+/// Weights `[M, C/groups, ...]` in panels per group, `[taps, channels]` deep.
+pub(super) struct Panels {
+    pub shape: Vec<usize>,
+    pub elements: PackedWeights,
+}
+
+impl Panels {
+    pub fn pack(tensor: &Tensor, groups: usize, micro: &Micro) -> Option<Panels> {
+        let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape().to_vec());
+        let (&outputs, &channels) = (shape.first()?, shape.get(1)?);
+        let taps: usize = shape[2..].iter().product();
+        let (rows, depth) = (outputs / groups, channels * taps);
+        let group_len = gemm::panels_len(micro, rows, depth);
+        let mut elements = PackedWeights::zeroed(group_len * groups)?;
+        let source = bytes.as_ptr().cast::<f32>();
+        for (group, packed) in elements.elements_mut().chunks_exact_mut(group_len.max(1)).enumerate() {
+            for row in 0..rows {
+                let panel = &mut packed[row / micro.nr * depth * micro.nr..];
+                for channel in 0..channels {
+                    let from = ((group * rows + row) * channels + channel) * taps;
+                    for tap in 0..taps {
+                        // SAFETY: an element of the tensor, read where it lies.
+                        let weight = unsafe { source.add(from + tap).read_unaligned() };
+                        panel[(tap * channels + channel) * micro.nr + row % micro.nr] = weight;
+                    }
+                }
+            }
+        }
+        Some(Panels { shape, elements })
+    }
+}
+
+/// A run of elements that a pixel sees, `depth` of them, from the place of its first tap on.
+struct Run {
+    /// Row and column of the first tap.
+    y: usize,
+    x: usize,
+    /// Channel of the first element.
+    channel: usize,
+    depth: usize,
+    /// Row of the panel.
+    k: usize,
+}
+
+pub(super) struct PixelsStep {
+    window: Window,
+    panels: Arc<Panels>,
+    has_bias: bool,
+    epilogue: Option<Epilogue>,
+    machine: Machine,
+    micro: Micro,
+    runs: Vec<Run>,
+    blocks: Blocks,
+}
+
+/// How the output is cut into tasks.
+struct Blocks {
+    /// Rows and columns of a block, at most.
+    rows: usize,
+    columns: usize,
+    /// Number of blocks down and across an image.
+    down: usize,
+    across: usize,
+    /// Ranges of panels that tasks of one block share.
+    panel_parts: usize,
+}
+
+/// A part of the output that one task computes.
+struct Place {
+    image: usize,
+    group: usize,
+    rows: (usize, usize),
+    columns: (usize, usize),
+    panels: (usize, usize),
+}
+
+/// Where the data of a block lies: element (y, x, channel) at `start + y·row + x·pixel + channel`.
+#[derive(Clone, Copy)]
+struct Source {
+    start: *const f32,
+    row: usize,
+    pixel: usize,
+}
+
+impl PixelsStep {
+    pub fn new(
+        mut window: Window,
+        panels: Arc<Panels>,
+        has_bias: bool,
+        epilogue: Option<Epilogue>,
+        machine: Machine,
+        micro: Micro,
+    ) -> PixelsStep {
+        let pointwise = window.taps() == 1 && window.stride == [1; 3] && window.before == [0; 3];
+        if pointwise && window.x == window.out {
+            // Every pixel of every image is a row of one product.
+            let pixels = window.batch * window.pixels();
+            (window.batch, window.x, window.out) = (1, [1, 1, pixels], [1, 1, pixels]);
+        }
+        let (blocks, runs) = (Blocks::new(&window, machine.pool.threads(), micro.nr), runs(&window));
+        PixelsStep { window, panels, has_bias, epilogue, machine, micro, runs, blocks }
+    }
+
+    fn registers_bytes(&self) -> usize {
+        self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
+    }
+
+    fn sums_len(&self) -> usize {
+        self.blocks.rows * self.blocks.columns * self.micro.nr
+    }
+
+    /// Rows and columns of the data that a block sees.
+    fn seen(&self, rows: usize, columns: usize) -> (usize, usize) {
+        let window = &self.window;
+        let extent = |axis: usize, count: usize| {
+            (count - 1) * window.stride[axis] + (window.kernel[axis] - 1) * window.dilation[axis] + 1
+        };
+        (extent(1, rows.max(1)), extent(2, columns.max(1)))
+    }
+
+    fn border_len(&self) -> usize {
+        let (rows, columns) = self.seen(self.blocks.rows, self.blocks.columns);
+        (rows * columns * self.window.inputs).next_multiple_of(16)
+    }
+
+    /// Per thread: registers of the epilogue, sums, a block with its border.
+    fn thread_bytes(&self) -> usize {
+        self.registers_bytes() + (self.sums_len().next_multiple_of(16) + self.border_len()) * size_of::<f32>()
+    }
+
+    pub fn workspace(&self) -> usize {
+        self.thread_bytes() * self.machine.pool.threads()
+    }
+
+    fn all_panels(&self) -> usize {
+        self.window.rows.div_ceil(self.micro.nr)
+    }
+}
+
+impl Blocks {
+    fn new(window: &Window, threads: usize, nr: usize) -> Blocks {
+        let [_, height, width] = window.out;
+        let across = width.div_ceil(PIXELS).max(1);
+        let columns = width.div_ceil(across).max(1);
+        let down = height.div_ceil((PIXELS / columns).max(1)).max(1);
+        let rows = height.div_ceil(down).max(1);
+        let (down, across) = (height.div_ceil(rows), width.div_ceil(columns));
+        let tasks = window.batch * window.groups * down * across;
+        let panels = window.rows.div_ceil(nr);
+        // Two tasks a thread even the work out; each reads its pixels again.
+        let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
+        Blocks { rows, columns, down, across, panel_parts }
+    }
+}
+
+/// The runs of a window, in the order of the panels' rows.
+fn runs(window: &Window) -> Vec<Run> {
+    let (channels, width) = (window.inputs, window.kernel[2]);
+    // The taps of a row are one run where nothing lies between them.
+    let whole_rows = window.groups == 1 && (window.dilation[2] == 1 || width == 1);
+    let (per_row, depth) = if whole_rows { (1, width * channels) } else { (width, channels) };
+    let mut runs = Vec::new();
+    for (y, x) in (0..window.kernel[1]).flat_map(|y| (0..per_row).map(move |x| (y, x))) {
+        let first = (y * width + x) * channels;
+        for from in (0..depth).step_by(DEPTH) {
+            runs.push(Run {
+                y: y * window.dilation[1],
+                x: x * window.dilation[2],
+                channel: from,
+                depth: DEPTH.min(depth - from),
+                k: first + from,
+            });
+        }
+    }
+    runs
+}
+
+impl Step for PixelsStep {
+    fn run(&self, arguments: &Arguments<'_>) {
+        let blocks = &self.blocks;
+        let tasks = self.window.batch * self.window.groups * blocks.down * blocks.across * blocks.panel_parts;
+        if arguments.outputs[0].is_empty() {
+            return;
+        }
+        let next = AtomicUsize::new(0);
+        let threads = self.machine.pool.threads().min(tasks);
+        assert!(arguments.workspace.len() >= threads * self.thread_bytes());
+        self.machine.pool.run(threads, &|thread| {
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    return;
+                }
+                self.run_task(arguments, thread, self.place(task));
+            }
+        });
+    }
+}
+
+impl PixelsStep {
+    fn place(&self, task: usize) -> Place {
+        let blocks = &self.blocks;
+        let (rest, part) = (task / blocks.panel_parts, task % blocks.panel_parts);
+        let (rest, across) = (rest / blocks.across, rest % blocks.across);
+        let (rest, down) = (rest / blocks.down, rest % blocks.down);
+        let panels = self.all_panels();
+        let range = |index: usize, size: usize, end: usize| (index * size, ((index + 1) * size).min(end));
+        Place {
+            image: rest / self.window.groups,
+            group: rest % self.window.groups,
+            rows: range(down, blocks.rows, self.window.out[1]),
+            columns: range(across, blocks.columns, self.window.out[2]),
+            panels: (panels * part / blocks.panel_parts, panels * (part + 1) / blocks.panel_parts),
+        }
+    }
+
+    fn run_task(&self, arguments: &Arguments<'_>, thread: usize, place: Place) {
+        let (window, micro) = (&self.window, &self.micro);
+        let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
+        // SAFETY: inputs are not written during the step; the thread's part of the workspace is its own.
+        let (x, bias, registers, sums, border) = unsafe {
+            let start = arguments.workspace.as_ptr().add(thread * self.thread_bytes());
+            let floats = start.add(self.registers_bytes()).cast::<f32>();
+            (
+                view(0).slice::<f32>(),
+                if self.has_bias { view(2).slice::<f32>() } else { &[] },
+                std::slice::from_raw_parts_mut(
+                    start.cast::<Register>(),
+                    self.registers_bytes() / size_of::<Register>(),
+                ),
+                std::slice::from_raw_parts_mut(floats, self.sums_len()),
+                std::slice::from_raw_parts_mut(
+                    floats.add(self.sums_len().next_multiple_of(16)),
+                    self.border_len(),
+                ),
+            )
+        };
+        let source = self.source(x, &place, border);
+        let (rows, columns) = (place.rows.1 - place.rows.0, place.columns.1 - place.columns.0);
+        let depth = window.depth();
+        let group = gemm::panels_len(micro, window.rows, depth) * place.group;
+        let tiles = columns.div_ceil(micro.mr);
+        let output = arguments.outputs[0].as_ptr().cast::<f32>();
+        for p in place.panels.0..place.panels.1 {
+            let panel = &self.panels.elements[group + p * depth * micro.nr..][..depth * micro.nr];
+            let channel = place.group * window.rows + p * micro.nr;
+            let wide = micro.nr.min(window.rows - p * micro.nr);
+            fill(&mut sums[..rows * columns * micro.nr], bias.get(channel..channel + wide), micro.nr);
+            for run in &self.runs {
+                for row in 0..rows {
+                    let line = (row * window.stride[1] + run.y) * source.row + run.channel;
+                    for tile in 0..tiles {
+                        let (first, last) = (columns * tile / tiles, columns * (tile + 1) / tiles);
+                        let at = line + (first * window.stride[2] + run.x) * source.pixel;
+                        // SAFETY: the pixels of a tile and their runs lie inside the block; sums of the
+                        // tile inside the block's sums; the panel is as deep as all runs together.
+                        unsafe {
+                            micro.tile(
+                                last - first,
+                                run.depth,
+                                (source.start.add(at), window.stride[2] * source.pixel, 1),
+                                panel.as_ptr().add(run.k * micro.nr),
+                                sums.as_mut_ptr().add((row * columns + first) * micro.nr),
+                                true,
+                            );
+                        }
+                    }
+                }
+            }
+            // Rows of pixels lie one after the other in the output, `channels` apart.
+            let channels = window.groups * window.rows;
+            for row in 0..rows {
+                let pixel = (place.image * window.out[1] + place.rows.0 + row) * window.out[2] + place.columns.0;
+                let sums = &mut sums[row * columns * micro.nr..(row + 1) * columns * micro.nr];
+                let start = pixel * channels + channel;
+                // SAFETY: this task alone writes these channels of these pixels, which lie inside.
+                unsafe {
+                    self.store(arguments, sums, (columns, wide), start, output.add(start), channels, registers);
+                }
+            }
+        }
+    }
+
+    /// Applies the epilogue to the sums of a row of pixels and writes them.
+    ///
+    /// # Safety
+    /// `target` is valid for `columns` pixels `channels` apart with `wide` elements each.
+    #[allow(clippy::too_many_arguments, reason = "places of one call")]
+    unsafe fn store(
+        &self,
+        arguments: &Arguments<'_>,
+        sums: &mut [f32],
+        (columns, wide): (usize, usize),
+        start: usize,
+        target: *mut f32,
+        channels: usize,
+        registers: &mut [Register],
+    ) {
+        let nr = self.micro.nr;
+        let extra = arguments.inputs.get(3..).unwrap_or_default();
+        if let Some(epilogue) = &self.epilogue {
+            epilogue.apply(extra, sums, nr, (columns, wide), (start, channels), registers);
+        }
+        for (pixel, sums) in sums.chunks_exact(nr).enumerate() {
+            // SAFETY: the caller's promise.
+            unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), target.add(pixel * channels), wide) };
+        }
+    }
+
+    /// The data of a block: where it lies, or copied with its border where it has one.
+    fn source(&self, x: &[f32], place: &Place, border: &mut [f32]) -> Source {
+        let window = &self.window;
+        let channels = window.groups * window.inputs;
+        let [_, height, width] = window.x;
+        let image = &x[place.image * height * width * channels..][..height * width * channels];
+        let seen = self.seen(place.rows.1 - place.rows.0, place.columns.1 - place.columns.0);
+        let first = |axis: usize, out: usize| (out * window.stride[axis]) as isize - window.before[axis];
+        let (top, left) = (first(1, place.rows.0), first(2, place.columns.0));
+        let inside = |from: isize, count: usize, size: usize| from >= 0 && from as usize + count <= size;
+        let group = place.group * window.inputs;
+        if inside(top, seen.0, height) && inside(left, seen.1, width) {
+            let at = (top as usize * width + left as usize) * channels + group;
+            return Source { start: image[at..].as_ptr(), row: width * channels, pixel: channels };
+        }
+        let row_len = seen.1 * window.inputs;
+        for (index, line) in border.chunks_exact_mut(row_len).take(seen.0).enumerate() {
+            let Some(y) = usize::try_from(top + index as isize).ok().filter(|&y| y < height) else {
+                line.fill(0.0);
+                continue;
+            };
+            // Columns of the block that lie inside the image.
+            let from = (-left).clamp(0, seen.1 as isize) as usize;
+            let to = (width as isize - left).clamp(from as isize, seen.1 as isize) as usize;
+            line[..from * window.inputs].fill(0.0);
+            line[to * window.inputs..].fill(0.0);
+            let (line, start) = (&mut line[from * window.inputs..to * window.inputs], y * width);
+            if from == to {
+                continue;
+            }
+            let start = (start + (from as isize + left) as usize) * channels + group;
+            if window.groups == 1 {
+                line.copy_from_slice(&image[start..start + line.len()]);
+                continue;
+            }
+            for (pixel, line) in line.chunks_exact_mut(window.inputs).enumerate() {
+                line.copy_from_slice(&image[start + pixel * channels..][..window.inputs]);
+            }
+        }
+        Source { start: border.as_ptr(), row: row_len, pixel: window.inputs }
+    }
+}
+
+/// Starts the sums of a panel with the bias, or with zeros.
+fn fill(sums: &mut [f32], bias: Option<&[f32]>, nr: usize) {
+    match bias {
+        None => sums.fill(0.0),
+        Some(bias) => {
+            for sums in sums.chunks_exact_mut(nr) {
+                sums[..bias.len()].copy_from_slice(bias);
+                sums[bias.len()..].fill(0.0);
+            }
+        }
+    }
+}

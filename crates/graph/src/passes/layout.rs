@@ -1,0 +1,250 @@
+use super::edit::done;
+use super::{Pass, PassOptions, PassReport};
+use crate::ops::channels::{channels_last, first_from_last, last_from_first, to_channels_last};
+use crate::ops::{Concat, Conv, Op, Pool, Reduce, Softmax, Transpose};
+use crate::{Dims, Fact, Graph, Node, ValueId};
+use halimede_tensor::DType;
+use smallvec::{SmallVec, smallvec};
+use std::collections::{HashMap, HashSet};
+
+/// Computes convolutions on data whose channels lie last, and everything between them too, so that
+/// only the edges of a convolutional network transpose.
+///
+/// A convolution then is a matrix product of pixels by channels whose operands both lie in memory in the
+/// order they are read, and a pixel's channels fill whole vectors however small the image is.
+pub(super) const PASS: Pass = Pass { name: "channels last", run };
+
+/// Fewer channels than this do not fill the vectors of a pixel.
+const CHANNELS_MIN: usize = 8;
+
+fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
+    let nodes = std::mem::take(&mut graph.nodes);
+    let mut layouts = Layouts { graph, nodes: Vec::new(), last: HashMap::new(), unwritten: HashSet::new() };
+    for node in nodes {
+        match layouts.moved(&node) {
+            Some(moved) => {
+                if matches!(moved.op, Op::Conv(_)) {
+                    done(layouts.graph, &node, "its data has the channels last", report);
+                }
+                layouts.nodes.push(moved);
+            }
+            None => {
+                node.inputs.iter().flatten().for_each(|&input| layouts.write(input));
+                layouts.nodes.push(node);
+            }
+        }
+    }
+    for output in layouts.graph.outputs.clone() {
+        layouts.write(output);
+    }
+    let nodes = layouts.nodes;
+    graph.nodes = nodes;
+}
+
+/// A graph that is being written anew.
+struct Layouts<'g> {
+    graph: &'g mut Graph,
+    nodes: Vec<Node>,
+    /// For a value, the one with the same numbers and the channels last.
+    last: HashMap<ValueId, ValueId>,
+    /// Values that so far exist with the channels last only.
+    unwritten: HashSet<ValueId>,
+}
+
+impl Layouts<'_> {
+    /// Makes sure that a value exists in its own layout.
+    fn write(&mut self, value: ValueId) {
+        if !self.unwritten.remove(&value) {
+            return;
+        }
+        let (last, rank) = (self.last[&value], self.rank(value).unwrap_or(0));
+        self.transpose(last, value, first_from_last(rank));
+    }
+
+    fn transpose(&mut self, from: ValueId, to: ValueId, perm: SmallVec<[usize; 6]>) {
+        self.nodes.push(Node {
+            name: self.graph.values[to.index()].name.clone(),
+            origin: "Transpose (layout)".to_owned(),
+            op: Op::Transpose(Transpose { perm }),
+            inputs: smallvec![Some(from)],
+            outputs: smallvec![to],
+        });
+    }
+
+    fn rank(&self, value: ValueId) -> Option<usize> {
+        self.graph.fact(value).shape.as_ref().map(|shape| shape.len())
+    }
+
+    fn has_last(&self, value: ValueId) -> bool {
+        self.last.contains_key(&value)
+    }
+
+    /// The value with its channels last, transposed here where no node has it so.
+    fn channels_last(&mut self, value: ValueId) -> Option<ValueId> {
+        if let Some(&last) = self.last.get(&value) {
+            return Some(last);
+        }
+        let last = match self.graph.constant(value) {
+            Some(constant) => {
+                let constant = to_channels_last(constant).ok()?;
+                self.graph.add_constant(self.name(value), constant)
+            }
+            None => {
+                let last = self.twin(value)?;
+                self.transpose(value, last, last_from_first(self.rank(value)?));
+                last
+            }
+        };
+        self.last.insert(value, last);
+        Some(last)
+    }
+
+    /// A new value for the numbers of another with the channels last.
+    fn twin(&mut self, value: ValueId) -> Option<ValueId> {
+        let fact = self.graph.fact(value);
+        let shape = channels_last::<_, Dims>(fact.shape.as_ref()?);
+        let fact = Fact { shape: Some(shape), constant: None, elements: None, ..fact.clone() };
+        Some(self.graph.add_value(self.name(value), fact))
+    }
+
+    fn name(&self, value: ValueId) -> String {
+        format!("{} (channels last)", self.graph.values[value.index()].name)
+    }
+
+    /// An operand that broadcasts to a result of `rank` axes; `None` where that cannot be said.
+    fn operand(&mut self, value: ValueId, rank: usize) -> Option<ValueId> {
+        let shape = self.graph.fact(value).shape.clone()?;
+        if shape.iter().all(|dim| dim.known() == Some(1)) && shape.len() <= 1 {
+            return Some(value);
+        }
+        if shape.len() == rank {
+            return self.channels_last(value);
+        }
+        // Axes are matched from the last: the missing ones are ones in front.
+        let constant = self.graph.constant(value)?;
+        let missing = rank.checked_sub(constant.rank())?;
+        let shape: Vec<usize> = std::iter::repeat_n(1, missing).chain(constant.shape().iter().copied()).collect();
+        let last = to_channels_last(&constant.reshaped(&shape).ok()?).ok()?;
+        Some(self.graph.add_constant(self.name(value), last))
+    }
+
+    /// Whether an operand can be had by [`Layouts::operand`], without making it.
+    fn fits(&self, value: ValueId, rank: usize) -> bool {
+        let Some(shape) = &self.graph.fact(value).shape else { return false };
+        let one = shape.len() <= 1 && shape.iter().all(|dim| dim.known() == Some(1));
+        one || shape.len() == rank || (shape.len() < rank && self.graph.constant(value).is_some())
+    }
+
+    /// The node on data with the channels last; `None` where it stays as it is.
+    fn moved(&mut self, node: &Node) -> Option<Node> {
+        let output = *node.outputs.first()?;
+        let rank = self.rank(output)?;
+        let data = node.inputs.first().copied().flatten();
+        let here = data.is_some_and(|data| self.has_last(data));
+        match &node.op {
+            Op::Conv(op) => self.conv(op, node, rank),
+            Op::Pool(op) if here && op.outputs == 1 && rank == 4 && self.is_f32(data?) => {
+                let op = Op::Pool(Pool { channels_last: true, ..op.clone() });
+                self.pointwise(node, op, rank)
+            }
+            Op::Map(_) | Op::Cast(_) if rank >= 3 && self.mostly_here(node, rank) => {
+                self.pointwise(node, node.op.clone(), rank)
+            }
+            Op::Softmax(op) if here => {
+                let op = Op::Softmax(Softmax { axis: moved_axis(op.axis, rank), ..op.clone() });
+                self.pointwise(node, op, rank)
+            }
+            Op::Concat(op) if rank >= 3 && self.mostly_here(node, rank) => {
+                let op = Op::Concat(Concat { axis: moved_axis(op.axis, rank) });
+                self.pointwise(node, op, rank)
+            }
+            Op::Reduce(op) if here => self.reduce(op, node, data?),
+            _ => None,
+        }
+    }
+
+    fn is_f32(&self, value: ValueId) -> bool {
+        self.graph.fact(value).dtype == Some(DType::F32)
+    }
+
+    /// Whether at least half of what a pointwise operation reads in full lies with its channels last, and
+    /// the rest can follow.
+    fn mostly_here(&self, node: &Node, rank: usize) -> bool {
+        let full = |value: &&ValueId| self.rank(**value) == Some(rank) && self.graph.constant(**value).is_none();
+        let inputs = || node.inputs.iter().flatten();
+        let here = inputs().filter(full).filter(|value| self.has_last(**value)).count();
+        here > 0 && 2 * here >= inputs().filter(full).count() && inputs().all(|&value| self.fits(value, rank))
+    }
+
+    /// A node all of whose inputs broadcast to its output.
+    fn pointwise(&mut self, node: &Node, op: Op, rank: usize) -> Option<Node> {
+        if !node.inputs.iter().flatten().all(|&value| self.fits(value, rank)) {
+            return None;
+        }
+        let mut inputs = SmallVec::new();
+        for input in &node.inputs {
+            inputs.push(match input {
+                Some(value) => Some(self.operand(*value, rank)?),
+                None => None,
+            });
+        }
+        self.replaced(node, op, inputs)
+    }
+
+    /// The node on other inputs, with its channels last.
+    fn replaced(&mut self, node: &Node, op: Op, inputs: SmallVec<[Option<ValueId>; 4]>) -> Option<Node> {
+        let output = node.outputs[0];
+        let last = self.twin(output)?;
+        self.last.insert(output, last);
+        self.unwritten.insert(output);
+        Some(Node { op, inputs, outputs: smallvec![last], ..node.clone() })
+    }
+
+    fn conv(&mut self, op: &Conv, node: &Node, rank: usize) -> Option<Node> {
+        let (data, weights) = (node.inputs[0]?, node.inputs[1]?);
+        let shape: Vec<usize> = self.graph.constant(weights)?.shape().to_vec();
+        let (&channels, &inputs) = (shape.first()?, shape.get(1)?);
+        let depthwise = inputs == 1 && op.groups > 1 && channels == op.groups;
+        let wide = (if depthwise { channels } else { channels / op.groups.max(1) }) >= CHANNELS_MIN;
+        let two = (3..=4).contains(&rank) && self.rank(data) == Some(rank) && op.transposed.is_none();
+        let more = node.inputs.get(3..).unwrap_or_default();
+        if op.channels_last || !two || !wide || !self.is_f32(data) || !self.is_f32(weights) {
+            return None;
+        }
+        if !more.iter().flatten().all(|&value| self.fits(value, rank)) {
+            return None;
+        }
+        let mut inputs: SmallVec<[Option<ValueId>; 4]> = smallvec![Some(self.channels_last(data)?)];
+        inputs.extend(node.inputs.iter().skip(1).take(2).copied());
+        for value in more {
+            inputs.push(match value {
+                Some(value) => Some(self.operand(*value, rank)?),
+                None => None,
+            });
+        }
+        self.replaced(node, Op::Conv(Conv { channels_last: true, ..op.clone() }), inputs)
+    }
+
+    fn reduce(&mut self, op: &Reduce, node: &Node, data: ValueId) -> Option<Node> {
+        let rank = self.rank(data)?;
+        let mut axes: SmallVec<[usize; 6]> = op.axes.iter().map(|&axis| moved_axis(axis, rank)).collect();
+        axes.sort_unstable();
+        let op = Op::Reduce(Reduce { axes, ..op.clone() });
+        let inputs = smallvec![Some(self.channels_last(data)?)];
+        let Op::Reduce(Reduce { keep_dims, axes, .. }) = &op else { return None };
+        if *keep_dims {
+            return self.replaced(node, op, inputs);
+        }
+        // Without the spatial axes, batch and channels are left in the usual order.
+        let spatial: Vec<usize> = (1..rank - 1).collect();
+        if axes[..] != spatial[..] {
+            return None;
+        }
+        Some(Node { op, inputs, ..node.clone() })
+    }
+}
+
+/// Where an axis lies once the channels are last.
+fn moved_axis(axis: usize, rank: usize) -> usize {
+    first_from_last(rank).get(axis).copied().unwrap_or(axis)
+}
