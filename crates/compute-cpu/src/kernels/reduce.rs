@@ -89,9 +89,65 @@ impl Step for ReduceStep {
         );
         match (self.dtype, self.rows) {
             (DType::F32, Some(rows)) if fast && rows.inner == 1 => self.rows_f32(arguments, rows.length),
+            (DType::F32, Some(rows)) if fast && rows.length > 0 => self.columns_f32(arguments, rows),
             _ => self.each(arguments),
         }
     }
+}
+
+/// Columns that are reduced together.
+const LANES: usize = 64;
+/// Rows that are summed before their sum is added to the others: an error grows with the length of a
+/// sum, so there are many short ones.
+const SHORT: usize = 64;
+
+multiversion! {
+    /// Reduces the columns of `x`, whose rows lie `rows.inner` apart, into as many outputs, at most [`LANES`].
+    fn reduce_columns(kind: ReduceKind, x: &[f32], rows: Rows, out: &mut [f32]) = columns
+}
+
+#[inline(always)]
+fn columns(kind: ReduceKind, x: &[f32], rows: Rows, out: &mut [f32]) {
+    let start = if kind == ReduceKind::Max { f32::NEG_INFINITY } else { 0.0 };
+    let mut total = [start; LANES];
+    for block in x.chunks(SHORT * rows.inner) {
+        let mut part = [start; LANES];
+        for row in block.chunks(rows.inner) {
+            let row = &row[..out.len()];
+            match (kind, <&[f32; LANES]>::try_from(row)) {
+                (_, Ok(row)) => gather(kind, &mut part, row),
+                (_, Err(_)) => gather(kind, &mut part[..row.len()], row),
+            }
+        }
+        for (total, part) in total.iter_mut().zip(part) {
+            *total = if kind == ReduceKind::Max { larger(*total, part) } else { *total + part };
+        }
+    }
+    for (out, total) in out.iter_mut().zip(total) {
+        *out = match kind {
+            ReduceKind::Mean => total / rows.length as f32,
+            ReduceKind::L2 => total.sqrt(),
+            _ => total,
+        };
+    }
+}
+
+/// Adds a row to the columns' sums, or takes the larger.
+#[inline(always)]
+fn gather(kind: ReduceKind, sums: &mut [f32], row: &[f32]) {
+    let pairs = sums.iter_mut().zip(row);
+    match kind {
+        ReduceKind::Max => pairs.for_each(|(sum, &x)| *sum = larger(*sum, x)),
+        ReduceKind::SumSquare | ReduceKind::L2 => pairs.for_each(|(sum, &x)| *sum += x * x),
+        ReduceKind::L1 => pairs.for_each(|(sum, &x)| *sum += x.abs()),
+        _ => pairs.for_each(|(sum, &x)| *sum += x),
+    }
+}
+
+/// NaN where either is.
+#[inline(always)]
+fn larger(a: f32, b: f32) -> f32 {
+    if a > b || a.is_nan() { a } else { b }
 }
 
 /// The position of element `index` of a set of axes.
@@ -120,6 +176,25 @@ impl ReduceStep {
             // SAFETY: parts of the output do not overlap.
             let out = unsafe { part_mut::<f32>(arguments.outputs[0], first, last - first) };
             reduce_rows(self.machine.isa, self.kind, &x[first * length..last * length], length, out);
+        });
+    }
+
+    /// Columns next to each other, whole vectors of them at a time.
+    fn columns_f32(&self, arguments: &Arguments<'_>, rows: Rows) {
+        let Some(input) = arguments.inputs[0] else { return };
+        // SAFETY: inputs are not written during the step.
+        let x = unsafe { input.slice::<f32>() };
+        let (blocks, plane) = (rows.inner.div_ceil(LANES), rows.length * rows.inner);
+        let parts = if self.parts() == 1 { 1 } else { rows.outer * blocks };
+        self.machine.pool.run(parts, &|part| {
+            for block in part * rows.outer * blocks / parts..(part + 1) * rows.outer * blocks / parts {
+                let (outer, first) = (block / blocks, block % blocks * LANES);
+                let count = LANES.min(rows.inner - first);
+                // SAFETY: blocks of the output do not overlap.
+                let out = unsafe { part_mut::<f32>(arguments.outputs[0], outer * rows.inner + first, count) };
+                let x = &x[outer * plane + first..(outer + 1) * plane];
+                reduce_columns(self.machine.isa, self.kind, x, rows, out);
+            }
         });
     }
 

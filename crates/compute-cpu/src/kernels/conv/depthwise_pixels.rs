@@ -13,8 +13,6 @@ use halimede_tensor::{Tensor, View};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// Channels whose sums stay in registers.
-const LANES: usize = 32;
 /// Pixels that share the weights of a tap.
 const PIXELS: usize = 4;
 
@@ -105,52 +103,97 @@ multiversion! {
 
 #[inline(always)]
 fn convolve(window: &Window, weights: &[f32], x: &[f32], bias: &[f32], row: usize, line: &mut [f32]) {
-    let (channels, width, pitch) = (window.groups, window.x[2], window.stride[2] * window.groups);
-    for first in (0..window.out[2]).step_by(PIXELS) {
-        let count = PIXELS.min(window.out[2] - first);
-        let mut channel = 0;
-        while channel < channels {
-            let lanes = LANES.min(channels - channel);
-            let mut sums = [[0f32; LANES]; PIXELS];
-            if let Some(bias) = bias.get(channel..channel + lanes) {
-                sums.iter_mut().for_each(|sums| sums[..lanes].copy_from_slice(bias));
+    let channels = window.groups;
+    // Columns whose taps all lie inside the image.
+    let reach = (window.kernel[2] - 1) * window.dilation[2];
+    let stride = window.stride[2];
+    let left = (window.before[2].max(0) as usize).div_ceil(stride).min(window.out[2]);
+    let right = (window.x[2] as isize + window.before[2] - reach as isize + stride as isize - 1).max(0) as usize / stride;
+    let right = right.clamp(left, window.out[2]);
+    let taps = Taps { window, weights, x, bias, row };
+    let mut channel = 0;
+    while channel < channels {
+        let lanes = match channels - channel {
+            32.. => 32,
+            16.. => 16,
+            rest => rest,
+        };
+        let mut column = left;
+        while column + PIXELS <= right {
+            match lanes {
+                32 => taps.inside::<32>(channel, column, line),
+                16 => taps.inside::<16>(channel, column, line),
+                _ => taps.any(channel, lanes, (column, column + PIXELS), line),
             }
-            for tap_y in 0..window.kernel[1] {
-                let Some(y) = window.source(1, row, tap_y) else { continue };
-                for tap_x in 0..window.kernel[2] {
-                    let weights = &weights[(tap_y * window.kernel[2] + tap_x) * channels + channel..][..lanes];
-                    // The first pixel's column; the others follow at the stride.
-                    let column = (first * window.stride[2] + tap_x * window.dilation[2]) as isize - window.before[2];
-                    let last = column + ((count - 1) * window.stride[2]) as isize;
-                    let whole = column >= 0 && last < width as isize;
-                    if whole && count == PIXELS && lanes == LANES {
-                        let start = (y * width + column as usize) * channels + channel;
-                        let x = &x[start..start + (PIXELS - 1) * pitch + LANES];
-                        let weights: &[f32; LANES] = weights.try_into().expect("as many as lanes");
-                        for (pixel, sums) in sums.iter_mut().enumerate() {
-                            let x: &[f32; LANES] =
-                                x[pixel * pitch..pixel * pitch + LANES].try_into().expect("as many as lanes");
-                            for lane in 0..LANES {
-                                sums[lane] += x[lane] * weights[lane];
-                            }
-                        }
-                        continue;
-                    }
-                    for (pixel, sums) in sums.iter_mut().enumerate().take(count) {
-                        let at = column + (pixel * window.stride[2]) as isize;
-                        if (0..width as isize).contains(&at) {
-                            let x = &x[(y * width + at as usize) * channels + channel..][..lanes];
-                            for (sum, (&x, &weight)) in sums.iter_mut().zip(x.iter().zip(weights)) {
-                                *sum += x * weight;
-                            }
-                        }
+            column += PIXELS;
+        }
+        taps.any(channel, lanes, (0, left), line);
+        taps.any(channel, lanes, (column, window.out[2]), line);
+        channel += lanes;
+    }
+}
+
+/// What one row of output pixels is made of.
+struct Taps<'a> {
+    window: &'a Window,
+    weights: &'a [f32],
+    x: &'a [f32],
+    bias: &'a [f32],
+    row: usize,
+}
+
+impl Taps<'_> {
+    /// [`PIXELS`] pixels whose taps all lie inside the image, `L` channels of each: the sums stay in
+    /// registers.
+    #[inline(always)]
+    fn inside<const L: usize>(&self, channel: usize, column: usize, line: &mut [f32]) {
+        let (window, channels) = (self.window, self.window.groups);
+        let pitch = window.stride[2] * channels;
+        let mut sums = [[0f32; L]; PIXELS];
+        if let Some(bias) = self.bias.get(channel..channel + L) {
+            sums.iter_mut().for_each(|sums| sums.copy_from_slice(bias));
+        }
+        let first = (column * window.stride[2]).wrapping_add_signed(-window.before[2]);
+        for tap_y in 0..window.kernel[1] {
+            let Some(y) = window.source(1, self.row, tap_y) else { continue };
+            for tap_x in 0..window.kernel[2] {
+                let at = (y * window.x[2] + first + tap_x * window.dilation[2]) * channels + channel;
+                let x = &self.x[at..at + (PIXELS - 1) * pitch + L];
+                let weights = &self.weights[(tap_y * window.kernel[2] + tap_x) * channels + channel..][..L];
+                for (pixel, sums) in sums.iter_mut().enumerate() {
+                    let x = &x[pixel * pitch..pixel * pitch + L];
+                    for lane in 0..L {
+                        sums[lane] += x[lane] * weights[lane];
                     }
                 }
             }
-            for (pixel, sums) in sums.iter().enumerate().take(count) {
-                line[(first + pixel) * channels + channel..][..lanes].copy_from_slice(&sums[..lanes]);
+        }
+        for (pixel, sums) in sums.iter().enumerate() {
+            line[(column + pixel) * channels + channel..][..L].copy_from_slice(sums);
+        }
+    }
+
+    /// Any pixels and channels.
+    #[inline(always)]
+    fn any(&self, channel: usize, lanes: usize, (first, last): (usize, usize), line: &mut [f32]) {
+        let (window, channels) = (self.window, self.window.groups);
+        for column in first..last {
+            let sums = &mut line[column * channels + channel..][..lanes];
+            match self.bias.get(channel..channel + lanes) {
+                Some(bias) => sums.copy_from_slice(bias),
+                None => sums.fill(0.0),
             }
-            channel += lanes;
+            for tap_y in 0..window.kernel[1] {
+                let Some(y) = window.source(1, self.row, tap_y) else { continue };
+                for tap_x in 0..window.kernel[2] {
+                    let Some(at) = window.source(2, column, tap_x) else { continue };
+                    let x = &self.x[(y * window.x[2] + at) * channels + channel..][..lanes];
+                    let weights = &self.weights[(tap_y * window.kernel[2] + tap_x) * channels + channel..][..lanes];
+                    for (sum, (&x, &weight)) in sums.iter_mut().zip(x.iter().zip(weights)) {
+                        *sum += x * weight;
+                    }
+                }
+            }
         }
     }
 }

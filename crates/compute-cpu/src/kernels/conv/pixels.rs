@@ -332,6 +332,19 @@ impl PixelsStep {
     ) {
         let nr = self.micro.nr;
         let extra = arguments.inputs.get(3..).unwrap_or_default();
+        if let Some(bounded) = self.epilogue.as_ref().and_then(Epilogue::bounded) {
+            let residual = bounded.residual.and_then(|input| extra[input]);
+            for (pixel, sums) in sums.chunks_exact(nr).enumerate() {
+                let at = pixel * channels;
+                // SAFETY: the caller's promise; the residual has the output's elements.
+                unsafe {
+                    let residual = residual.map(|view| &view.slice::<f32>()[start + at..][..wide]);
+                    let target = std::slice::from_raw_parts_mut(target.add(at), wide);
+                    bounded.store(self.machine.isa, &sums[..wide], residual, target);
+                }
+            }
+            return;
+        }
         if let Some(epilogue) = &self.epilogue {
             epilogue.apply(extra, sums, nr, (columns, wide), (start, channels), registers);
         }
