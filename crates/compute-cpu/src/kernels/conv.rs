@@ -9,6 +9,7 @@
 mod depthwise;
 mod depthwise_pixels;
 mod patches;
+mod phases;
 mod pixels;
 mod transposed;
 pub(super) mod window;
@@ -25,6 +26,7 @@ use halimede_graph::ops::{Conv, channels_first};
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Shape, Tensor, View};
 use patches::pack_patches;
+use phases::Phases;
 use pixels::{Panels, PixelsStep};
 use smallvec::SmallVec;
 use std::cell::RefCell;
@@ -53,6 +55,7 @@ enum Packed {
     Tiles(Arc<Weights>),
     Panels(Arc<Panels>),
     Taps(Arc<TapWeights>),
+    Phases(Arc<Phases>),
 }
 
 /// Constant weights packed in tiles, group after group.
@@ -67,6 +70,7 @@ impl ConvKernel {
         let weights = Packed::new(op, graph, node, &micro);
         let packed = if weights.is_some() { ", packed weights" } else { "" };
         let kind = match (&op.transposed, &weights) {
+            (Some(_), Some(Packed::Phases(_))) => "transposed conv of pixels",
             (Some(_), _) => "transposed conv",
             (None, Some(Packed::Panels(_))) => "conv of pixels",
             (None, Some(Packed::Taps(_))) => "depthwise conv of pixels",
@@ -82,6 +86,9 @@ impl Packed {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
         let groups = op.groups.max(1);
         match *tensor.shape() {
+            [_, _, ..] if op.channels_last && op.transposed.is_some() => {
+                Phases::pack(op, tensor, micro).map(Arc::new).map(Packed::Phases)
+            }
             [channels, ..] if !channels.is_multiple_of(groups) => None,
             [channels, 1, ..] if op.channels_last && channels == groups && groups > 1 => {
                 TapWeights::pack(tensor).map(Arc::new).map(Packed::Taps)
@@ -96,6 +103,7 @@ impl Packed {
             Packed::Tiles(weights) => &weights.shape,
             Packed::Panels(panels) => &panels.shape,
             Packed::Taps(taps) => &taps.shape,
+            Packed::Phases(phases) => &phases.shape,
         }
     }
 
@@ -104,6 +112,7 @@ impl Packed {
             Packed::Tiles(weights) => weights.tiles.bytes(),
             Packed::Panels(panels) => panels.elements.bytes(),
             Packed::Taps(taps) => taps.elements.bytes(),
+            Packed::Phases(phases) => phases.bytes(),
         }
     }
 }
@@ -114,10 +123,7 @@ impl Weights {
         let (&channels, taps) = (shape.first()?, shape.get(1..)?.iter().product::<usize>());
         let rows = channels / op.groups.max(1);
         // Depthwise and transposed convolutions read weights one by one.
-        if op.transposed.is_some()
-            || rows == 0
-            || shape.get(1) == Some(&1) && op.groups > 1
-        {
+        if op.transposed.is_some() || rows == 0 || shape.get(1) == Some(&1) && op.groups > 1 {
             return None;
         }
         let len = gemm::rows_len(micro, rows, taps);
@@ -148,11 +154,12 @@ impl Kernel for ConvKernel {
         }
         let has_bias = inputs.get(2).is_some_and(Option::is_some);
         let extra = inputs.get(3..).unwrap_or_default();
-        let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
+        let epilogue = || Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa);
         let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..]);
         if self.op.channels_last {
             return self.prepare_pixels(x, w, output, weights, has_bias, epilogue);
         }
+        let epilogue = epilogue()?;
         let window = Window::new(&self.op, &x.shape, &w.shape, &output.shape)?;
         if self.op.transposed.is_some() {
             if epilogue.is_some() {
@@ -192,7 +199,7 @@ impl ConvKernel {
         output: &TensorDesc,
         weights: Option<&Packed>,
         has_bias: bool,
-        epilogue: Option<Epilogue>,
+        epilogue: impl Fn() -> Result<Option<Epilogue>, OpError>,
     ) -> Result<Prepared, OpError> {
         let first = |shape: &[usize]| channels_first::<usize, Shape>(shape);
         let window = Window::new(&self.op, &first(&x.shape), &w.shape, &first(&output.shape))?;
@@ -202,12 +209,19 @@ impl ConvKernel {
         let machine = self.machine.clone();
         match weights {
             Some(Packed::Panels(panels)) => {
-                let step = PixelsStep::new(window, panels.clone(), has_bias, epilogue, machine, self.micro);
+                let epilogue = epilogue()?;
+                let step = PixelsStep::new(window, None, panels.clone(), has_bias, epilogue, machine, self.micro);
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }
             Some(Packed::Taps(taps)) => {
-                let step = DepthwisePixelsStep { window, weights: taps.clone(), has_bias, epilogue, machine };
+                let (weights, epilogue) = (taps.clone(), epilogue()?);
+                let step = DepthwisePixelsStep { window, weights, has_bias, epilogue, machine };
+                let workspace = step.workspace();
+                Ok(Prepared { step: Box::new(step), workspace })
+            }
+            Some(Packed::Phases(phases)) => {
+                let step = phases.prepare(&window, epilogue, has_bias, &machine, self.micro)?;
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }

@@ -46,31 +46,31 @@ impl Bounded {
                     Term::Residual(input - 1)
                 }
                 Code::Constant(Scalar::Float(number, DType::F32)) if !number.is_nan() => Term::Number(number as f32),
-                Code::Binary(function, a, b, DType::F32) => match (function, &terms[a], &terms[b]) {
-                    (Binary::Add, Term::Sums, &Term::Residual(input))
-                    | (Binary::Add, &Term::Residual(input), Term::Sums) => {
-                        Term::Sum(Bounded { residual: Some(input), ..none })
+                Code::Binary(function, a, b, DType::F32) => {
+                    match (function, &terms[a], &terms[b]) {
+                        (Binary::Add, Term::Sums, &Term::Residual(input))
+                        | (Binary::Add, &Term::Residual(input), Term::Sums) => {
+                            Term::Sum(Bounded { residual: Some(input), ..none })
+                        }
+                        (Binary::Max, Term::Sums, &Term::Number(low))
+                        | (Binary::Max, &Term::Number(low), Term::Sums) => Term::Sum(Bounded { low, ..none }),
+                        (Binary::Max, Term::Sum(sum), &Term::Number(low))
+                        | (Binary::Max, &Term::Number(low), Term::Sum(sum))
+                            if unbounded(sum) =>
+                        {
+                            Term::Sum(Bounded { low, ..*sum })
+                        }
+                        (Binary::Min, Term::Sums, &Term::Number(high))
+                        | (Binary::Min, &Term::Number(high), Term::Sums) => Term::Sum(Bounded { high, ..none }),
+                        (Binary::Min, Term::Sum(sum), &Term::Number(high))
+                        | (Binary::Min, &Term::Number(high), Term::Sum(sum))
+                            if sum.high == f32::INFINITY && sum.low <= high =>
+                        {
+                            Term::Sum(Bounded { high, ..*sum })
+                        }
+                        _ => return None,
                     }
-                    (Binary::Max, Term::Sums, &Term::Number(low)) | (Binary::Max, &Term::Number(low), Term::Sums) => {
-                        Term::Sum(Bounded { low, ..none })
-                    }
-                    (Binary::Max, Term::Sum(sum), &Term::Number(low))
-                    | (Binary::Max, &Term::Number(low), Term::Sum(sum))
-                        if unbounded(sum) =>
-                    {
-                        Term::Sum(Bounded { low, ..*sum })
-                    }
-                    (Binary::Min, Term::Sums, &Term::Number(high)) | (Binary::Min, &Term::Number(high), Term::Sums) => {
-                        Term::Sum(Bounded { high, ..none })
-                    }
-                    (Binary::Min, Term::Sum(sum), &Term::Number(high))
-                    | (Binary::Min, &Term::Number(high), Term::Sum(sum))
-                        if sum.high == f32::INFINITY && sum.low <= high =>
-                    {
-                        Term::Sum(Bounded { high, ..*sum })
-                    }
-                    _ => return None,
-                },
+                }
                 _ => return None,
             };
             terms.push(term);
@@ -94,7 +94,15 @@ multiversion! {
 #[inline(always)]
 fn bound_each(sums: &[f32], residual: Option<&[f32]>, (low, high): (f32, f32), target: &mut [f32]) {
     // NaN passes, as it does through a program.
-    let within = |x: f32| if x < low { low } else if x > high { high } else { x };
+    let within = |x: f32| {
+        if x < low {
+            low
+        } else if x > high {
+            high
+        } else {
+            x
+        }
+    };
     match residual {
         None => target.iter_mut().zip(sums).for_each(|(target, &sum)| *target = within(sum)),
         Some(residual) => {

@@ -36,7 +36,7 @@ pub struct Conv {
     pub groups: usize,
     /// For a transposed convolution.
     pub transposed: Option<Transposed>,
-    /// Data and output have their channels last. Not for a transposed convolution.
+    /// Data and output have their channels last.
     pub channels_last: bool,
     /// Pointwise work on each result; its input 0 is the result, the others broadcast to it.
     pub epilogue: Option<Map>,

@@ -1,7 +1,7 @@
 use super::edit::done;
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::channels::{channels_last, first_from_last, last_from_first, to_channels_last};
-use crate::ops::{Concat, Conv, Op, Pool, Reduce, Softmax, Transpose};
+use crate::ops::{Concat, Conv, Op, Padding, Pool, Reduce, Softmax, Transpose};
 use crate::{Dims, Fact, Graph, Node, ValueId};
 use halimede_tensor::DType;
 use smallvec::{SmallVec, smallvec};
@@ -204,6 +204,9 @@ impl Layouts<'_> {
         let (data, weights) = (node.inputs[0]?, node.inputs[1]?);
         let shape: Vec<usize> = self.graph.constant(weights)?.shape().to_vec();
         let (&channels, &inputs) = (shape.first()?, shape.get(1)?);
+        if op.transposed.is_some() {
+            return self.transposed(op, node, rank, inputs);
+        }
         let depthwise = inputs == 1 && op.groups > 1 && channels == op.groups;
         let wide = (if depthwise { channels } else { channels / op.groups.max(1) }) >= CHANNELS_MIN;
         let two = (3..=4).contains(&rank) && self.rank(data) == Some(rank) && op.transposed.is_none();
@@ -222,6 +225,21 @@ impl Layouts<'_> {
                 None => None,
             });
         }
+        self.replaced(node, Op::Conv(Conv { channels_last: true, ..op.clone() }), inputs)
+    }
+
+    /// A transposed convolution whose taps do not depend on the size of the data.
+    fn transposed(&mut self, op: &Conv, node: &Node, rank: usize, channels: usize) -> Option<Node> {
+        let data = node.inputs[0]?;
+        let fixed = matches!(op.padding, Padding::Explicit(_))
+            && op.transposed.as_ref().is_some_and(|transposed| transposed.output_shape.is_empty());
+        let simple = fixed && op.groups == 1 && op.dilations.iter().all(|&dilation| dilation == 1);
+        let fits = simple && (3..=4).contains(&rank) && channels >= CHANNELS_MIN;
+        if op.channels_last || !fits || op.epilogue.is_some() || !self.is_f32(data) || !self.is_f32(node.inputs[1]?) {
+            return None;
+        }
+        let mut inputs: SmallVec<[Option<ValueId>; 4]> = smallvec![Some(self.channels_last(data)?)];
+        inputs.extend(node.inputs.iter().skip(1).copied());
         self.replaced(node, Op::Conv(Conv { channels_last: true, ..op.clone() }), inputs)
     }
 

@@ -108,7 +108,8 @@ fn convolve(window: &Window, weights: &[f32], x: &[f32], bias: &[f32], row: usiz
     let reach = (window.kernel[2] - 1) * window.dilation[2];
     let stride = window.stride[2];
     let left = (window.before[2].max(0) as usize).div_ceil(stride).min(window.out[2]);
-    let right = (window.x[2] as isize + window.before[2] - reach as isize + stride as isize - 1).max(0) as usize / stride;
+    let right =
+        (window.x[2] as isize + window.before[2] - reach as isize + stride as isize - 1).max(0) as usize / stride;
     let right = right.clamp(left, window.out[2]);
     let taps = Taps { window, weights, x, bias, row };
     let mut channel = 0;

@@ -32,35 +32,55 @@ const DEPTH: usize = 512;
 /// Pixels of a block: their sums for one panel are 24 KiB.
 const PIXELS: usize = 192;
 
-/// Weights `[M, C/groups, ...]` in panels per group, `[taps, channels]` deep.
+/// Weights in panels per group, `[taps, channels]` deep.
 pub(super) struct Panels {
+    /// Of the weights as the model has them.
     pub shape: Vec<usize>,
     pub elements: PackedWeights,
 }
 
+/// Where weights lie in the model's tensor: element (group, row, channel, tap) at
+/// `group·group_stride + row·row_stride + channel·channel_stride + taps[tap]`.
+pub(super) struct Lying<'a> {
+    pub groups: usize,
+    pub rows: usize,
+    pub channels: usize,
+    pub group_stride: usize,
+    pub row_stride: usize,
+    pub channel_stride: usize,
+    pub taps: &'a [usize],
+}
+
 impl Panels {
+    /// Packs the weights `[M, C/groups, ...]` of a convolution.
     pub fn pack(tensor: &Tensor, groups: usize, micro: &Micro) -> Option<Panels> {
-        let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape().to_vec());
-        let (&outputs, &channels) = (shape.first()?, shape.get(1)?);
-        let taps: usize = shape[2..].iter().product();
-        let (rows, depth) = (outputs / groups, channels * taps);
+        let (&outputs, &channels) = (tensor.shape().first()?, tensor.shape().get(1)?);
+        let taps: Vec<usize> = (0..tensor.shape()[2..].iter().product()).collect();
+        let (rows, row_stride) = (outputs / groups, channels * taps.len());
+        let (group_stride, channel_stride) = (rows * row_stride, taps.len());
+        let lying = Lying { groups, rows, channels, group_stride, row_stride, channel_stride, taps: &taps };
+        Panels::pack_from(tensor, &lying, micro)
+    }
+
+    /// Packs what `lying` names of a tensor, which must lie inside it.
+    pub fn pack_from(tensor: &Tensor, lying: &Lying<'_>, micro: &Micro) -> Option<Panels> {
+        let bytes = f32_bytes(tensor)?;
+        let Lying { rows, channels, taps, .. } = *lying;
+        let depth = channels * taps.len();
         let group_len = gemm::panels_len(micro, rows, depth);
-        let mut elements = PackedWeights::zeroed(group_len * groups)?;
-        let source = bytes.as_ptr().cast::<f32>();
+        let mut elements = PackedWeights::zeroed(group_len * lying.groups)?;
         for (group, packed) in elements.elements_mut().chunks_exact_mut(group_len.max(1)).enumerate() {
-            for row in 0..rows {
+            for (row, channel) in (0..rows).flat_map(|row| (0..channels).map(move |channel| (row, channel))) {
                 let panel = &mut packed[row / micro.nr * depth * micro.nr..];
-                for channel in 0..channels {
-                    let from = ((group * rows + row) * channels + channel) * taps;
-                    for tap in 0..taps {
-                        // SAFETY: an element of the tensor, read where it lies.
-                        let weight = unsafe { source.add(from + tap).read_unaligned() };
-                        panel[(tap * channels + channel) * micro.nr + row % micro.nr] = weight;
-                    }
+                let from = group * lying.group_stride + row * lying.row_stride + channel * lying.channel_stride;
+                for (index, tap) in taps.iter().enumerate() {
+                    let at = (from + tap) * size_of::<f32>();
+                    let weight: [u8; 4] = bytes[at..at + size_of::<f32>()].try_into().expect("four bytes");
+                    panel[(index * channels + channel) * micro.nr + row % micro.nr] = f32::from_le_bytes(weight);
                 }
             }
         }
-        Some(Panels { shape, elements })
+        Some(Panels { shape: tensor.shape().to_vec(), elements })
     }
 }
 
@@ -85,6 +105,24 @@ pub(super) struct PixelsStep {
     micro: Micro,
     runs: Vec<Run>,
     blocks: Blocks,
+    target: Target,
+}
+
+/// Which pixels of the output are written: all, or those of one phase of a transposed convolution.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Target {
+    /// Height and width of the whole output.
+    pub size: [usize; 2],
+    /// The first row and column written.
+    pub first: [usize; 2],
+    /// Rows and columns from one to the next.
+    pub step: [usize; 2],
+}
+
+impl Target {
+    fn whole(window: &Window) -> Target {
+        Target { size: [window.out[1], window.out[2]], first: [0; 2], step: [1; 2] }
+    }
 }
 
 /// How the output is cut into tasks.
@@ -119,6 +157,7 @@ struct Source {
 impl PixelsStep {
     pub fn new(
         mut window: Window,
+        target: Option<Target>,
         panels: Arc<Panels>,
         has_bias: bool,
         epilogue: Option<Epilogue>,
@@ -126,13 +165,14 @@ impl PixelsStep {
         micro: Micro,
     ) -> PixelsStep {
         let pointwise = window.taps() == 1 && window.stride == [1; 3] && window.before == [0; 3];
-        if pointwise && window.x == window.out {
+        if pointwise && window.x == window.out && target.is_none() {
             // Every pixel of every image is a row of one product.
             let pixels = window.batch * window.pixels();
             (window.batch, window.x, window.out) = (1, [1, 1, pixels], [1, 1, pixels]);
         }
         let (blocks, runs) = (Blocks::new(&window, machine.pool.threads(), micro.nr), runs(&window));
-        PixelsStep { window, panels, has_bias, epilogue, machine, micro, runs, blocks }
+        let target = target.unwrap_or_else(|| Target::whole(&window));
+        PixelsStep { window, panels, has_bias, epilogue, machine, micro, runs, blocks, target }
     }
 
     fn registers_bytes(&self) -> usize {
@@ -147,7 +187,7 @@ impl PixelsStep {
     fn seen(&self, rows: usize, columns: usize) -> (usize, usize) {
         let window = &self.window;
         let extent = |axis: usize, count: usize| {
-            (count - 1) * window.stride[axis] + (window.kernel[axis] - 1) * window.dilation[axis] + 1
+            (count - 1) * window.stride[axis] + (window.kernel[axis].max(1) - 1) * window.dilation[axis] + 1
         };
         (extent(1, rows.max(1)), extent(2, columns.max(1)))
     }
@@ -263,10 +303,7 @@ impl PixelsStep {
                     self.registers_bytes() / size_of::<Register>(),
                 ),
                 std::slice::from_raw_parts_mut(floats, self.sums_len()),
-                std::slice::from_raw_parts_mut(
-                    floats.add(self.sums_len().next_multiple_of(16)),
-                    self.border_len(),
-                ),
+                std::slice::from_raw_parts_mut(floats.add(self.sums_len().next_multiple_of(16)), self.border_len()),
             )
         };
         let source = self.source(x, &place, border);
@@ -301,15 +338,17 @@ impl PixelsStep {
                     }
                 }
             }
-            // Rows of pixels lie one after the other in the output, `channels` apart.
+            let Target { size, first, step } = self.target;
             let channels = window.groups * window.rows;
             for row in 0..rows {
-                let pixel = (place.image * window.out[1] + place.rows.0 + row) * window.out[2] + place.columns.0;
+                let y = place.image * size[0] + first[0] + (place.rows.0 + row) * step[0];
+                let pixel = y * size[1] + first[1] + place.columns.0 * step[1];
                 let sums = &mut sums[row * columns * micro.nr..(row + 1) * columns * micro.nr];
                 let start = pixel * channels + channel;
                 // SAFETY: this task alone writes these channels of these pixels, which lie inside.
                 unsafe {
-                    self.store(arguments, sums, (columns, wide), start, output.add(start), channels, registers);
+                    let apart = step[1] * channels;
+                    self.store(arguments, sums, (columns, wide), start, output.add(start), apart, registers);
                 }
             }
         }
@@ -318,7 +357,7 @@ impl PixelsStep {
     /// Applies the epilogue to the sums of a row of pixels and writes them.
     ///
     /// # Safety
-    /// `target` is valid for `columns` pixels `channels` apart with `wide` elements each.
+    /// `target` is valid for `columns` pixels `apart` elements apart with `wide` elements each.
     #[allow(clippy::too_many_arguments, reason = "places of one call")]
     unsafe fn store(
         &self,
@@ -327,7 +366,7 @@ impl PixelsStep {
         (columns, wide): (usize, usize),
         start: usize,
         target: *mut f32,
-        channels: usize,
+        apart: usize,
         registers: &mut [Register],
     ) {
         let nr = self.micro.nr;
@@ -335,7 +374,7 @@ impl PixelsStep {
         if let Some(bounded) = self.epilogue.as_ref().and_then(Epilogue::bounded) {
             let residual = bounded.residual.and_then(|input| extra[input]);
             for (pixel, sums) in sums.chunks_exact(nr).enumerate() {
-                let at = pixel * channels;
+                let at = pixel * apart;
                 // SAFETY: the caller's promise; the residual has the output's elements.
                 unsafe {
                     let residual = residual.map(|view| &view.slice::<f32>()[start + at..][..wide]);
@@ -346,11 +385,11 @@ impl PixelsStep {
             return;
         }
         if let Some(epilogue) = &self.epilogue {
-            epilogue.apply(extra, sums, nr, (columns, wide), (start, channels), registers);
+            epilogue.apply(extra, sums, nr, (columns, wide), (start, apart), registers);
         }
         for (pixel, sums) in sums.chunks_exact(nr).enumerate() {
             // SAFETY: the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), target.add(pixel * channels), wide) };
+            unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), target.add(pixel * apart), wide) };
         }
     }
 

@@ -21,7 +21,15 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
         output_shape: not_negative(node, "output_shape", spatial)?,
     };
     let groups = groups(&node.attributes, "group")?;
-    let op = Conv { strides, dilations, padding, groups, transposed: Some(transposed), channels_last: false, epilogue: None };
+    let op = Conv {
+        strides,
+        dilations,
+        padding,
+        groups,
+        transposed: Some(transposed),
+        channels_last: false,
+        epilogue: None,
+    };
     one(b.add_with_optional(Op::Conv(op), &[Some(x), Some(weights), node.optional(2)])?)
 }
 

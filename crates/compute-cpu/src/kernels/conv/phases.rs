@@ -1,0 +1,151 @@
+//! Transposed convolutions on data whose channels lie last.
+//!
+//! With a stride of `s`, the output pixels at one remainder of `s` see the same taps of the kernel, each
+//! at a fixed distance in the data: such a phase is a plain convolution with some of the taps, whose
+//! pixels lie `s` apart in the output.
+
+use super::pixels::{Lying, Panels, PixelsStep, Target};
+use super::window::Window;
+use crate::gemm::Micro;
+use crate::kernels::Machine;
+use crate::kernels::epilogue::Epilogue;
+use halimede_compute::{Arguments, Step};
+use halimede_graph::OpError;
+use halimede_graph::ops::{Conv, Padding};
+use halimede_tensor::Tensor;
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// Weights of every phase.
+pub(super) struct Phases {
+    pub shape: Vec<usize>,
+    phases: Vec<Phase>,
+}
+
+struct Phase {
+    /// Remainder of the output's row and column.
+    remainder: [usize; 2],
+    axes: [PhaseAxis; 2],
+    panels: Arc<Panels>,
+}
+
+/// The taps that the output pixels at one remainder see along one axis, in the order of the data.
+#[derive(Debug, PartialEq)]
+struct PhaseAxis {
+    taps: Vec<usize>,
+    /// How far before `pixel / stride` in the data the first of them lies.
+    before: isize,
+}
+
+impl PhaseAxis {
+    fn new(remainder: usize, kernel: usize, stride: usize, border: i64) -> PhaseAxis {
+        let place = remainder as i64 + border;
+        let taps: Vec<usize> =
+            (0..kernel).rev().filter(|&tap| (place - tap as i64).rem_euclid(stride as i64) == 0).collect();
+        let before = taps.first().map_or(0, |&tap| -(place - tap as i64).div_euclid(stride as i64));
+        PhaseAxis { taps, before: before as isize }
+    }
+}
+
+impl Phases {
+    /// `None` for what depends on the size of the data, or has groups or dilations.
+    pub fn pack(op: &Conv, tensor: &Tensor, micro: &Micro) -> Option<Phases> {
+        let shape = tensor.shape().to_vec();
+        let (&channels, &rows) = (shape.first()?, shape.get(1)?);
+        let spatial = shape.len() - 2;
+        let Padding::Explicit(pads) = &op.padding else { return None };
+        let sized = op.transposed.as_ref().is_none_or(|transposed| !transposed.output_shape.is_empty());
+        if sized || op.groups != 1 || op.dilations.iter().any(|&d| d != 1) || !(1..=2).contains(&spatial) {
+            return None;
+        }
+        // A missing axis stands in front, with one tap.
+        let axis = |axis: usize| match (axis + spatial).checked_sub(2) {
+            Some(own) => {
+                (shape[2 + own], op.strides.get(own).copied().unwrap_or(1), pads.get(own).copied().unwrap_or(0))
+            }
+            None => (1, 1, 0),
+        };
+        let ((height, down, top), (width, across, left)) = (axis(0), axis(1));
+        let mut phases = Vec::new();
+        for (y, x) in (0..down).flat_map(|y| (0..across).map(move |x| (y, x))) {
+            let axes = [PhaseAxis::new(y, height, down, top), PhaseAxis::new(x, width, across, left)];
+            let taps: Vec<usize> =
+                axes[0].taps.iter().flat_map(|y| axes[1].taps.iter().map(move |x| y * width + x)).collect();
+            let (row_stride, group_stride) = (height * width, 0);
+            let channel_stride = rows * row_stride;
+            let lying = Lying { groups: 1, rows, channels, group_stride, row_stride, channel_stride, taps: &taps };
+            let panels = Arc::new(Panels::pack_from(tensor, &lying, micro)?);
+            phases.push(Phase { remainder: [y, x], axes, panels });
+        }
+        Some(Phases { shape, phases })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.phases.iter().map(|phase| phase.panels.elements.bytes()).sum()
+    }
+
+    /// The steps for sizes. `window` is that of the transposed convolution.
+    pub fn prepare(
+        &self,
+        window: &Window,
+        epilogue: impl Fn() -> Result<Option<Epilogue>, OpError>,
+        has_bias: bool,
+        machine: &Machine,
+        micro: Micro,
+    ) -> Result<PhasesStep, OpError> {
+        let size = [window.out[1], window.out[2]];
+        let step = [window.stride[1], window.stride[2]];
+        let mut steps = SmallVec::new();
+        for phase in &self.phases {
+            let out = [0, 1].map(|axis| size[axis].saturating_sub(phase.remainder[axis]).div_ceil(step[axis]));
+            if out.contains(&0) {
+                continue;
+            }
+            let [down, across] = &phase.axes;
+            let window = Window {
+                out: [1, out[0], out[1]],
+                kernel: [1, down.taps.len(), across.taps.len()],
+                stride: [1; 3],
+                dilation: [1; 3],
+                before: [0, down.before, across.before],
+                ..window.clone()
+            };
+            let target = Target { size, first: phase.remainder, step };
+            let panels = phase.panels.clone();
+            steps.push(PixelsStep::new(window, Some(target), panels, has_bias, epilogue()?, machine.clone(), micro));
+        }
+        Ok(PhasesStep { steps })
+    }
+}
+
+/// The phases, one after the other.
+pub(super) struct PhasesStep {
+    steps: SmallVec<[PixelsStep; 4]>,
+}
+
+impl PhasesStep {
+    pub fn workspace(&self) -> usize {
+        self.steps.iter().map(PixelsStep::workspace).max().unwrap_or(0)
+    }
+}
+
+impl Step for PhasesStep {
+    fn run(&self, arguments: &Arguments<'_>) {
+        self.steps.iter().for_each(|step| step.run(arguments));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn taps_of_a_phase_lie_in_the_order_of_the_data() {
+        // out[o] = sum over i, t with 2i + t - 1 = o: even outputs see tap 1, odd ones taps 0 and 2.
+        assert_eq!(PhaseAxis::new(0, 3, 2, 1), PhaseAxis { taps: vec![1], before: 0 });
+        assert_eq!(PhaseAxis::new(1, 3, 2, 1), PhaseAxis { taps: vec![2, 0], before: 0 });
+        // Without a border output 0 sees tap 0 of element 0 and tap 2 of the element before.
+        assert_eq!(PhaseAxis::new(0, 3, 2, 0), PhaseAxis { taps: vec![2, 0], before: 1 });
+        assert_eq!(PhaseAxis::new(2, 2, 3, 0), PhaseAxis { taps: vec![], before: 0 });
+    }
+}
