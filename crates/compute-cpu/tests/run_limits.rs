@@ -1,5 +1,7 @@
 //! Runs that are given up: cancelled ones, and those that want more memory than there is.
 
+#![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
+
 use halimede_compute::{ComputeUnit, Model, ModelOptions, RunError, Session};
 use halimede_compute_cpu::{CpuOptions, CpuUnit};
 use halimede_graph::ops::{Concat, Expand, Loop, Op};

@@ -266,3 +266,92 @@ impl Layouts<'_> {
 fn moved_axis(axis: usize, rank: usize) -> usize {
     first_from_last(rank).get(axis).copied().unwrap_or(axis)
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::ops::{Binary, Concat, Conv, Op, Padding, Pool, PoolKind, ReduceKind, Softmax, Transposed, Unary};
+    use crate::passes::tests::{floats, graph, optimized};
+    use crate::{Builder, ValueId};
+
+    fn conv(b: &mut Builder, x: ValueId, weights: &[usize], groups: usize, transposed: Option<Transposed>) -> ValueId {
+        let border = (weights[2] / 2) as i64;
+        let op = Conv {
+            strides: smallvec::smallvec![1; weights.len() - 2],
+            dilations: smallvec::smallvec![1; weights.len() - 2],
+            padding: Padding::Explicit(smallvec::smallvec![border; 2 * (weights.len() - 2)]),
+            groups,
+            transposed,
+            channels_last: false,
+            epilogue: None,
+        };
+        let w = b.constant(floats(weights, 0.02));
+        b.add(Op::Conv(op), &[x, w]).unwrap()
+    }
+
+    #[test]
+    fn a_network_transposes_at_its_edges_only() {
+        let (names, graph, _) = optimized(graph(&[1, 3, 6, 6], |b, x| {
+            let a = conv(b, x, &[8, 3, 3, 3], 1, None);
+            let scale = b.constant(floats(&[8, 1, 1], 0.5));
+            let scaled = b.binary(Binary::Mul, a, scale).unwrap();
+            let a = b.unary(Unary::Tanh, scaled).unwrap();
+            let c = conv(b, a, &[8, 1, 3, 3], 8, None);
+            let c = b.unary(Unary::Abs, c).unwrap();
+            let sum = b.binary(Binary::Sub, a, c).unwrap();
+            let both = b.add(Op::Concat(Concat { axis: 1 }), &[sum, a]).unwrap();
+            let pool = Pool {
+                kind: PoolKind::Max { column_major: false },
+                kernel: smallvec::smallvec![2, 2],
+                strides: smallvec::smallvec![2, 2],
+                dilations: smallvec::smallvec![1, 1],
+                padding: Padding::Explicit(smallvec::smallvec![0; 4]),
+                ceil_mode: false,
+                outputs: 1,
+                channels_last: false,
+            };
+            let pooled = b.add(Op::Pool(pool), &[both]).unwrap();
+            let mean = b.reduce(ReduceKind::Mean, pooled, [2, 3], true).unwrap();
+            let gated = b.binary(Binary::Mul, pooled, mean).unwrap();
+            let parts = b.add(Op::Softmax(Softmax { axis: 1, log: false }), &[gated]).unwrap();
+            b.reduce(ReduceKind::Sum, parts, [2, 3], false).unwrap()
+        }));
+        assert_eq!(names.iter().filter(|&&name| name == "Transpose").count(), 1, "{names:?}");
+        let last = |node: &crate::Node| match &node.op {
+            Op::Conv(op) => op.channels_last,
+            Op::Pool(op) => op.channels_last,
+            _ => true,
+        };
+        assert!(graph.nodes.iter().all(last));
+    }
+
+    #[test]
+    fn an_output_keeps_its_layout() {
+        for spatial in [&[5][..], &[5, 4]] {
+            let shape = [&[2, 3], spatial].concat();
+            let (names, ..) = optimized(graph(&shape, |b, x| {
+                let weights = [&[8, 3], &[3; 2][..spatial.len()]].concat();
+                conv(b, x, &weights, 1, None)
+            }));
+            assert_eq!(names, ["Transpose", "Conv", "Transpose"]);
+        }
+    }
+
+    #[test]
+    fn what_has_few_channels_or_many_axes_stays() {
+        for (shape, weights) in [(&[1, 3, 5, 5][..], &[4, 3, 3, 3][..]), (&[1, 2, 3, 4, 5], &[8, 2, 1, 1, 1])] {
+            let (names, ..) = optimized(graph(shape, |b, x| conv(b, x, weights, 1, None)));
+            assert_eq!(names, ["Conv"]);
+        }
+    }
+
+    #[test]
+    fn transposed_convolutions_come_along() {
+        let shaped = Transposed { output_shape: smallvec::smallvec![5, 5], ..Transposed::default() };
+        for (transposed, expected) in [(Transposed::default(), true), (shaped, false)] {
+            let (_, graph, _) =
+                optimized(graph(&[1, 3, 5, 5], |b, x| conv(b, x, &[3, 8, 3, 3], 1, Some(transposed.clone()))));
+            let moved = graph.nodes.iter().any(|node| matches!(&node.op, Op::Conv(op) if op.channels_last));
+            assert_eq!(moved, expected);
+        }
+    }
+}
