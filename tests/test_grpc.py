@@ -1,9 +1,13 @@
 """gRPC: replies, status codes and texts."""
 
+import socket
+
 import numpy as np
 import pytest
+from onnx import TensorProto
 from tritonclient.grpc import service_pb2 as pb
 
+from support import models
 from support.grpc import FOUR, Grpc, add_sub, tensor
 
 
@@ -247,3 +251,42 @@ def test_unknown_method(grpc):
     call = grpc.channel.unary_unary("/inference.GRPCInferenceService/Nope")
     with pytest.raises(Exception, match="UNIMPLEMENTED"):
         call(b"")
+
+
+PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"12345678"
+
+
+def frames_until(stream, is_last):
+    """Type, flags and payload of the frames that arrive, up to the one that `is_last` accepts or the end."""
+    while True:
+        head = stream.read(9)
+        if len(head) < 9:
+            return
+        frame = (head[3], head[4], stream.read(int.from_bytes(head[:3], "big")))
+        yield frame
+        if is_last(frame):
+            return
+
+
+def pings(address, count):
+    """The frames that answer so many PINGs at once."""
+    host, port = address.split(":")
+    with socket.create_connection((host, int(port)), timeout=60) as connection:
+        connection.sendall(PREFACE + PING * count)
+        left = iter(range(count - 1))
+        with connection.makefile("rb") as stream:
+            return list(frames_until(stream, lambda f: f[0] == 7 or f[:2] == (6, 1) and next(left, None) is None))
+
+
+def test_a_client_that_probes_too_often_is_sent_away(repository, serve):
+    """Three PINGs at once are allowed: the first, and two strikes."""
+    repository.add("add_sub", models.add_sub(TensorProto.FLOAT, [4]))
+    server = serve(repository)
+    assert len([frame for frame in pings(server.grpc_address, 3) if frame[:2] == (6, 1)]) == 3
+    kind, _, payload = pings(server.grpc_address, 6)[-1]
+    assert (kind, payload[4:8], payload[8:]) == (7, bytes([0, 0, 0, 11]), b"too_many_pings")
+    patient = serve(repository, "--grpc-http2-max-ping-strikes=0")
+    assert len([frame for frame in pings(patient.grpc_address, 20) if frame[:2] == (6, 1)]) == 20
+    quick = ["--grpc-http2-min-recv-ping-interval-without-data=0", "--grpc-keepalive-permit-without-calls=true"]
+    assert len([frame for frame in pings(serve(repository, *quick).grpc_address, 20) if frame[:2] == (6, 1)]) == 20

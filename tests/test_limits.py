@@ -46,6 +46,31 @@ def test_shape_beyond_64_bits(http):
     assert http.get("/v2/health/live").status == 200
 
 
+@pytest.mark.halimede_only("a text of later versions")
+def test_bytes_beyond_63_bits(http):
+    """The number of elements fits, their bytes do not."""
+    body = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [2**31, 2**31], "data": [1.0]}]}
+    reply = http.infer("raw", body)
+    assert (reply.status, reply.error[:40]) == (400, "byte size overflow for input 'INPUT0': e")
+
+
+@pytest.mark.halimede_only("texts of later versions")
+@pytest.mark.parametrize("path", ["/v2/repository/index", "/v2/repository/models/add_sub/load", "/v2/logging"])
+def test_json_beyond_the_limit(repository, serve, path):
+    server = serve(repository, "--http-max-input-size=1000")
+    reply = server.http.post(path, '{"a":"%s"}' % ("x" * 1000))
+    assert reply.status == 400
+    text = "request JSON size of 1008 bytes exceeds the maximum allowed input size of 1000 bytes"
+    assert reply.error.startswith(text), reply.error
+
+
+@pytest.mark.halimede_only("a stack overflow in 2.51.0, an error in later versions")
+def test_index_of_deeply_nested_json(http):
+    nested = "[" * 250_000 + "true" + "]" * 250_000
+    reply = http.post("/v2/repository/index", '{"ready":%s}' % nested)
+    assert (reply.status, reply.error) == (400, "Invalid value for 'ready': expected a boolean")
+
+
 def test_chunked_body(server):
     body = json.dumps({"inputs": [{"name": n, "datatype": "FP32", "shape": [4], "data": [1, 2, 3, 4]}
                                   for n in ("INPUT0", "INPUT1")]}).encode()  # fmt: skip

@@ -14,6 +14,13 @@ from support.server import Server, binary, peer_command
 from test_repository_control import BROKEN
 
 
+def wait_until(is_so, seconds=60):
+    end = time.monotonic() + seconds
+    while not is_so():
+        assert time.monotonic() < end, f"still not so after {seconds} s"
+        time.sleep(0.02)
+
+
 def run(*arguments):
     command = [peer_command()] if peer_command() else [str(binary()), "serve"]
     return subprocess.run([*command, *arguments], capture_output=True, text=True, timeout=60)
@@ -52,6 +59,31 @@ def test_help_has_status_1_as_tritonserver():
     if not peer_command():
         pytest.skip("`halimede --help` is an answer, not an error; see test_help_of_the_other_name")
     assert run("--help").returncode == 1
+
+
+@pytest.mark.parametrize("service", ["http", "grpc", "metrics"])
+def test_a_port_that_is_none_matters_only_where_it_is_opened(small, repository_for, serve, service):
+    flags = [f"--{other}-port=0" for other in ("http", "grpc", "metrics")]
+    result = run(f"--model-repository={repository_for(small.path)}", *flags, f"--{service}-port=-47")
+    assert result.returncode == 1
+    server = Server([repository_for(small.path)], f"--{service}-port=-47", f"--allow-{service}=0", wait=False)
+    try:
+        if service != "http":
+            server.wait_ready()
+        else:
+            with socket.socket() as probe:
+                wait_until(lambda: probe.connect_ex(("127.0.0.1", server.grpc_port)) == 0)
+    finally:
+        assert server.stop() == 0
+
+
+def test_without_exit_on_error_a_missing_repository_makes_a_dead_server(serve):
+    with Server(["/no/such/folder"], "--exit-on-error=false", wait=False) as server:
+        server.wait_ready("/v2")
+        assert server.http.get("/v2").json["name"] == "triton"
+        assert server.http.get("/v2/health/live").status == 400
+        assert server.http.get("/v2/health/ready").status == 400
+        assert server.stop() == 0
 
 
 @pytest.mark.halimede_only

@@ -13,7 +13,7 @@ from pathlib import Path
 
 # Folder of the generated data: the prefixes that are wanted there.
 WANTED = {
-    "qa_model_repository": ["libtorch", "plan"],
+    "qa_model_repository": ["libtorch", "plan", "openvino"],
     "qa_variable_model_repository": ["libtorch"],
     "qa_identity_model_repository": ["libtorch", "plan", "python"],
     "qa_reshape_model_repository": ["libtorch"],
@@ -25,12 +25,22 @@ def main(data):
         for model in sorted((data / folder).glob("onnx_*")):
             for prefix in prefixes:
                 name = model.name.replace("onnx", prefix, 1)
-                copy = data / folder / name
-                if copy.exists():
-                    continue
-                shutil.copytree(model, copy)
-                config = copy / "config.pbtxt"
-                config.write_text(re.sub(r'name: "onnx', f'name: "{prefix}', config.read_text(), count=1))
+                stand_in(model, data / folder / name, prefix)
+    # Ensembles whose members have stand-ins, for the suites about several repositories.
+    ensembles = data / "qa_ensemble_model_repository" / "qa_model_repository"
+    for prefix in ("libtorch", "plan"):
+        ensemble = ensembles / "simple_onnx_float32_float32_float32"
+        if ensemble.exists():
+            stand_in(ensemble, ensembles / ensemble.name.replace("onnx", prefix), prefix)
+
+
+def stand_in(model, copy, prefix):
+    """A copy of a model whose names say `prefix` instead of ONNX."""
+    if copy.exists():
+        return
+    shutil.copytree(model, copy)
+    config = copy / "config.pbtxt"
+    config.write_text(re.sub(r'name: "(simple_)?onnx', rf'name: "\1{prefix}', config.read_text()))
 
 
 if __name__ == "__main__":

@@ -1,10 +1,16 @@
 """Model repositories for the modules that run without NVIDIA's script.
 
-Each function gets the folder to fill, the generated models and the checkout.
+Each function gets the folder to fill, the generated models and the checkout. Those at the end prepare
+the folder of a suite for its script.
+
+Where a suite takes a model of the Python backend for what its test checks about the server, an ONNX
+model or one of the backend `identity` takes its place.
 """
 
 import re
 import shutil
+
+from onnx import TensorProto, helper, numpy_helper, save
 
 
 def copied(target, source, name=None, edit=lambda config: config):
@@ -39,6 +45,16 @@ def counted(number):
     return fill
 
 
+def of_identity(target, name, datatype, batch=8):
+    """A model of the backend `identity`, which is built in."""
+    (target / name / "1").mkdir(parents=True, exist_ok=True)
+    (target / name / "config.pbtxt").write_text(f"""backend: "identity"
+max_batch_size: {batch}
+input [ {{ name: "INPUT0" data_type: TYPE_{datatype} dims: [ -1 ] }} ]
+output [ {{ name: "OUTPUT0" data_type: TYPE_{datatype} dims: [ -1 ] }} ]
+""")
+
+
 def http(target, data, checkout):
     """As L0_http/test.sh builds it for http_test.py, without the models of the Python backend."""
     identities = data / "qa_identity_model_repository"
@@ -52,19 +68,14 @@ def http(target, data, checkout):
     )
     copied(target, identities / "onnx_zero_1_float32", "onnx_zero_1_float32_queue", lambda config: config + queue)
     # The script takes a Python model for these two; the test sends them data and wants it back.
-    identity = """backend: "identity"
-max_batch_size: 8
-input [ {{ name: "INPUT0" data_type: TYPE_{0} dims: [ -1 ] }} ]
-output [ {{ name: "OUTPUT0" data_type: TYPE_{0} dims: [ -1 ] }} ]
-"""
-    for name, datatype in (("simple_identity", "STRING"), ("simple_identity_int64", "INT64")):
-        (target / name / "1").mkdir(parents=True)
-        (target / name / "config.pbtxt").write_text(identity.format(datatype))
+    of_identity(target, "simple_identity", "STRING")
+    of_identity(target, "simple_identity_int64", "INT64")
 
 
 def grpc(target, data, checkout):
     documented(target, checkout, "simple")
     copied(target, data / "qa_model_repository" / "onnx_int32_int32_int32")
+    of_identity(target, "string_identity", "STRING", batch=0)
 
 
 def ensemble(target, data, checkout):
@@ -84,8 +95,30 @@ def string_identity(target, data, checkout):
            lambda config: config.replace("-1", "8", 1))  # fmt: skip
 
 
-def large(target, data, checkout):
-    copied(target, data / "qa_identity_model_repository" / "onnx_nobatch_zero_1_float32")
+def large(framework):
+    """The model of one of the tests of large payloads; all of them are ONNX models here."""
+
+    def fill(target, data, checkout):
+        copied(target, data / "qa_identity_model_repository" / f"{framework}_nobatch_zero_1_float32")
+
+    return fill
+
+
+def parameters(target, data, checkout):
+    """The repository of the suite; its model `parameter` returns what the client sent."""
+    shutil.copytree(checkout / "qa" / "L0_parameters" / "model_repository", target, dirs_exist_ok=True)
+    for name in ("identity", "ensemble"):
+        (target / name / "1").mkdir()
+    (target / "parameter" / "1" / "model.py").unlink()
+    (target / "parameter" / "config.pbtxt").write_text("""backend: "parameters"
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ 1 ] } ]
+output [ { name: "key" data_type: TYPE_STRING dims: [ -1 ] }, { name: "value" data_type: TYPE_STRING dims: [ -1 ] } ]
+""")
+
+
+def class_counts(target, data, checkout):
+    of_identity(target, "identity_fp32", "FP32", batch=64)
+    of_identity(target, "identity_bytes", "STRING", batch=64)
 
 
 def nullchar(target, data, checkout):
@@ -102,3 +135,51 @@ def client_examples(target, data, checkout, count):
     config.write_text(re.sub(r'^(backend|platform):.*$', 'backend: "identity"', config.read_text(), flags=re.M))
     for other in range(count - len(list(target.iterdir()))):
         copied(target, data / "qa_identity_model_repository" / "onnx_zero_1_float32", f"other_{other}")
+
+
+# What scripts need besides.
+
+
+def clients(folder, data, checkout, client):
+    """NVIDIA's Python client examples, where scripts look for them."""
+    target = folder.parent / "clients"
+    if not target.exists():
+        shutil.copytree(client / "src" / "python" / "examples", target)
+
+
+def socket(folder, data, checkout, client):
+    """The version of `simple` that is in no checkout."""
+    clients(folder, data, checkout, client)
+    shutil.copytree(checkout / "docs" / "examples" / "model_repository" / "simple" / "1", folder / "models" / "simple" / "1",
+                    dirs_exist_ok=True)  # fmt: skip
+
+
+def saved(path, inputs, outputs, nodes):
+    save(helper.make_model(helper.make_graph(nodes, "graph", inputs, outputs),
+                           opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)  # fmt: skip
+
+
+def nan_inf(folder, data, checkout, client):
+    """An ONNX model with the constant that the Python model returns."""
+    import numpy as np
+
+    model = folder / "models" / "nan_inf_output"
+    config = model / "config.pbtxt"
+    config.write_text(config.read_text().replace('backend: "python"', 'backend: "onnxruntime"'))
+    (model / "1" / "model.py").unlink()
+    value = numpy_helper.from_array(np.array([np.nan, np.inf, -np.inf, 1, 2, 3], np.float32))
+    saved(model / "1" / "model.onnx",
+          [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT, [None])],
+          [helper.make_tensor_value_info("OUTPUT0", TensorProto.FLOAT, [6])],
+          [helper.make_node("Constant", [], ["OUTPUT0"], value=value)])  # fmt: skip
+
+
+def add_sub(folder, data, checkout, client):
+    """An ONNX model under the name of the Python model `add_sub` and in its file."""
+    model = folder.parent / "python_models" / "add_sub"
+    config = model / "config.pbtxt"
+    config.write_text(config.read_text().replace('backend: "python"', 'backend: "onnxruntime" default_model_filename: "model.py"'))
+    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16]) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")]
+    (model / "model.py").unlink()
+    saved(model / "model.py", tensors[:2], tensors[2:], [helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
+                                                         helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"])])  # fmt: skip

@@ -54,6 +54,9 @@ class Harness:
         self.out, self.server = out, server
         self.checkouts = {"newest": Path(os.environ["QA_SERVER"])}
         self.checkouts["2.51.0"] = Path(os.environ.get("QA_SERVER_2_51", self.checkouts["newest"]))
+        # The suites are written for NumPy 1.
+        (out / "python").mkdir(exist_ok=True)
+        (out / "python" / "sitecustomize.py").write_text("import numpy\n\nnumpy.NINF = -numpy.inf\n")
         self.data = {version: self.generated(version) for version in self.checkouts}
 
     def generated(self, version):
@@ -67,7 +70,7 @@ class Harness:
         """Status of `command` where the scripts find server and models; all it printed goes to `log`."""
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         everything = {
-            **os.environ, "PATH": path, "PYTHONPATH": "../common", "TRITON_SERVER_CPU_ONLY": "1",
+            **os.environ, "PATH": path, "PYTHONPATH": f"../common:{self.out}/python", "TRITON_SERVER_CPU_ONLY": "1",
             "TRITONSERVER_IPADDR": "localhost", **environment,
         }  # fmt: skip
         with open(log, "w") as sink:
@@ -90,6 +93,9 @@ class Harness:
         folder = qa / suite.name
         shutil.rmtree(folder, ignore_errors=True)
         shutil.copytree(self.checkouts[suite.version] / "qa" / suite.name, folder)
+        if suite.prepare:
+            client = Path(os.environ["QA_CLIENT"])
+            suite.prepare(folder, self.data[suite.version], self.checkouts[suite.version], client)
         return folder
 
     def logs(self, suite):
@@ -123,7 +129,8 @@ class Harness:
                 continue
             part = folder / f"section_{number}.sh"
             body = script[cut.start() : end]
-            if "python_models" in body:
+            # `add_sub` has a stand-in.
+            if set(re.findall(r"python_models/([\w${}]+)", body)) - {"add_sub"}:
                 yield name, None, PYTHON_BACKEND
                 continue
             if end == len(script):
@@ -141,8 +148,9 @@ class Harness:
             flags = " ".join(module.flags)
             test = f"python3 {module.file} " + " ".join(module.tests)
             log = logs / f"{number}-{Path(module.file).stem}.log"
-            status = self.beside_server(folder, suite.version, models, flags, test, suite.environment, log)
-            yield module.file, status, log.read_text(errors="replace")
+            environment = {**suite.environment, **module.environment}
+            status = self.beside_server(folder, suite.version, models, flags, test, environment, log)
+            yield module.label or module.file, status, log.read_text(errors="replace")
 
     def run_model_config(self, suite, folder, logs):
         for number, (name, script) in enumerate(model_config.cases(folder, self.data[suite.version])):
@@ -175,6 +183,8 @@ exit $status
         if "*" in suite.not_applicable:
             yield suite.name, 0, [], {"all": suite.not_applicable["*"]}
             return
+        for name, why in suite.left.items():
+            yield name, 0, [], {name: why}
         folder, logs = self.folder(suite), self.logs(suite)
         kind = self.run_script if suite.script else self.run_sections if suite.sections else self.run_modules
         if suite.name == "L0_model_config":
@@ -227,10 +237,46 @@ exit $status
             yield example.name, 1, [] if status == 0 else [f"status {status}"], {}
 
 
+def table(rows):
+    """The rows, those without anything to say about counted in one."""
+    text = "| suite | part | passed | failed | not applicable |\n|---|---|---|---|---|\n"
+    quiet = {}
+    for suite, name, ran, bad, left in rows:
+        passed = max(0, ran - len(bad) - len(left)) if ran else 0
+        if not bad and not left:
+            count = quiet.setdefault(suite, [0, 0])
+            count[0], count[1] = count[0] + 1, count[1] + passed
+        else:
+            reasons = "; ".join(why if test == name else f"{test}: {why}" for test, why in left.items())
+            text += f"| {suite} | {name} | {passed} | {', '.join(bad) or 0} | {reasons or 0} |\n"
+    notes = {f"{suite.name} {suite.version}": suite.note for suite in SUITES}
+    for suite, (parts, passed) in quiet.items():
+        note = f", with {notes[suite]}" if notes.get(suite) else ""
+        what = "its only part" if len([row for row in rows if row[0] == suite]) == 1 else f"{parts} parts"
+        text += f"| {suite} | {what}{note} | {passed} | 0 | 0 |\n"
+    return "".join(text.splitlines(True)[:2] + sorted(text.splitlines(True)[2:]))
+
+
+def document(text):
+    lines = text.splitlines()[2:]
+    passed = sum(int(line.split("|")[3]) for line in lines)
+    failed = sum(0 if line.split("|")[4].strip() == "0" else line.split("|")[4].count(",") + 1 for line in lines)
+    return f"""# NVIDIA's QA suites against this server
+
+Written by `scripts/qa/run.py --document docs/qa.md` ({time.strftime("%Y-%m-%d")}): {passed} passed, {failed} failed.
+The suites run unmodified, of the newest version unless the first column says 2.51.0; nothing of them is
+part of this project. A row counts tests, or the parts of a shell script; parts that passed are counted in one row.
+Models of other frameworks are ONNX models under their names: what such a test checks about the server does
+not depend on the framework.
+
+{text}"""
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "target" / "qa")
     parser.add_argument("--server", type=Path, default=ROOT / "target" / "release" / "halimede")
+    parser.add_argument("--document", type=Path, help="write the table with what it means to this file")
     parser.add_argument("suites", nargs="*", help="names, or client-examples; all if none")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -247,13 +293,11 @@ def main():
         for name, ran, bad, left in harness.client_examples():
             rows.append(["client examples", name, ran, bad, left])
             print(f"{name}: bad {bad}, left {left}", file=sys.stderr, flush=True)
-    text = "| suite | part | passed | failed | not applicable |\n|---|---|---|---|---|\n"
-    for suite, name, ran, bad, left in rows:
-        reasons = "; ".join(f"{test}: {why}" for test, why in left.items())
-        passed = max(0, ran - len(bad) - len(left)) if ran else 0
-        text += f"| {suite} | {name} | {passed} | {', '.join(bad) or 0} | {reasons or 0} |\n"
+    text = table(rows)
     print(text)
     (options.out / "table.md").write_text(text)
+    if options.document:
+        options.document.write_text(document(text))
     (options.out / "table.json").write_text(json.dumps(rows, indent=1) + "\n")
     sys.exit(any(bad for _, _, _, bad, _ in rows))
 

@@ -24,6 +24,9 @@ class Module:
     repository: object
     flags: tuple = ()
     tests: tuple = ()
+    # Name of the row; the file if empty.
+    label: str = ""
+    environment: dict = field(default_factory=dict)
 
 
 @dataclass
@@ -37,11 +40,26 @@ class Suite:
     sections: str = ""
     modules: list = field(default_factory=list)
     environment: dict = field(default_factory=dict)
+    # Fills the folder of the suite with what the script expects besides.
+    prepare: object = None
+    # What took the place of a model that cannot be here.
+    note: str = ""
+    # Parts that do not apply and are not tried: name and why.
+    left: dict = field(default_factory=dict)
     # Name of a test, or "*" for the whole suite: why it does not apply.
     not_applicable: dict = field(default_factory=dict)
     # Name of a test that later versions answer otherwise than 2.51.0, which we follow: the difference.
     differs: dict = field(default_factory=dict)
 
+
+# Tests of L0_parameters, and the flags of the server for each, as test.sh has them.
+PARAMETERS = {
+    "test_params": (),
+    "test_params_reserved_rejected": (),
+    "test_headers": ("--grpc-header-forward-pattern MY_HEADER.*", "--http-header-forward-pattern MY_HEADER.*"),
+    "test_grpc_header_forward_pattern_case_sensitive": ("--grpc-header-forward-pattern '(?-i)MY_HEADER.*'",),
+    "test_headers_reserved_rejected": ("--grpc-header-forward-pattern .*", "--http-header-forward-pattern .*"),
+}
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
@@ -66,16 +84,37 @@ SUITES = [
             Module("python_unit_test.py", repositories.grpc, tests=("GrpcTest",)),
             Module("python_grpc_aio_test.py", repositories.counted(8)),
         ],
-        not_applicable={"test_bytes_contents_many_elements_serialization": PYTHON_BACKEND},
+        note="`string_identity` of the backend identity instead of Python",
         differs={"test_duplicate_output_names_rejected": "2.51.0 accepts an output requested twice"},
     ),
     Suite(
         "L0_lifecycle",
         sections="LifeCycleTest",
-        not_applicable={"test_load_gpu_limit": GPU, "test_shutdown_sequence": SEQUENCES},
+        prepare=repositories.add_sub,
+        note="ONNX models under the names of other frameworks; `add_sub` as ONNX instead of Python",
+        environment={"TRITON_SERVER_VERSION": "2.51.0"},
+        not_applicable={
+            "test_load_gpu_limit": GPU,
+            "test_model_reload_fail": f"{GPU}: expects the text of a server with one",
+            "test_shutdown_sequence": SEQUENCES,
+            "test_load_retry": PYTHON_BACKEND,
+            "test_load_same_model_different_platform": "needs TensorRT and PyTorch, whose platforms it compares",
+        },
     ),
     Suite("L0_model_queue", script="test.sh"),
-    Suite("L0_parameters", script="test.sh", not_applicable={"*": PYTHON_BACKEND}),
+    Suite(
+        "L0_parameters",
+        note="backends `parameters` and `identity` instead of Python",
+        modules=[
+            Module("-m unittest", repositories.parameters, flags,
+                   tests=(f"parameters_test.InferenceParametersTest.{test}",), label=test)
+            for test, flags in PARAMETERS.items()
+        ] + [
+            Module("class_count_test.py", repositories.class_counts, label=f"class_count_test.py, {client}",
+                   environment={"CLIENT_TYPE": client})
+            for client in ("http", "grpc")
+        ],
+    ),
     Suite(
         "L0_simple_ensemble",
         # Each counts the executions of a server that served nothing before.
@@ -85,10 +124,31 @@ SUITES = [
         ],
         not_applicable={"test_ensemble_partial_add_sub": PYTHON_BACKEND},
     ),
-    Suite("L0_nan_inf", script="test.sh", not_applicable={"*": PYTHON_BACKEND}),
+    Suite("L0_nan_inf", script="test.sh", prepare=repositories.nan_inf, note="an ONNX model instead of Python"),
     Suite("L0_string_io", modules=[Module("string_client_test.py", repositories.string_identity)]),
-    Suite("L0_large_payload", modules=[
-        Module("large_payload_test.py", repositories.large, tests=("LargePayLoadTest.test_onnx",))]),
+    Suite(
+        "L0_large_payload",
+        note="ONNX models under the names of other frameworks",
+        modules=[
+            Module("large_payload_test.py", repositories.large(framework),
+                   tests=(f"LargePayLoadTest.test_{framework}",), label=f"test_{framework}")
+            for framework in ("onnx", "libtorch", "plan", "python")
+        ],
+    ),
+    Suite(
+        "L0_data_compression",
+        prepare=repositories.clients,
+        modules=[
+            Module(f"../clients/{client}", repositories.simple, label=f"{client}: request {request}, response {response}",
+                   tests=tuple(f"--{way}-compression-algorithm {algorithm}"
+                               for way, algorithm in (("request", request), ("response", response)) if algorithm != "plain"))
+            for client in ("simple_http_infer_client.py", "simple_http_aio_infer_client.py")
+            for request in ("deflate", "gzip", "plain")
+            for response in ("deflate", "gzip", "plain")
+            if request != response
+        ],
+        left={"data_compressor_test": "a C++ program", "simple_http_infer_client": "a C++ client"},
+    ),
     Suite("L0_output_name", script="test.sh"),
     Suite("L0_scalar_io", script="test.sh"),
     Suite("L0_nullchar_string", modules=[
@@ -99,7 +159,7 @@ SUITES = [
     Suite("L0_initializer_as_input", script="test.sh"),
     Suite("L0_client_nobatch", script="test.sh"),
     Suite("L0_custom_model_config", script="test.sh"),
-    Suite("L0_socket", script="test.sh"),
+    Suite("L0_socket", script="test.sh", prepare=repositories.socket),
     Suite(
         "L0_model_config",
         not_applicable={

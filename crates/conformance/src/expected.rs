@@ -2,9 +2,13 @@ use crate::Report;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// Failures that are known, each with its reason: `case: reason` a line; `#` begins a comment.
+/// Failures that are known, each with its reason: `case: reason` a line; `#` begins a comment. What chance
+/// decides is listed as `?case: reason`.
 #[derive(Debug, Clone, Default, PartialEq)]
-pub struct ExpectedFailures(BTreeMap<String, String>);
+pub struct ExpectedFailures(
+    /// Whether a case may pass too.
+    BTreeMap<String, bool>,
+);
 
 impl ExpectedFailures {
     /// Reads the list; an error names the line that is none.
@@ -15,10 +19,11 @@ impl ExpectedFailures {
             if line.is_empty() || line.starts_with('#') {
                 continue;
             }
+            let (line, by_chance) = line.strip_prefix('?').map_or((line, false), |rest| (rest, true));
             let entry = line.split_once(':').map(|(case, reason)| (case.trim(), reason.trim()));
             match entry {
                 Some((case, reason)) if !case.is_empty() && !reason.is_empty() => {
-                    list.insert(case.to_owned(), reason.to_owned());
+                    list.insert(case.to_owned(), by_chance);
                 }
                 _ => return Err(format!("line {}: expected 'case: reason', got '{line}'", index + 1)),
             }
@@ -42,7 +47,7 @@ impl ExpectedFailures {
     pub fn differences(&self, report: &Report) -> Vec<String> {
         let new = report.failures.iter().filter(|failure| !self.0.contains_key(&failure.case));
         let new = new.map(|failure| format!("not listed as failing: {failure}"));
-        let mended = report.passes.iter().filter(|case| self.0.contains_key(*case));
+        let mended = report.passes.iter().filter(|case| self.0.get(*case) == Some(&false));
         new.chain(mended.map(|case| format!("passes now, take it off the list: {case}"))).collect()
     }
 }
@@ -61,6 +66,8 @@ mod tests {
         report.failures.push(Failure::new("b", None, "new"));
         report.passes.push("a".to_owned());
         assert_eq!(list.differences(&report).len(), 2);
+        let list = ExpectedFailures::parse("?a: random numbers").unwrap();
+        assert_eq!(list.differences(&report).len(), 1, "a may pass and may fail");
         assert!(ExpectedFailures::parse("no reason").is_err());
         assert!(ExpectedFailures::parse("# comment\n\n").unwrap().0.is_empty());
     }

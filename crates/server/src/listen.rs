@@ -1,6 +1,14 @@
 //! Sockets: taken before the models are loaded, opened after.
 
-use std::{future::Future, io, net::SocketAddr, sync::Arc};
+use std::{
+    future::Future,
+    io,
+    net::SocketAddr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::Relaxed},
+    },
+};
 
 use halimede_serving::Error;
 use tokio::{
@@ -78,20 +86,24 @@ pub(crate) struct Services {
     /// A copy lives in each service and connection.
     alive: mpsc::Sender<()>,
     ended: mpsc::Receiver<()>,
+    /// Open connections by the name of their service.
+    connections: Vec<(&'static str, Arc<AtomicUsize>)>,
 }
 
 impl Services {
     pub fn new() -> Self {
         let (alive, ended) = mpsc::channel(1);
-        Self { stop: watch::Sender::new(false), alive, ended }
+        Self { stop: watch::Sender::new(false), alive, ended, connections: Vec::new() }
     }
 
     /// Accepts connections and serves each with `serve`, in the background.
-    pub fn spawn<F, S>(&self, listener: TcpListener, serve: F)
+    pub fn spawn<F, S>(&mut self, name: &'static str, listener: TcpListener, serve: F)
     where
         F: Fn(TcpStream, Stop) -> S + Send + Sync + 'static,
         S: Future<Output = ()> + Send + 'static,
     {
+        let count = Arc::<AtomicUsize>::default();
+        self.connections.push((name, count.clone()));
         let (mut stop, alive, serve) = (Stop(self.stop.subscribe()), self.alive.clone(), Arc::new(serve));
         tokio::spawn(async move {
             let connection_stop = stop.clone();
@@ -102,8 +114,11 @@ impl Services {
                             // Answers are whole messages; waiting for more to send only delays them.
                             let _ = stream.set_nodelay(true);
                             let (connection, alive) = (serve(stream, connection_stop.clone()), alive.clone());
+                            let count = count.clone();
+                            count.fetch_add(1, Relaxed);
                             tokio::spawn(async move {
                                 connection.await;
+                                count.fetch_sub(1, Relaxed);
                                 drop(alive);
                             });
                         }
@@ -125,6 +140,11 @@ impl Services {
     /// Closes the sockets and asks connections to end after their current request.
     pub fn stop(&self) {
         self.stop.send_replace(true);
+    }
+
+    /// Names of services with the number of their open connections.
+    pub fn open_connections(&self) -> impl Iterator<Item = (&'static str, usize)> {
+        self.connections.iter().map(|(name, count)| (*name, count.load(Relaxed))).filter(|(_, count)| *count > 0)
     }
 
     /// Returns once all connections ended.

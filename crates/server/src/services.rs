@@ -21,6 +21,19 @@ pub(crate) struct Services {
     pub grpc_forward_headers: Option<regex::Regex>,
 }
 
+/// Names that headers must not have where they become parameters: the protocol means something by them.
+const RESERVED_PARAMETERS: [&str; 7] =
+    ["sequence_id", "sequence_start", "sequence_end", "priority", "timeout", "headers", "binary_data_output"];
+
+/// Refuses a header that is to become a parameter of its name and must not.
+pub(crate) fn check_forwarded(header: &str) -> Result<(), Error> {
+    if RESERVED_PARAMETERS.contains(&header) || header.starts_with("triton_") {
+        let text = format!("Header '{header}' is reserved for Triton usage and cannot be forwarded.");
+        return Err(Error::invalid(text));
+    }
+    Ok(())
+}
+
 /// Reads a model version as a client spells it; empty asks for the newest, as -1 does inside Triton.
 pub(crate) fn model_version(text: &str) -> Result<Option<i64>, Error> {
     if text.is_empty() {

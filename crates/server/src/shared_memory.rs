@@ -151,9 +151,11 @@ impl Place {
     }
 }
 
-/// What Triton says without CUDA.
+/// What Triton says where CUDA does not take the handle, which no handle can be here.
 pub(crate) fn no_cuda(name: &str) -> Error {
-    Error::invalid(format!("failed to register CUDA shared memory region: '{name}', GPUs not supported"))
+    Error::invalid(format!(
+        "failed to register shared memory region: invalid args: '{name}' is CUDA memory, and this server uses no GPU"
+    ))
 }
 
 /// What Triton says about a region of CUDA memory that is not there.

@@ -76,6 +76,12 @@ impl Request {
         self.responder.send(response, true);
     }
 
+    /// The same for a request that no queue took.
+    pub(crate) fn refuse(mut self, version: i64, error: Error) {
+        let failed = Response::failed(self.model, version, self.id, error);
+        self.responder.send(Response { is_refusal: true, ..failed }, true);
+    }
+
     /// The value of the parameter `name`.
     pub fn parameter(&self, name: &str) -> Option<&Parameter> {
         self.parameters.iter().find(|(key, _)| key == name).map(|(_, value)| value)

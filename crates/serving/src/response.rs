@@ -21,6 +21,9 @@ pub struct Response {
     pub outputs: Vec<OutputTensor>,
     /// Why the request failed; the outputs are then empty.
     pub error: Option<Error>,
+    /// Whether the request failed before any queue took it, for what is wrong with it or because it came
+    /// at the wrong time.
+    pub is_refusal: bool,
 }
 
 /// One output of a response.
@@ -101,7 +104,7 @@ impl fmt::Debug for Responder {
 impl Response {
     /// A response that says why a request failed.
     pub fn failed(model: String, version: i64, id: String, error: Error) -> Self {
-        Self { model, version, id, parameters: Vec::new(), outputs: Vec::new(), error: Some(error) }
+        Self { model, version, id, parameters: Vec::new(), outputs: Vec::new(), error: Some(error), is_refusal: false }
     }
 }
 
@@ -127,6 +130,7 @@ mod tests {
             parameters: Vec::new(),
             outputs: Vec::new(),
             error: None,
+            is_refusal: false,
         }
     }
 

@@ -54,6 +54,8 @@ pub struct Server {
     repository: Arc<Repository>,
     options: Options,
     exiting: AtomicBool,
+    /// Whether the server could not start and only says so.
+    has_failed: bool,
     poller: Mutex<Option<Poller>>,
 }
 
@@ -64,22 +66,30 @@ struct Poller {
 }
 
 impl Server {
-    /// Reads the repositories and loads the models that the control mode asks for.
+    /// Reads the repositories and loads the models that the control mode asks for. Without
+    /// [`Options::exit_on_error`], a repository that is no directory makes a server that is not live.
     ///
     /// # Errors
-    /// No repository, or one that is no directory; a model that does not load, if
-    /// [`Options::exit_on_error`] is set.
+    /// No repository; with [`Options::exit_on_error`] also a repository that is no directory, or a model that
+    /// does not load.
     pub fn start(options: Options) -> Result<Self, Error> {
         if options.repositories.is_empty() {
             return Err(Error::invalid("--model-repository must be specified"));
         }
         if let Some(path) = options.repositories.iter().find(|path| !path.is_dir()) {
-            return Err(Error::invalid(format!(
+            let error = Error::invalid(format!(
                 "repository path is not a valid directory: {}. A repository holds one directory per model, such as \
                  {}/digits/1/model.onnx",
                 path.display(),
                 path.display()
-            )));
+            ));
+            if options.exit_on_error {
+                return Err(error);
+            }
+            tracing::error!("{}", error.message);
+            let repository = Arc::new(Repository::new(options.clone()));
+            let exiting = AtomicBool::new(false);
+            return Ok(Self { repository, options, exiting, has_failed: true, poller: Mutex::default() });
         }
         let repository = Arc::new(Repository::new(options.clone()));
         let loaded = match options.control {
@@ -93,7 +103,8 @@ impl Server {
             ControlMode::Poll(interval) => Some(Poller::start(repository.clone(), interval)?),
             ControlMode::None | ControlMode::Explicit => None,
         };
-        Ok(Self { repository, options, exiting: AtomicBool::new(false), poller: Mutex::new(poller) })
+        let exiting = AtomicBool::new(false);
+        Ok(Self { repository, options, exiting, has_failed: false, poller: Mutex::new(poller) })
     }
 
     /// Takes a request and answers it through its responder, in any case: with outputs, or with what is
@@ -101,18 +112,18 @@ impl Server {
     pub fn infer(&self, request: Request) {
         match self.repository.table.get(&request.model, request.version) {
             Ok(model) => model.infer(request),
-            Err(error) => request.fail(0, error),
+            Err(error) => request.refuse(0, error),
         }
     }
 
     /// Whether the server can answer at all.
     pub fn is_live(&self) -> bool {
-        !self.is_exiting()
+        !self.is_down()
     }
 
     /// Whether the server takes requests and, with strict readiness, every model does.
     pub fn is_ready(&self) -> bool {
-        !self.is_exiting() && (!self.options.strict_readiness || self.repository.is_ready())
+        !self.is_down() && (!self.options.strict_readiness || self.repository.is_ready())
     }
 
     /// Whether a version of a model takes requests; `None` is the newest.
@@ -223,12 +234,12 @@ impl Server {
         wait_until(deadline, || self.repository.is_unloaded())
     }
 
-    fn is_exiting(&self) -> bool {
-        self.exiting.load(SeqCst)
+    fn is_down(&self) -> bool {
+        self.has_failed || self.exiting.load(SeqCst)
     }
 
     fn check_ready(&self) -> Result<(), Error> {
-        if self.is_exiting() { Err(Error::unavailable("Server not ready")) } else { Ok(()) }
+        if self.is_down() { Err(Error::unavailable("Server not ready")) } else { Ok(()) }
     }
 
     fn check_explicit(&self) -> Result<(), Error> {

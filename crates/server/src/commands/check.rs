@@ -42,7 +42,7 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     list_failures: Option<PathBuf>,
     /// Cases that are known to fail, `case: reason` a line. Another failure is an error, and so is a
-    /// listed case that passes.
+    /// listed case that passes, but for `?case: reason`, which chance decides.
     #[arg(long, value_name = "FILE")]
     expected_failures: Option<PathBuf>,
     /// Seconds after which a run of a case is given up. Not for `--unit reference`.

@@ -34,7 +34,16 @@ pub fn run(args: &Args) -> ExitCode {
         println!("cache     {name}: {}", cache.map_or_else(unknown, describe));
     }
     match threads::cores() {
-        Ok(cores) => println!("cores     {} ({:?})", threads::parallelism(), threads::core_counts(&cores)),
+        Ok(cores) => {
+            let counts = threads::core_counts(&cores);
+            println!(
+                "cores     {} for this process; {} physical, of which {} fast and {} efficient",
+                threads::parallelism(),
+                counts.physical,
+                counts.performance,
+                counts.efficiency
+            );
+        }
         Err(error) => println!("cores     {} ({error})", threads::parallelism()),
     }
     let machine = memory::machine();
@@ -53,10 +62,14 @@ pub fn run(args: &Args) -> ExitCode {
             Ok(unit) => {
                 let unit = unit.describe();
                 println!(
-                    "unit      {name}: {} threads, kernels for {}, precision {:?}",
+                    "unit      {name}: {} threads, kernels for {}, precision {}",
                     unit.threads,
                     unit.features.join(" "),
                     unit.precisions
+                        .iter()
+                        .map(|precision| format!("{precision:?}").to_lowercase())
+                        .collect::<Vec<_>>()
+                        .join(" ")
                 );
             }
             Err(error) => println!("unit      {name}: {error}"),

@@ -14,7 +14,7 @@ use tokio::runtime::Runtime;
 
 use crate::{
     extensions::trace::Tracing,
-    flags::{self, FlagError, Flags},
+    flags::{self, FlagError, Flags, Port},
     grpc, http,
     listen::{self, Endpoint},
     logging::Logging,
@@ -85,10 +85,12 @@ fn serve(flags: &Flags) -> Result<(), String> {
 
     let signals = SignalListener::install().map_err(|error| error.to_string())?;
     let runtime = runtime(flags).map_err(|error| format!("cannot start threads: {error}"))?;
-    let endpoints = runtime.block_on(Endpoints::bind(flags)).map_err(during("starting services"))?;
+    let endpoints = runtime.block_on(Endpoints::bind(flags))?;
 
     let mut options = flags.server_options();
-    let unit = Arc::from(units::find("cpu", None)?);
+    // No more threads than cores: they would only take turns.
+    let cores = halimede_platform::threads::parallelism();
+    let unit = move |threads: Option<usize>| units::find("cpu", threads.map(|count| count.min(cores))).map(Arc::from);
     options.backends.push(Arc::new(Onnx::new(unit)));
     let server = Server::start(options).map_err(during("creating server"))?;
     let server = Arc::new(server);
@@ -129,31 +131,32 @@ struct Endpoints {
 }
 
 impl Endpoints {
-    async fn bind(flags: &Flags) -> Result<Self, Error> {
+    async fn bind(flags: &Flags) -> Result<Self, String> {
         let Flags { http, grpc, metrics, .. } = flags;
+        let endpoint = async |is_allowed: bool, address: &str, port: Port, reuse_port: bool| match is_allowed {
+            true => Endpoint::bind(address, port.number()?, reuse_port).await.map(Some),
+            false => Ok(None),
+        };
         Ok(Self {
-            http: match http.allow {
-                true => Some(Endpoint::bind(flags.http_address(), http.port, http.reuse_port).await?),
-                false => None,
-            },
-            grpc: match grpc.allow {
-                true => Some(Endpoint::bind(flags.grpc_address(), grpc.port, grpc.reuse_port).await?),
-                false => None,
-            },
-            metrics: match metrics.allow {
-                true => Some(Endpoint::bind(flags.metrics_address(), metrics.port, false).await?),
-                false => None,
-            },
+            grpc: endpoint(grpc.allow, flags.grpc_address(), grpc.port, grpc.reuse_port)
+                .await
+                .map_err(during("failed to start GRPC service"))?,
+            http: endpoint(http.allow, flags.http_address(), http.port, http.reuse_port)
+                .await
+                .map_err(during("failed to start HTTP service"))?,
+            metrics: endpoint(metrics.allow, flags.metrics_address(), metrics.port, false)
+                .await
+                .map_err(during("failed to start Metrics service"))?,
         })
     }
 
     fn open(self, flags: &Flags, services: &Arc<Services>) -> Result<listen::Services, Error> {
-        let listening = listen::Services::new();
+        let mut listening = listen::Services::new();
         if let Some(endpoint) = self.grpc {
             let (listener, address) = endpoint.listen()?;
             let (routes, settings) =
                 (grpc::Routes::new(services, flags.grpc.compress), grpc::Settings::new(&flags.grpc));
-            listening.spawn(listener, move |stream, stop| {
+            listening.spawn("gRPC", listener, move |stream, stop| {
                 grpc::serve_connection(stream, routes.clone(), settings.clone(), stop)
             });
             tracing::info!("Started GRPCInferenceService at {address}");
@@ -161,14 +164,17 @@ impl Endpoints {
         if let Some(endpoint) = self.http {
             let (listener, address) = endpoint.listen()?;
             let services = services.clone();
-            listening.spawn(listener, move |stream, stop| http::serve_connection(stream, services.clone(), stop));
+            listening
+                .spawn("HTTP", listener, move |stream, stop| http::serve_connection(stream, services.clone(), stop));
             tracing::info!("Started HTTPService at {address}");
         }
         if let Some(endpoint) = self.metrics {
             let (listener, address) = endpoint.listen()?;
             let interval = flags.metrics.allow_cpu.then_some(flags.metrics.interval);
             let metrics = Arc::new(Metrics::new(services.server.clone(), flags.pinned_pool_bytes, interval));
-            listening.spawn(listener, move |stream, stop| metrics::serve_connection(stream, metrics.clone(), stop));
+            listening.spawn("metrics", listener, move |stream, stop| {
+                metrics::serve_connection(stream, metrics.clone(), stop)
+            });
             tracing::info!("Started Metrics Service at {address}");
         }
         Ok(listening)
@@ -203,6 +209,10 @@ fn end(
     println!("Signal ({}) received.", signal.number());
     let deadline = Instant::now() + timeout;
     listening.stop();
+    for (name, count) in listening.open_connections() {
+        let seconds = timeout.as_secs();
+        tracing::info!("Timeout {seconds}: Found {count} {name} service connections and inference handlers");
+    }
     let (sender, ended) = std::sync::mpsc::channel();
     let draining = server.clone();
     let drain = move || {

@@ -9,7 +9,7 @@ use halimede_tensor::Buffer;
 
 use crate::{
     grpc::proto::{self, model_repository_parameter::ParameterChoice as Choice},
-    json::{Document, Value, Writer},
+    json::{Document, Writer},
 };
 
 /// Base64 with or without padding, as clients send it.
@@ -28,7 +28,14 @@ pub(crate) fn http_index(server: &Server, body: &[u8]) -> Result<Vec<u8>, Error>
     let mut ready_only = false;
     if !body.is_empty() {
         let document = Document::parse(body)?;
-        ready_only = document.root().find("ready").map_or(Ok(false), Value::boolean)?;
+        ready_only = match document.root().find("ready") {
+            None => false,
+            // 2.51.0 ends where this nests too deep; later versions say this.
+            Some(ready) if ready.scalar().is_none() => {
+                return Err(Error::invalid("Invalid value for 'ready': expected a boolean"));
+            }
+            Some(ready) => ready.boolean()?,
+        };
     }
     let mut writer = Writer::default();
     writer.begin_array();

@@ -12,9 +12,11 @@ mod values;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
-use halimede_serving::{ControlMode, MetricsOptions};
+use halimede_serving::{ControlMode, Error, MetricsOptions};
 
 pub(crate) use parse::{FlagError, parse, usage};
+
+use crate::grpc::PingLimits;
 
 /// What the flags say. The defaults are Triton's but for [`Flags::address`].
 #[derive(Debug, Clone)]
@@ -56,11 +58,30 @@ pub(crate) enum Control {
     Explicit,
 }
 
+/// The number of a port. A wrong one is wrong only where the port is opened.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Port {
+    Number(u16),
+    OutOfRange(i32),
+}
+
+impl Port {
+    /// The number, if it is one.
+    pub fn number(self) -> Result<u16, Error> {
+        match self {
+            Port::Number(port) => Ok(port),
+            Port::OutOfRange(port) => {
+                Err(Error::invalid(format!("{port} is no port: ports go from 0 to {}", u16::MAX)))
+            }
+        }
+    }
+}
+
 #[derive(Debug, Clone)]
 pub(crate) struct HttpFlags {
     pub allow: bool,
     pub address: Option<String>,
-    pub port: u16,
+    pub port: Port,
     pub reuse_port: bool,
     pub threads: usize,
     pub forward_headers: Option<regex::Regex>,
@@ -74,14 +95,15 @@ pub(crate) struct HttpFlags {
 pub(crate) struct GrpcFlags {
     pub allow: bool,
     pub address: Option<String>,
-    pub port: u16,
+    pub port: Port,
     pub reuse_port: bool,
     pub forward_headers: Option<regex::Regex>,
     /// Whether responses are compressed for clients that accept it.
     pub compress: bool,
     pub keepalive_time: Duration,
     pub keepalive_timeout: Duration,
-    pub keepalive_without_calls: bool,
+    /// How often clients may probe.
+    pub ping_limits: PingLimits,
     pub connection_age_max: Option<Duration>,
     pub connection_age_grace: Option<Duration>,
 }
@@ -91,7 +113,7 @@ pub(crate) struct MetricsFlags {
     pub allow: bool,
     pub allow_cpu: bool,
     pub address: Option<String>,
-    pub port: u16,
+    pub port: Port,
     pub interval: Duration,
     pub options: MetricsOptions,
 }
@@ -135,7 +157,7 @@ impl Flags {
             http: HttpFlags {
                 allow: true,
                 address: None,
-                port: 8000,
+                port: Port::Number(8000),
                 reuse_port: false,
                 threads: 8,
                 forward_headers: None,
@@ -145,13 +167,17 @@ impl Flags {
             grpc: GrpcFlags {
                 allow: true,
                 address: None,
-                port: 8001,
+                port: Port::Number(8001),
                 reuse_port: false,
                 forward_headers: None,
                 compress: false,
                 keepalive_time: Duration::from_secs(7200),
                 keepalive_timeout: Duration::from_secs(20),
-                keepalive_without_calls: false,
+                ping_limits: PingLimits {
+                    interval_min: Duration::from_secs(300),
+                    strikes_max: 2,
+                    permit_without_calls: false,
+                },
                 connection_age_max: None,
                 connection_age_grace: None,
             },
@@ -159,7 +185,7 @@ impl Flags {
                 allow: true,
                 allow_cpu: true,
                 address: None,
-                port: 8002,
+                port: Port::Number(8002),
                 interval: Duration::from_secs(2),
                 options: MetricsOptions::default(),
             },
@@ -183,7 +209,10 @@ impl Flags {
 
     /// The metrics service listens where HTTP does unless told otherwise.
     pub fn metrics_address(&self) -> &str {
-        self.metrics.address.as_deref().unwrap_or_else(|| self.http_address())
+        let http = self.http_address();
+        // What is no address does no harm as long as HTTP is off.
+        let inherited = if !self.http.allow && http.starts_with('-') { self.address } else { http };
+        self.metrics.address.as_deref().unwrap_or(inherited)
     }
 
     /// What the server is started with. The backends are those that are built in.

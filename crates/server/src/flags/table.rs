@@ -3,7 +3,7 @@
 use super::{
     Flags,
     effects::{compression, control, log_format, not_empty, pair, positive, real, resource, set},
-    values::{level, milliseconds, number, pattern, seconds, setting, switch},
+    values::{level, milliseconds, number, pattern, port, seconds, setting, switch},
 };
 
 /// One flag.
@@ -154,7 +154,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "http-port",
         value: "integer",
         help: "Port for HTTP. Default: 8000.",
-        set: |flags, value| set(&mut flags.http.port, number(value)),
+        set: |flags, value| set(&mut flags.http.port, port(value)),
     },
     Flag {
         group: "HTTP",
@@ -214,7 +214,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "grpc-port",
         value: "integer",
         help: "Port for gRPC. Default: 8001.",
-        set: |flags, value| set(&mut flags.grpc.port, number(value)),
+        set: |flags, value| set(&mut flags.grpc.port, port(value)),
     },
     Flag {
         group: "gRPC",
@@ -311,29 +311,33 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "gRPC",
         name: "grpc-keepalive-permit-without-calls",
         value: "boolean",
-        help: "Whether connections without calls are probed too. Default: false.",
-        set: |flags, value| set(&mut flags.grpc.keepalive_without_calls, switch(value)),
+        help: "Whether clients may probe connections without calls as often as others. Default: false.",
+        set: |flags, value| set(&mut flags.grpc.ping_limits.permit_without_calls, switch(value)),
     },
     Flag {
         group: "gRPC",
         name: "grpc-http2-max-pings-without-data",
         value: "integer",
-        help: "Accepted; probes are not limited by number.",
-        set: |_, value| number::<i32>(value).map(drop),
+        help: "No effect: this server's own probes, one per keep-alive time, are not limited by number.",
+        set: |flags, value| {
+            number::<i32>(value)?;
+            flags.ignored("grpc-http2-max-pings-without-data", value);
+            Ok(())
+        },
     },
     Flag {
         group: "gRPC",
         name: "grpc-http2-min-recv-ping-interval-without-data",
         value: "integer",
-        help: "Accepted; clients may probe as often as they like.",
-        set: |_, value| number::<i32>(value).map(drop),
+        help: "Milliseconds that a client waits between probes with nothing sent between. Default: 300000.",
+        set: |flags, value| set(&mut flags.grpc.ping_limits.interval_min, milliseconds(value)),
     },
     Flag {
         group: "gRPC",
         name: "grpc-http2-max-ping-strikes",
         value: "integer",
-        help: "Accepted; clients may probe as often as they like.",
-        set: |_, value| number::<i32>(value).map(drop),
+        help: "Probes that may come too soon before the connection is ended; 0 for any number. Default: 2.",
+        set: |flags, value| set(&mut flags.grpc.ping_limits.strikes_max, number::<u32>(value)),
     },
     Flag {
         group: "gRPC",
@@ -431,7 +435,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "metrics-port",
         value: "integer",
         help: "Port for metrics. Default: 8002.",
-        set: |flags, value| set(&mut flags.metrics.port, number(value)),
+        set: |flags, value| set(&mut flags.metrics.port, port(value)),
     },
     Flag {
         group: "Metrics",

@@ -1,10 +1,20 @@
 use std::time::Duration;
 
-use super::{Control, FlagError, Flags, parse, usage};
+use super::{Control, FlagError, Flags, Port, parse, usage};
 
 fn flags(arguments: &[&str]) -> Result<Flags, FlagError> {
     let arguments: Vec<String> = arguments.iter().map(|argument| argument.to_string()).collect();
     parse(&arguments, "127.0.0.1")
+}
+
+#[test]
+fn metrics_listen_where_http_does() {
+    let address = |arguments: &[&str]| flags(arguments).unwrap().metrics_address().to_owned();
+    let repository = "--model-repository=.";
+    assert_eq!(address(&[repository]), "127.0.0.1");
+    assert_eq!(address(&[repository, "--http-address=::1"]), "::1");
+    assert_eq!(address(&[repository, "--http-address=::1", "--metrics-address=127.0.0.2"]), "127.0.0.2");
+    assert_eq!(address(&[repository, "--http-address", "-47", "--allow-http=0"]), "127.0.0.1");
 }
 
 #[test]
@@ -30,7 +40,7 @@ fn both_forms_switches_and_repetition() {
     ])
     .unwrap();
     assert_eq!(read.repositories, ["/a", "/b"].map(std::path::PathBuf::from));
-    assert_eq!((read.http.port, read.strict_readiness, read.exit_on_error), (1, false, false));
+    assert_eq!((read.http.port, read.strict_readiness, read.exit_on_error), (Port::Number(1), false, false));
     assert_eq!((read.control, read.startup_models.len()), (Control::Explicit, 2));
     assert_eq!((read.auto_complete_config, read.log.verbose), (false, 1));
     assert_eq!(read.grpc.keepalive_time, Duration::from_millis(100));
@@ -48,7 +58,10 @@ fn wrong_flags_say_what_is_wrong() {
         (&["stray"], "Unexpected argument: stray"),
         (&["--http-port"], "option '--http-port' requires an argument"),
         (&["--http-port=abc"], "Bad option: \"--http-port\".\nInvalid option value. Got abc"),
-        (&["--http-port=70000"], "Bad option: \"--http-port\".\nProvided option value is out of bound. Got 70000"),
+        (
+            &["--http-port=3000000000"],
+            "Bad option: \"--http-port\".\nProvided option value is out of bound. Got 3000000000",
+        ),
         (&["--allow-http=yes"], "Bad option: \"--allow-http\".\ninvalid value for bool option: yes"),
         (
             &["--model-control-mode=x"],

@@ -2,6 +2,8 @@
 
 use std::{str::FromStr, time::Duration};
 
+use super::Port;
+
 /// `true`, `on` and `1`; `false`, `off` and `0`, in any case.
 pub(super) fn switch(value: &str) -> Result<bool, String> {
     match value.to_ascii_lowercase().as_str() {
@@ -17,6 +19,12 @@ pub(super) fn number<T: FromStr>(value: &str) -> Result<T, String> {
         return Err(format!("Invalid option value. Got {value}"));
     }
     value.parse().map_err(|_| format!("Provided option value is out of bound. Got {value}"))
+}
+
+/// A port; one out of range is kept, since nobody may want to open it.
+pub(super) fn port(value: &str) -> Result<Port, String> {
+    let port = number::<i32>(value)?;
+    Ok(u16::try_from(port).map_or(Port::OutOfRange(port), Port::Number))
 }
 
 pub(super) fn seconds(value: &str) -> Result<Duration, String> {

@@ -5,6 +5,7 @@
 
 pub(crate) mod codec;
 mod infer;
+mod pings;
 mod service;
 mod status;
 mod stream;
@@ -16,13 +17,15 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tokio::net::TcpStream;
 use tonic::{Status, body::Body, codec::CompressionEncoding, codegen::Service};
 
-use self::{
-    proto::{grpc_inference_service_server::GrpcInferenceServiceServer, health::health_server::HealthServer},
-    service::HealthService,
-};
 pub(crate) use self::{
+    pings::PingLimits,
     service::InferenceService,
     status::{from_error, text_of},
+};
+use self::{
+    pings::Watched,
+    proto::{grpc_inference_service_server::GrpcInferenceServiceServer, health::health_server::HealthServer},
+    service::HealthService,
 };
 use crate::{flags::GrpcFlags, listen::Stop, services::Services};
 
@@ -50,6 +53,7 @@ pub(crate) struct Settings {
     pub keepalive_timeout: Duration,
     pub connection_age_max: Option<Duration>,
     pub connection_age_grace: Option<Duration>,
+    pub ping_limits: PingLimits,
 }
 
 impl Settings {
@@ -59,6 +63,7 @@ impl Settings {
             keepalive_timeout: flags.keepalive_timeout,
             connection_age_max: flags.connection_age_max,
             connection_age_grace: flags.connection_age_grace,
+            ping_limits: flags.ping_limits,
         }
     }
 }
@@ -109,7 +114,8 @@ pub(crate) async fn serve_connection(stream: TcpStream, routes: Routes, settings
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .keep_alive_interval(settings.keepalive_time)
         .keep_alive_timeout(settings.keepalive_timeout);
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    let mut connection =
+        std::pin::pin!(builder.serve_connection(TokioIo::new(Watched::new(stream, settings.ping_limits)), service));
     let too_old = async {
         match settings.connection_age_max {
             Some(age) => tokio::time::sleep(age).await,

@@ -28,10 +28,11 @@ pub(super) enum Refusal {
 }
 
 /// Reads a body of up to `bytes_max`. One that arrives in one piece is not copied.
-pub(super) async fn read(mut body: Incoming, bytes_max: usize) -> Result<Bytes, Refusal> {
+/// `what` names it where it is too large.
+pub(super) async fn read(mut body: Incoming, what: &str, bytes_max: usize) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().exact();
     if let Some(len) = announced {
-        check_size(len, bytes_max)?;
+        check_size(len, what, bytes_max)?;
     }
     let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
     if announced == Some(first.len() as u64) {
@@ -49,18 +50,18 @@ pub(super) async fn read(mut body: Incoming, bytes_max: usize) -> Result<Bytes, 
                  chunks."
             ))));
         }
-        check_size((all.len() + data.len()) as u64, bytes_max)?;
+        check_size((all.len() + data.len()) as u64, what, bytes_max)?;
         all.extend_from_slice(&data);
     }
     Ok(all.freeze())
 }
 
-fn check_size(len: u64, bytes_max: usize) -> Result<(), Refusal> {
+fn check_size(len: u64, what: &str, bytes_max: usize) -> Result<(), Refusal> {
     if len <= bytes_max as u64 {
         return Ok(());
     }
     Err(Refusal::TooLarge(Error::invalid(format!(
-        "request size of {len} bytes exceeds the maximum allowed input size of {bytes_max} bytes. Use \
+        "{what} size of {len} bytes exceeds the maximum allowed input size of {bytes_max} bytes. Use \
          --http-max-input-size to increase the limit."
     ))))
 }

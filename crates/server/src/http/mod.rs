@@ -69,7 +69,7 @@ async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response
         }
         _ => {
             let input_bytes_max = services.http_input_bytes_max;
-            let body = match body::read(body, input_bytes_max).await {
+            let body = match body::read(body, "request JSON", input_bytes_max).await {
                 Ok(body) => body,
                 Err(refusal) => return refused(refusal),
             };

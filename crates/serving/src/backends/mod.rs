@@ -2,6 +2,7 @@
 
 mod identity;
 mod onnx;
+mod parameters;
 #[cfg(test)]
 mod tests;
 
@@ -9,10 +10,11 @@ use std::sync::Arc;
 
 pub use identity::Identity;
 pub use onnx::Onnx;
+pub use parameters::Parameters;
 
 use crate::backend::Backend;
 
 /// Those that need no compute unit; [`Onnx`] is added by whoever has one.
 pub fn built_in() -> Vec<Arc<dyn Backend>> {
-    vec![Arc::new(Identity)]
+    vec![Arc::new(Identity), Arc::new(Parameters)]
 }

@@ -1,6 +1,10 @@
 //! ONNX models on the project's own engine, under the names that configurations give to ONNX Runtime.
 
-use std::{collections::BTreeSet, path::Path, sync::Arc};
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    path::Path,
+    sync::Arc,
+};
 
 use halimede_compute::{ComputeUnit, Model as Compiled, ModelOptions, RunError, Session};
 use halimede_graph::{
@@ -8,10 +12,11 @@ use halimede_graph::{
     onnx::import::{self, Input, ValueType},
 };
 use halimede_tensor::{Buffer, DType, Tensor, Value};
+use parking_lot::Mutex;
 
 use crate::{
     backend::{Backend, Batch, Gathered, Instance, LoadedModel, Model, ModelContext},
-    config::{self, Batching, DataType, IoFacts, IoKind, ModelConfig, ModelFacts},
+    config::{self, Batching, DataType, IoFacts, IoKind, ModelConfig, ModelFacts, OnnxParameters},
     error::Error,
     wire,
 };
@@ -19,15 +24,32 @@ use crate::{
 /// The file of a version, where the configuration names none.
 const MODEL_FILE: &str = "model.onnx";
 
+/// Makes a unit whose operations run on so many threads; `None` leaves the number to the unit.
+type MakeUnit = dyn Fn(Option<usize>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync;
+
 /// The backend `onnxruntime`.
 pub struct Onnx {
-    unit: Arc<dyn ComputeUnit>,
+    make_unit: Box<MakeUnit>,
+    /// The units made so far by number of threads: models that ask for the same share one.
+    units: Mutex<BTreeMap<Option<usize>, Arc<dyn ComputeUnit>>>,
 }
 
 impl Onnx {
-    /// Runs models on `unit`.
-    pub fn new(unit: Arc<dyn ComputeUnit>) -> Self {
-        Self { unit }
+    /// Runs models on units that `make_unit` makes.
+    pub fn new(
+        make_unit: impl Fn(Option<usize>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
+    ) -> Self {
+        Self { make_unit: Box::new(make_unit), units: Mutex::default() }
+    }
+
+    fn unit(&self, threads: Option<usize>) -> Result<Arc<dyn ComputeUnit>, Error> {
+        let mut units = self.units.lock();
+        if let Some(unit) = units.get(&threads) {
+            return Ok(unit.clone());
+        }
+        let unit = (self.make_unit)(threads).map_err(Error::internal)?;
+        units.insert(threads, unit.clone());
+        Ok(unit)
     }
 }
 
@@ -43,11 +65,12 @@ impl Backend for Onnx {
         if !path.exists() {
             return Err(Error::unavailable(format!("unable to find '{}' for model instance '{name}'", path.display())));
         }
+        let unit = self.unit(OnnxParameters::read(&context.config)?.intra_op_thread_count)?;
         let model = read(&path, &context.config)?;
         let completion = config::finish(context.config.clone(), &facts(&model), &context.options)?;
         let inputs = model.inputs.iter().map(EngineInput::new).collect();
         let outputs = model.outputs.iter().map(|output| output.name.clone()).collect();
-        let compiled = Compiled::compile(model.graph, self.unit.as_ref(), &ModelOptions::default())
+        let compiled = Compiled::compile(model.graph, unit.as_ref(), &ModelOptions::default())
             .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
         model.files.release();
         let scalars =

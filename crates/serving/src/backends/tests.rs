@@ -23,10 +23,15 @@ fn examples() -> Server {
     Server::start(Options { repositories: vec![repository], ..with_onnx() }).unwrap()
 }
 
+fn onnx() -> Onnx {
+    Onnx::new(|threads| {
+        Ok(Arc::new(CpuUnit::new(&CpuOptions { threads: threads.or(Some(2)), ..CpuOptions::default() })))
+    })
+}
+
 fn with_onnx() -> Options {
     let mut backends = built_in();
-    backends
-        .push(Arc::new(Onnx::new(Arc::new(CpuUnit::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() })))));
+    backends.push(Arc::new(onnx()));
     Options { backends, ..Options::default() }
 }
 
@@ -149,9 +154,7 @@ fn in_one_batch(model: &str, requests: Vec<Vec<InputTensor>>) -> Vec<Response> {
     let config = config::parse(&config, &directory).unwrap();
     let config = config::prepare(config, model, &files, &options).unwrap();
     let context = ModelContext { config, options, directory, version: 1, settings: BTreeMap::new() };
-    let loaded = Onnx::new(Arc::new(CpuUnit::new(&CpuOptions { threads: Some(2), ..CpuOptions::default() })))
-        .load(&context)
-        .unwrap();
+    let loaded = onnx().load(&context).unwrap();
     let signature = Arc::new(Signature::new(&loaded.completion.config).unwrap());
     assert!(signature.is_batched());
     let entries = requests.into_iter().map(|inputs| {

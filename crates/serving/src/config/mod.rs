@@ -47,7 +47,7 @@ pub use self::complete::{
 pub use self::normalize::{full_shape, normalize, normalize_instance_groups};
 pub use self::parameters::OnnxParameters;
 pub use self::proto::{DataType, ModelConfig};
-pub use self::support::{check_supported, ignored, unsupported};
+pub use self::support::{check_runtime, check_supported, ignored, unsupported};
 pub use self::validate::{validate, validate_instance_groups, validate_io};
 
 /// The GPUs that instances may be placed on.
@@ -146,12 +146,17 @@ pub fn prepare(
     Ok(config)
 }
 
+/// Fills and checks the instance groups, for which the backend must be known and the model need not.
+pub fn prepare_instance_groups(mut config: ModelConfig, options: &Options) -> Result<ModelConfig, Error> {
+    normalize_instance_groups(&mut config, &options.gpus);
+    validate_instance_groups(&config, &options.gpus)?;
+    Ok(config)
+}
+
 /// Fills from the model what a prepared configuration lacks and checks the whole against it. For
 /// backends that have no model file to look into, use [`finish_without_model`].
 pub fn finish(config: ModelConfig, facts: &ModelFacts, options: &Options) -> Result<Completion, Error> {
-    let mut config = config;
-    normalize_instance_groups(&mut config, &options.gpus);
-    validate_instance_groups(&config, &options.gpus)?;
+    let config = prepare_instance_groups(config, options)?;
     let completion = if options.auto_complete {
         complete_from_model(config, facts, options.default_max_batch_size)?
     } else {
@@ -167,9 +172,8 @@ pub fn finish(config: ModelConfig, facts: &ModelFacts, options: &Options) -> Res
 
 /// Fills the instance groups and checks the whole where there is no model to compare with: ensembles
 /// and built-in backends.
-pub fn finish_without_model(mut config: ModelConfig, options: &Options) -> Result<ModelConfig, Error> {
-    normalize_instance_groups(&mut config, &options.gpus);
-    validate_instance_groups(&config, &options.gpus)?;
+pub fn finish_without_model(config: ModelConfig, options: &Options) -> Result<ModelConfig, Error> {
+    let config = prepare_instance_groups(config, options)?;
     validate(&config)?;
     validate_io(&config)?;
     check_supported(&config)?;

@@ -3,15 +3,11 @@
 use super::proto::ModelConfig;
 use crate::Error;
 
-/// Parameters of ONNX models, read. Those that tune ONNX Runtime's own memory are only checked.
+/// Parameters of ONNX models, read. The others are only checked; the log tells that they are ignored.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct OnnxParameters {
     /// Threads inside an operator; the engine's choice where there is none.
     pub intra_op_thread_count: Option<usize>,
-    /// Threads across operators; the engine's choice where there is none.
-    pub inter_op_thread_count: Option<usize>,
-    /// Operators that do not depend on each other may run at the same time.
-    pub parallel_execution: bool,
 }
 
 impl OnnxParameters {
@@ -29,11 +25,8 @@ impl OnnxParameters {
             );
         }
         let threads = |name| integer(config, name).map(|count| usize::try_from(count).ok().filter(|count| *count > 0));
-        let read = Self {
-            intra_op_thread_count: threads("intra_op_thread_count")?,
-            inter_op_thread_count: threads("inter_op_thread_count")?,
-            parallel_execution: execution_mode == 1,
-        };
+        let read = Self { intra_op_thread_count: threads("intra_op_thread_count")? };
+        threads("inter_op_thread_count")?;
         for name in ["enable_mem_arena", "enable_mem_pattern"] {
             check_boolean(config, name)?;
         }
@@ -85,8 +78,7 @@ mod tests {
             ("execution_mode", "1"),
             ("enable_mem_arena", "False"),
         ];
-        let expected =
-            OnnxParameters { intra_op_thread_count: Some(4), inter_op_thread_count: None, parallel_execution: true };
+        let expected = OnnxParameters { intra_op_thread_count: Some(4) };
         assert_eq!(OnnxParameters::read(&config(&given)).unwrap(), expected);
     }
 

@@ -72,6 +72,22 @@ pub fn check_supported(config: &ModelConfig) -> Result<(), Error> {
     Err(Error::unsupported(text))
 }
 
+/// Refuses a `runtime` other than the one that the backend has anyway: backends are built in, and another
+/// library or script would answer otherwise.
+pub fn check_runtime(config: &ModelConfig) -> Result<(), Error> {
+    let ModelConfig { name, runtime, backend, .. } = config;
+    if runtime.is_empty() || *runtime == format!("libtriton_{backend}.so") {
+        return Ok(());
+    }
+    if runtime.contains('/') {
+        invalid!("backend library name '{runtime}' escapes backend directory, model '{name}'");
+    }
+    invalid!(
+        "unable to find backend library '{runtime}' for model '{name}': the backends of this server are built in. Remove \
+         'runtime' from the model's config.pbtxt to run it on the backend '{backend}'"
+    )
+}
+
 /// Everything that is ignored without harm, each as one line for the log.
 pub fn ignored(config: &ModelConfig) -> Vec<String> {
     let mut found = Vec::new();
@@ -83,6 +99,9 @@ pub fn ignored(config: &ModelConfig) -> Vec<String> {
     }
     for group in &config.instance_group {
         ignored_in_group(group, &mut ignore);
+    }
+    if config.backend == "onnxruntime" {
+        ignored_parameters(config, &mut ignore);
     }
     if !config.cc_model_filenames.is_empty() {
         ignore("cc_model_filenames", "it is for CUDA devices; default_model_filename is used");
@@ -112,6 +131,33 @@ fn ignored_optimizations(optimization: &ModelOptimizationPolicy, ignore: &mut im
     }
     if optimization.gather_kernel_buffer_threshold != 0 {
         ignore("optimization.gather_kernel_buffer_threshold", "it is for CUDA devices");
+    }
+}
+
+/// Parameters of Triton's ONNX Runtime backend without effect here, and why.
+const IGNORED_PARAMETERS: [(&str, &str); 10] = [
+    ("inter_op_thread_count", "an instance runs one operator at a time, on the threads of intra_op_thread_count"),
+    ("execution_mode", "an instance runs one operator at a time"),
+    ("enable_mem_arena", "memory is planned ahead in one arena per instance"),
+    ("enable_mem_pattern", "memory is planned ahead in one arena per instance"),
+    ("memory.enable_memory_arena_shrinkage", "memory is planned ahead in one arena per instance"),
+    ("arena_extend_strategy", "memory is planned ahead in one arena per instance"),
+    ("session.use_device_allocator_for_initializers", "weights are mapped from the file"),
+    ("gpu_mem_limit", "it is for CUDA devices"),
+    ("cudnn_conv_algo_search", "it is for CUDA devices"),
+    ("do_copy_in_default_stream", "it is for CUDA devices"),
+];
+
+fn ignored_parameters(config: &ModelConfig, ignore: &mut impl FnMut(&str, &str)) {
+    for (name, reason) in IGNORED_PARAMETERS {
+        // A value that asks for nothing.
+        let is_default = |value: &str| match name {
+            "inter_op_thread_count" | "execution_mode" => value.trim() == "0",
+            _ => false,
+        };
+        if config.parameters.get(name).is_some_and(|parameter| !is_default(&parameter.string_value)) {
+            ignore(&format!("parameter '{name}'"), reason);
+        }
     }
 }
 

@@ -102,7 +102,7 @@ impl Ensemble {
         if self.stopped.load(SeqCst) {
             let text = "Server is stopping, scheduler for model has stopped accepting new inference requests";
             let error = Error::unavailable(format!("{}{text}", request.log_prefix()));
-            return request.fail(model.version, error);
+            return request.refuse(model.version, error);
         }
         self.in_flight.fetch_add(1, SeqCst);
         Run::start(self.plan.clone(), model.clone(), request, batch_size, self.in_flight.clone());

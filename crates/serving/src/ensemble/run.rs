@@ -129,6 +129,9 @@ impl Run {
         state.running -= 1;
         if let Some(error) = response.error {
             state.error.get_or_insert(error);
+            drop(state);
+            // Triton counts the failure of a step for the ensemble too, beside that of the request.
+            self.model.recorder.failure(FailureReason::Other, self.start, Instant::now());
             return;
         }
         for (_, tensor) in &self.plan.steps[step].outputs {
@@ -247,6 +250,7 @@ impl Run {
             parameters: if error.is_none() { sequence_parameters(&request) } else { Vec::new() },
             outputs,
             error,
+            is_refusal: false,
         };
         request.responder.send(response, true);
         self.in_flight.fetch_sub(1, SeqCst);

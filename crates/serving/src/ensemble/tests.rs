@@ -118,7 +118,8 @@ fn the_error_of_a_step_is_the_ensembles() {
     let server = Server::start(options(&files)).unwrap();
     let error = ask(&server, "e", [input("X", 13.0)]).error();
     assert_eq!((error.code, error.message.as_str()), (Code::Internal, "in ensemble 'e', unlucky"));
-    assert_eq!(server.statistics("e", None).unwrap()[0].inference.fail.count, 1);
+    // Once for the step and once for the request, as in Triton.
+    assert_eq!(server.statistics("e", None).unwrap()[0].inference.fail.count, 2);
     eventually("all are counted", || server.in_flight() == 0);
 }
 

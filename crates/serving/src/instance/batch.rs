@@ -1,6 +1,9 @@
 //! Requests that run together: their inputs gathered, their outputs scattered.
 
-use std::{sync::Arc, time::Instant};
+use std::{
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
 use halimede_tensor::{Buffer, DType};
 
@@ -220,8 +223,9 @@ impl Batch {
         self.entries.iter().find_map(|entry| entry.error.as_ref())
     }
 
-    /// Answers the requests and counts what happened. `send` takes each answer with its ticket.
-    pub(crate) fn finish(self, recorder: &Recorder, mut send: impl FnMut(u64, Request, Response)) {
+    /// Answers the requests and counts what happened. `send` takes each answer with its ticket. Returns how
+    /// long the execution took.
+    pub(crate) fn finish(self, recorder: &Recorder, mut send: impl FnMut(u64, Request, Response)) -> Duration {
         let end = Instant::now();
         let input_end = self.input_end.unwrap_or(self.start);
         let output_start = self.output_start.unwrap_or(end).max(input_end);
@@ -244,6 +248,7 @@ impl Batch {
             }
             send(ticket, entry.request, response);
         }
+        end.saturating_duration_since(self.start)
     }
 }
 
@@ -266,6 +271,7 @@ impl Entry {
             parameters: std::mem::take(&mut self.parameters),
             outputs,
             error,
+            is_refusal: false,
         }
     }
 

@@ -1,6 +1,7 @@
 //! Instances: threads that take batches from the scheduler, run them and answer the requests.
 
 pub(crate) mod batch;
+mod direct;
 mod expiry;
 mod ordering;
 mod runner;

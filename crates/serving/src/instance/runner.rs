@@ -17,6 +17,7 @@ use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
     batch::{Batch, Entry},
+    direct::Pace,
     expiry,
     ordering::Ordering,
     warmup::WarmUp,
@@ -49,7 +50,7 @@ pub(crate) type Group = ModelInstanceGroup;
 
 /// Runs the requests of one version of a model.
 pub(crate) struct Runner {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
     warm_up: WarmUp,
     workers: Mutex<Vec<Worker>>,
     expiry: Mutex<Option<JoinHandle<()>>>,
@@ -69,23 +70,27 @@ pub(super) struct Shared {
     version: i64,
     recorder: Arc<Recorder>,
     ordering: Option<Ordering>,
+    /// How long executions take.
+    pub pace: Pace,
     /// Requests in the queue or in an instance.
     in_flight: AtomicUsize,
     /// Whether new requests are refused.
     stopped: AtomicBool,
     pub state: Mutex<State>,
     /// Wakes instances.
-    work: Condvar,
+    pub(super) work: Condvar,
     /// Wakes the thread that refuses expired requests.
     pub expiry: Condvar,
 }
 
 pub(super) struct State {
     pub scheduler: Scheduler<Entry>,
-    /// Batches for instances that were woken to take them.
-    ready: VecDeque<Vec<Entry>>,
-    /// Instances that wait.
-    idle: usize,
+    /// Batches for instances that were woken to take them; never more than are parked.
+    pub(super) ready: VecDeque<Vec<Entry>>,
+    /// The instances of workers that wait.
+    pub(super) parked: Vec<Parked>,
+    /// Workers that were woken while their instance was borrowed.
+    pub(super) recalls: usize,
     /// When an idle instance looks at the queue again by itself.
     alarm: Option<Instant>,
     next_ticket: u64,
@@ -93,6 +98,13 @@ pub(super) struct State {
     pub closed: bool,
     /// Whether the expiry thread waits for the first request.
     pub expiry_sleeps: bool,
+}
+
+/// The instance of a worker that waits.
+pub(super) struct Parked {
+    pub worker: usize,
+    /// `None` after a panic: it has to be made anew.
+    pub instance: Option<Box<dyn Instance>>,
 }
 
 impl Item for Entry {
@@ -132,12 +144,14 @@ impl Runner {
             version,
             recorder,
             ordering: preserve_ordering.then(Ordering::default),
+            pace: Pace::default(),
             in_flight: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
             state: Mutex::new(State {
                 scheduler,
                 ready: VecDeque::new(),
-                idle: 0,
+                parked: Vec::new(),
+                recalls: 0,
                 alarm: None,
                 next_ticket: 0,
                 closed: false,
@@ -264,19 +278,24 @@ impl Shared {
         if self.stopped.load(SeqCst) {
             let text = "Server is stopping, scheduler for model has stopped accepting new inference requests";
             let error = Error::unavailable(format!("{}{text}", entry.request.log_prefix()));
-            return entry.request.fail(self.version, error);
+            return entry.request.refuse(self.version, error);
         }
         self.in_flight.fetch_add(1, SeqCst);
         self.recorder.pending(1);
+        // An ensemble's steps answer each other: on one thread they would nest.
+        let may_run_here = entry.request.compute_total.is_none();
         let mut state = self.state.lock();
         if let Err(Full(entry)) = state.scheduler.push(entry, now) {
             drop(state);
             self.leave(1);
             self.recorder.pending(-1);
             let error = Error::unavailable(format!("{}Exceeds maximum queue size", entry.request.log_prefix()));
-            return entry.request.fail(self.version, error);
+            return entry.request.refuse(self.version, error);
         }
         let wake_expiry = state.expiry_sleeps;
+        if may_run_here {
+            state = self.run_here(state);
+        }
         self.dispatch(state, now);
         if wake_expiry {
             self.expiry.notify_one();
@@ -286,7 +305,7 @@ impl Shared {
     /// Forms batches for idle instances and wakes as many as there is work for.
     fn dispatch(&self, mut state: MutexGuard<'_, State>, now: Instant) {
         let mut wake = 0;
-        while state.idle > state.ready.len() {
+        while state.parked.len() > state.ready.len() {
             match state.poll(now) {
                 Poll::Batch(batch) => {
                     state.ready.push_back(batch);
@@ -311,27 +330,33 @@ impl Shared {
     /// The life of an instance's thread.
     fn work(&self, index: usize, instance: Box<dyn Instance>, quit: &AtomicBool) {
         let mut instance = Some(instance);
-        while let Some(entries) = self.next_batch(quit) {
-            self.recorder.pending(-(entries.len() as i64));
-            let count = entries.len();
-            let mut batch = Batch::new(self.signature.clone(), self.version, entries);
-            match self.ensure_instance(&mut instance, index) {
-                Ok(running) => {
-                    if let Err(panic) = catch_unwind(AssertUnwindSafe(|| running.execute(&mut batch))) {
-                        instance = None;
-                        let (model, what) = (&self.signature.model, panic_text(&*panic));
-                        let text = format!("model '{model}' failed while it ran this request: {what}");
-                        batch.fail_all(&Error::internal(text));
-                    }
-                }
-                Err(error) => batch.fail_all(&error),
-            }
-            batch.finish(&self.recorder, |ticket, mut request, response| match &self.ordering {
-                None => request.responder.send(response, true),
-                Some(ordering) => ordering.send(ticket, request, response),
-            });
-            self.leave(count);
+        while let Some(entries) = self.next_batch(index, &mut instance, quit) {
+            self.run(index, &mut instance, entries);
         }
+    }
+
+    /// Runs requests on the instance of worker `index` and answers them.
+    pub(super) fn run(&self, index: usize, instance: &mut Option<Box<dyn Instance>>, entries: Vec<Entry>) {
+        self.recorder.pending(-(entries.len() as i64));
+        let count = entries.len();
+        let mut batch = Batch::new(self.signature.clone(), self.version, entries);
+        match self.ensure_instance(instance, index) {
+            Ok(running) => {
+                if let Err(panic) = catch_unwind(AssertUnwindSafe(|| running.execute(&mut batch))) {
+                    *instance = None;
+                    let (model, what) = (&self.signature.model, panic_text(&*panic));
+                    let text = format!("model '{model}' failed while it ran this request: {what}");
+                    batch.fail_all(&Error::internal(text));
+                }
+            }
+            Err(error) => batch.fail_all(&error),
+        }
+        let took = batch.finish(&self.recorder, |ticket, mut request, response| match &self.ordering {
+            None => request.responder.send(response, true),
+            Some(ordering) => ordering.send(ticket, request, response),
+        });
+        self.pace.record(took);
+        self.leave(count);
     }
 
     /// The instance, made anew where the last one panicked.
@@ -353,8 +378,13 @@ impl Shared {
         })
     }
 
-    /// Waits for a batch; `None` when the thread is to end.
-    fn next_batch(&self, quit: &AtomicBool) -> Option<Vec<Entry>> {
+    /// Waits for a batch; `None` when the thread is to end. While it waits, the instance is parked.
+    fn next_batch(
+        &self,
+        worker: usize,
+        instance: &mut Option<Box<dyn Instance>>,
+        quit: &AtomicBool,
+    ) -> Option<Vec<Entry>> {
         let mut state = self.state.lock();
         loop {
             if quit.load(SeqCst) {
@@ -376,7 +406,7 @@ impl Shared {
             }
             match poll {
                 Poll::Batch(batch) => {
-                    if state.idle > 0 && state.scheduler.len() > 0 {
+                    if !state.parked.is_empty() && state.scheduler.len() > 0 {
                         self.dispatch(state, now);
                     }
                     return Some(batch);
@@ -384,16 +414,16 @@ impl Shared {
                 Poll::Idle if state.closed && state.scheduler.len() == 0 => return None,
                 Poll::WaitUntil(until) => {
                     state.alarm = Some(until);
-                    state.idle += 1;
+                    state.parked.push(Parked { worker, instance: instance.take() });
                     self.work.wait_until(&mut state, until);
-                    state.idle -= 1;
                     state.alarm = None;
+                    *instance = self.reclaim(worker, &mut state);
                 }
                 Poll::Idle => {
-                    state.idle += 1;
+                    state.parked.push(Parked { worker, instance: instance.take() });
                     self.work.wait(&mut state);
-                    state.idle -= 1;
                     state.alarm = None;
+                    *instance = self.reclaim(worker, &mut state);
                 }
             }
         }
@@ -420,7 +450,7 @@ impl Shared {
 
 impl State {
     /// What the scheduler says, with tickets in the order in which requests leave the queue.
-    fn poll(&mut self, now: Instant) -> Poll<Entry> {
+    pub(super) fn poll(&mut self, now: Instant) -> Poll<Entry> {
         let mut poll = self.scheduler.poll(now);
         if let Poll::Batch(batch) = &mut poll {
             for entry in batch {

@@ -1,6 +1,7 @@
 //! Instances under a real scheduler and real threads.
 
 use std::{
+    collections::BTreeMap,
     sync::{
         Arc, Mutex,
         atomic::{AtomicUsize, Ordering::SeqCst},
@@ -10,9 +11,13 @@ use std::{
     time::Duration,
 };
 
+use super::{Runner, RunnerSettings, WarmUp};
 use crate::{
     Code, Options, Server,
-    backend::Batch,
+    backend::{Batch, ModelContext},
+    config,
+    model::Signature,
+    scheduler::Scheduler,
     testing::{Files, Scripted, ask, echo, eventually, floats, identity, request, strings, values},
 };
 
@@ -41,6 +46,93 @@ impl Gate {
         *self.open.lock().unwrap() = true;
         self.changed.notify_all();
     }
+}
+
+/// A runner of a model `m` with one instance.
+fn runner(files: &Files, execute: impl Fn(usize, &mut Batch) + Send + Sync + 'static) -> (Runner, Arc<Signature>) {
+    let config = identity("[ 1 ]", "instance_group { count: 1 }");
+    files.model("m", &config);
+    let directory = files.path().join("m");
+    let options = config::Options::default();
+    let config = config::parse(&config, &directory).unwrap();
+    let config = config::prepare(config, "m", &config::VersionFiles::default(), &options).unwrap();
+    let config = config::prepare_instance_groups(config, &options).unwrap();
+    let signature = Arc::new(Signature::new(&config).unwrap());
+    let context = ModelContext {
+        config: config.clone(),
+        options,
+        directory: directory.clone(),
+        version: 1,
+        settings: BTreeMap::new(),
+    };
+    let settings = RunnerSettings {
+        model: Scripted::backend("identity", execute).load(&context).unwrap().model,
+        signature: signature.clone(),
+        version: 1,
+        recorder: Arc::default(),
+        scheduler: Scheduler::from_config(&config),
+        preserve_ordering: false,
+        warm_up: WarmUp::read(&config, &directory).unwrap(),
+    };
+    (Runner::start(settings, &config.instance_group).unwrap(), signature)
+}
+
+#[test]
+fn quick_models_run_on_the_thread_of_the_request() {
+    let files = Files::new();
+    let threads = Arc::new(Mutex::new(Vec::new()));
+    let ran_on = threads.clone();
+    let (runner, signature) = runner(&files, move |_, batch| {
+        ran_on.lock().unwrap().push(thread::current().id());
+        match values(&batch.gather("INPUT0").unwrap().unwrap().data)[0] {
+            13.0 => panic!("thirteen"),
+            _ => echo(batch),
+        }
+    });
+    let ask = |value: f32, is_quick: bool| {
+        runner.shared.pace.set(if is_quick { Duration::ZERO } else { Duration::from_secs(1) });
+        eventually("the instance waits", || runner.shared.state.lock().parked.len() == 1);
+        let (mut request, waiting) = request("m", [floats("INPUT0", &[1], &[value])]);
+        let batch_size = signature.prepare(&mut request).unwrap();
+        runner.infer(request, batch_size);
+        waiting.response()
+    };
+    // A quick model, one that panics, one that is slow again.
+    for (value, is_quick) in [(1.0, false), (2.0, true), (13.0, true), (3.0, true), (4.0, false)] {
+        let response = ask(value, is_quick);
+        assert_eq!((response.error.is_some(), response.is_refusal), (value == 13.0, false), "{value}");
+        let ran_here = *threads.lock().unwrap().last().unwrap() == thread::current().id();
+        assert_eq!(ran_here, is_quick, "{value}");
+    }
+    assert_eq!(runner.in_flight(), 0);
+}
+
+#[test]
+fn many_clients_of_a_quick_model_share_its_instances() {
+    let files = Files::new();
+    let busy = AtomicUsize::new(0);
+    let (runner, signature) = runner(&files, move |_, batch| {
+        assert_eq!(busy.fetch_add(1, SeqCst), 0, "two requests on one instance");
+        echo(batch);
+        busy.fetch_sub(1, SeqCst);
+    });
+    thread::scope(|scope| {
+        for client in 0..4 {
+            let (runner, signature) = (&runner, &signature);
+            scope.spawn(move || {
+                for i in 0..500 {
+                    // Now quick, now slow: requests change between threads.
+                    runner.shared.pace.set(Duration::from_micros((i * 7 + client) % 3 * 20));
+                    let value = (client * 1000 + i) as f32;
+                    let (mut request, waiting) = request("m", [floats("INPUT0", &[1], &[value])]);
+                    let batch_size = signature.prepare(&mut request).unwrap();
+                    runner.infer(request, batch_size);
+                    assert_eq!(values(&waiting.outputs()[0].data), [value]);
+                }
+            });
+        }
+    });
+    assert_eq!(runner.in_flight(), 0);
 }
 
 const DYNAMIC: &str = "max_batch_size: 8 instance_group { count: 1 } dynamic_batching { }";

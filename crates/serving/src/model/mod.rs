@@ -77,7 +77,7 @@ impl Model {
     pub fn infer(self: &Arc<Self>, mut request: Request) {
         let batch_size = match self.signature.prepare(&mut request) {
             Ok(batch_size) => batch_size,
-            Err(error) => return request.fail(self.version, error),
+            Err(error) => return request.refuse(self.version, error),
         };
         match &self.execution {
             Some(Execution::Runner(runner)) => runner.infer(request, batch_size),

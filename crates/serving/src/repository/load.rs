@@ -128,9 +128,12 @@ impl Loader {
                 known.join(", ")
             )));
         };
+        config::check_runtime(config)?;
+        let options = self.config_options(&config.backend)?;
         let context = ModelContext {
-            config: config.clone(),
-            options: self.config_options(&config.backend)?,
+            // What is wrong with the groups is told before a backend looks for files.
+            config: config::prepare_instance_groups(config.clone(), &options)?,
+            options,
             directory: directory.to_path_buf(),
             version,
             settings: self.settings(&config.backend),

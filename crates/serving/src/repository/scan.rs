@@ -32,7 +32,13 @@ pub(super) fn versions(directory: &Path, config: &ModelConfig) -> io::Result<Vec
         match version_number(&name) {
             Some(version) => existing.push(version),
             None if ["warmup", "initial_state", "configs"].contains(&name.as_str()) => {}
-            None => tracing::warn!("ignore directory '{name}' of model '{}': its name is no version", config.name),
+            None => {
+                let why = match name.starts_with('0') {
+                    true => "contains leading zeros in its directory name",
+                    false => "fails to convert to integral number",
+                };
+                tracing::warn!("ignore version directory '{name}' which {why}, of model '{}'", config.name);
+            }
         }
     }
     existing.sort_unstable();

@@ -30,7 +30,8 @@ pub(super) struct Source {
     pub loaded: Timestamps,
     /// Whether a client asked for the model itself, and not only for an ensemble that uses it.
     pub explicit: bool,
-    /// Whether a client sent the configuration or the files: the next load undoes that.
+    /// Whether a client sent the files: the next load undoes that. A configuration that a client sent stays
+    /// until the repository changes, as in Triton.
     overridden: bool,
     /// Where the files lie that a client sent.
     _files: Option<Arc<TemporaryDirectory>>,
@@ -72,15 +73,7 @@ impl Loader {
         }
         let config = self.prepare(id, directory, parameters)?;
         let directory = directory.to_path_buf();
-        Ok(Some(Source {
-            directory,
-            config,
-            timestamps,
-            loaded,
-            explicit: false,
-            overridden: parameters.config.is_some(),
-            _files: None,
-        }))
+        Ok(Some(Source { directory, config, timestamps, loaded, explicit: false, overridden: false, _files: None }))
     }
 
     fn prepare(&self, id: &Identifier, directory: &Path, parameters: &LoadParameters) -> Result<ModelConfig, Error> {

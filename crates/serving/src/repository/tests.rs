@@ -43,6 +43,32 @@ fn index(server: &Server) -> Vec<String> {
 }
 
 #[test]
+fn a_missing_repository_makes_a_server_that_is_not_live() {
+    let repositories = vec!["/no/such/directory".into()];
+    let server = Server::start(Options { repositories, exit_on_error: false, ..Options::default() }).unwrap();
+    assert!(!server.is_live() && !server.is_ready());
+    assert_eq!(server.metadata().name, "triton");
+    assert_eq!(server.statistics("", None).unwrap_err().message, "Server not ready");
+    assert_eq!(ask(&server, "m", one()).error().code, Code::NotFound);
+}
+
+#[test]
+fn groups_and_runtime_are_checked_before_the_model_file() {
+    let files = Files::new();
+    files.model("m", &identity("[ 1 ]", "instance_group { kind: KIND_GPU }"));
+    files.model("r", &identity("[ 1 ]", "runtime: 'model.py'"));
+    let backends = vec![Scripted::backend("identity", |_, _| panic!("the backend is not asked"))];
+    let server = Server::start(Options { backends, ..explicit(&files) }).unwrap();
+    for (model, expected) in [
+        ("m", "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"),
+        ("r", "unable to find backend library 'model.py' for model 'r'"),
+    ] {
+        let error = server.load(model, LoadParameters::default()).unwrap_err();
+        assert!(error.message.contains(expected), "{error}");
+    }
+}
+
+#[test]
 fn all_models_are_loaded_and_described() {
     let files = Files::new();
     files.model("a", &identity("[ 1 ]", "")).model("b", &identity("[ -1 ]", "max_batch_size: 4"));
@@ -241,7 +267,7 @@ fn clients_may_send_configuration_and_files() {
     load(Some(config("[3]")), &[]).unwrap();
     assert_eq!(shape(), [3]);
     load(None, &[]).unwrap();
-    assert_eq!(shape(), [1], "a load without it undoes it");
+    assert_eq!(shape(), [3], "it stays until the repository changes");
     load(Some(config("[4]")), &[("7/model", "x")]).unwrap();
     assert_eq!((shape(), server.model_metadata("m", None).unwrap().versions), (vec![4], vec![7]));
     load(None, &[]).unwrap();

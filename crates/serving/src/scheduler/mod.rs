@@ -86,6 +86,11 @@ impl<T: Item> Scheduler<T> {
         }
     }
 
+    /// Whether a request runs as soon as an instance is free, by itself and in the order of arrival.
+    pub fn is_immediate(&self) -> bool {
+        matches!(self, Scheduler::Fifo(_))
+    }
+
     /// Whether requests can expire at all.
     pub fn has_timeouts(&self) -> bool {
         matches!(self, Scheduler::Dynamic(batcher) if batcher.has_timeouts())

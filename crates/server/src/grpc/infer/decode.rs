@@ -11,7 +11,7 @@ use super::super::proto::{
     model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
 };
 use crate::{
-    services::{Services, model_version},
+    services::{Services, check_forwarded, model_version},
     shared_memory::Place,
 };
 
@@ -275,13 +275,19 @@ fn read_place<'p>(
 }
 
 /// Metadata whose names match become parameters.
-pub(super) fn forward_headers(metadata: &MetadataMap, pattern: &regex::Regex, request: &mut Request) {
+pub(super) fn forward_headers(
+    metadata: &MetadataMap,
+    pattern: &regex::Regex,
+    request: &mut Request,
+) -> Result<(), Error> {
     for entry in metadata.iter() {
         if let KeyAndValueRef::Ascii(name, value) = entry
             && pattern.is_match(name.as_str())
         {
+            check_forwarded(name.as_str())?;
             let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
             request.parameters.push((name.as_str().to_owned(), Parameter::String(value)));
         }
     }
+    Ok(())
 }

@@ -3,14 +3,14 @@
 mod decode;
 mod encode;
 
-use halimede_serving::{Error, Request};
+use halimede_serving::{Error, Request, Response};
 use tonic::{Status, metadata::MetadataMap};
 
 pub(super) use self::decode::Decoded;
 pub(super) use self::encode::encode;
 use super::{from_error, proto};
 use crate::{
-    answer::{self, Answered, Waiting},
+    answer::{self, Waiting},
     services::Services,
 };
 
@@ -28,7 +28,7 @@ pub(super) async fn answer(
 pub(super) struct Pending {
     waiting: Waiting,
     /// The response, where it was there as soon as the request was handed over.
-    early: Option<Answered>,
+    early: Option<Response>,
     outputs: decode::Outputs,
 }
 
@@ -42,7 +42,7 @@ pub(super) fn start(
     let request = Request::new(String::new(), responder);
     let Decoded { mut request, outputs } = decode::decode(services, message, request)?;
     if let Some(pattern) = &services.grpc_forward_headers {
-        decode::forward_headers(metadata, pattern, &mut request);
+        decode::forward_headers(metadata, pattern, &mut request)?;
     }
     services.server.infer(request);
     let early = waiting.try_response();
@@ -52,15 +52,15 @@ pub(super) fn start(
 impl Pending {
     /// Takes out what is wrong with the request itself.
     pub fn take_refusal(&mut self) -> Option<Error> {
-        self.early.as_mut().filter(|early| early.at_once).and_then(|early| early.response.error.take())
+        self.early.as_mut().filter(|early| early.is_refusal).and_then(|early| early.error.take())
     }
 
     /// Waits for the response.
     pub async fn finish(self) -> Result<proto::ModelInferResponse, Error> {
-        let answered = match self.early {
-            Some(answered) => answered,
+        let response = match self.early {
+            Some(response) => response,
             None => self.waiting.response().await?,
         };
-        encode(answered.response, &self.outputs)
+        encode(response, &self.outputs)
     }
 }

@@ -99,7 +99,16 @@ impl<'d> Reader<'d> {
     }
 
     fn read<const N: usize>(&self, convert: impl Fn(Scalar<'d>) -> Result<[u8; N], Error>) -> Result<Vec<u8>, Error> {
-        self.check_size(self.count.saturating_mul(N))?;
+        let bytes = self.count.checked_mul(N).filter(|bytes| i64::try_from(*bytes).is_ok()).ok_or_else(|| {
+            Error::invalid(format!(
+                "byte size overflow for input '{}': element count ({}) * data type size ({N}) exceeds maximum allowed \
+                 size ({})",
+                self.name,
+                self.count,
+                i64::MAX
+            ))
+        })?;
+        self.check_size(bytes)?;
         // The shape may promise more than there is.
         let mut bytes = Vec::with_capacity(self.count.min(self.data.size()) * N);
         for value in self.values() {

@@ -8,7 +8,7 @@ use hyper::header::HeaderMap;
 use super::data;
 use crate::{
     json::{Document, Scalar, Value},
-    services::Services,
+    services::{Services, check_forwarded},
     shared_memory::Place,
 };
 
@@ -281,11 +281,13 @@ fn read_outputs(
 }
 
 /// Headers whose names match become parameters.
-pub(super) fn forward_headers(headers: &HeaderMap, pattern: &regex::Regex, request: &mut Request) {
+pub(super) fn forward_headers(headers: &HeaderMap, pattern: &regex::Regex, request: &mut Request) -> Result<(), Error> {
     for (name, value) in headers {
         if pattern.is_match(name.as_str()) {
+            check_forwarded(name.as_str())?;
             let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
             request.parameters.push((name.as_str().to_owned(), Parameter::String(value)));
         }
     }
+    Ok(())
 }

@@ -23,7 +23,7 @@ use super::{
     refused,
 };
 use crate::{
-    answer::{self, Answered},
+    answer,
     services::{Services, model_version},
 };
 
@@ -41,7 +41,7 @@ pub(super) async fn handle(
         Ok(version) => version,
         Err(reply) => return reply.into_response(),
     };
-    let body = match body::read(body, services.http_body_bytes_max).await {
+    let body = match body::read(body, "request", services.http_body_bytes_max).await {
         Ok(body) => body,
         Err(refusal) => return refused(refusal),
     };
@@ -115,11 +115,11 @@ async fn infer(
     let outputs =
         decode::decode(services, body, header_length, &mut request).map_err(|error| (error, ContentType::Json))?;
     if let Some(pattern) = &services.http_forward_headers {
-        decode::forward_headers(headers, pattern, &mut request);
+        decode::forward_headers(headers, pattern, &mut request).map_err(|error| (error, ContentType::Json))?;
     }
     services.server.infer(request);
-    let Answered { response, at_once } = waiting.response().await.map_err(|error| (error, ContentType::Text))?;
-    let error_type = if at_once { ContentType::Json } else { ContentType::Text };
+    let response = waiting.response().await.map_err(|error| (error, ContentType::Text))?;
+    let error_type = if response.is_refusal { ContentType::Json } else { ContentType::Text };
     reply(headers, response, &outputs).map_err(|error| (error, error_type))
 }
 

@@ -4,7 +4,8 @@
 use std::collections::BTreeSet;
 
 use super::super::{
-    Entry, Gpus, ModelConfig, Options, VersionFiles, finish_without_model, prepare, validate_instance_groups,
+    Entry, Gpus, ModelConfig, Options, VersionFiles, check_runtime, finish_without_model, prepare,
+    validate_instance_groups,
 };
 use super::read;
 use crate::Code;
@@ -393,6 +394,44 @@ fn what_is_not_supported_yet_is_refused_with_its_name() {
     let off = "model_transaction_policy { } response_cache { } model_operations { } model_repository_agents { }";
     let config = try_all(&format!("{off} {IO}")).unwrap();
     assert!(super::super::unsupported(&config).is_empty());
+}
+
+#[test]
+fn a_runtime_of_its_own_is_refused() {
+    let check = |runtime: &str| check_runtime(&read(&format!("name: 'm' backend: 'onnxruntime' runtime: '{runtime}'")));
+    assert_eq!((check(""), check("libtriton_onnxruntime.so")), (Ok(()), Ok(())));
+    for (runtime, expected) in [
+        ("model.py", "unable to find backend library 'model.py' for model 'm': "),
+        ("../x/libtriton_identity.so", "backend library name '../x/libtriton_identity.so' escapes backend directory"),
+    ] {
+        let message = check(runtime).unwrap_err().message;
+        assert!(message.starts_with(expected), "{message}");
+    }
+}
+
+#[test]
+fn parameters_of_onnx_runtime_without_effect_are_named() {
+    for (parameter, value, expected) in [
+        ("inter_op_thread_count", "2", Some("an instance runs one operator at a time, on the threads of")),
+        ("inter_op_thread_count", "0", None),
+        ("execution_mode", "1", Some("an instance runs one operator at a time")),
+        ("enable_mem_arena", "0", Some("memory is planned ahead")),
+        ("gpu_mem_limit", "9", Some("it is for CUDA devices")),
+        ("intra_op_thread_count", "2", None),
+        ("my_own", "2", None),
+    ] {
+        let text =
+            format!("name: 'm' parameters {{ key: '{parameter}' value {{ string_value: '{value}' }} }} backend: ");
+        let found = super::super::ignored(&read(&format!("{text} 'onnxruntime'")));
+        match expected {
+            None => assert!(found.is_empty(), "{found:?}"),
+            Some(reason) => {
+                let expected = format!("model 'm': parameter '{parameter}' is ignored: {reason}");
+                assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");
+            }
+        }
+        assert!(super::super::ignored(&read(&format!("{text} 'identity'"))).is_empty());
+    }
 }
 
 #[test]

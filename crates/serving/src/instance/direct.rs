@@ -1,0 +1,111 @@
+//! Requests of quick models run on the thread that brings them: to wake an instance's thread and be woken by
+//! it takes longer than the model does. The instance is borrowed from its worker while that waits.
+
+use std::{
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    time::{Duration, Instant},
+};
+
+use parking_lot::MutexGuard;
+
+use super::runner::{Parked, Shared, State};
+use crate::{backend::Instance, scheduler::Poll};
+
+/// Executions up to this long are run by the thread that brings the request.
+const QUICK: Duration = Duration::from_micros(20);
+
+/// Requests that a thread runs for others, which came meanwhile, before it hands them to the workers.
+const RUNS_MAX: usize = 8;
+
+/// How long executions take, judged by the slow ones: one slow execution counts for many quick ones.
+#[derive(Debug)]
+pub(super) struct Pace {
+    ns: AtomicU64,
+}
+
+impl Default for Pace {
+    /// Slow, until the model shows otherwise.
+    fn default() -> Self {
+        Self { ns: AtomicU64::new(QUICK.as_nanos() as u64 * 4) }
+    }
+}
+
+impl Pace {
+    pub fn record(&self, took: Duration) {
+        let took = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX);
+        let known = self.ns.load(Relaxed);
+        // Executions that are recorded at the same time may overwrite each other: it is an estimate.
+        self.ns.store(took.max(known - known / 16), Relaxed);
+    }
+
+    /// As if executions took so long.
+    #[cfg(test)]
+    pub fn set(&self, took: Duration) {
+        self.ns.store(took.as_nanos() as u64, Relaxed);
+    }
+
+    fn is_quick(&self) -> bool {
+        u128::from(self.ns.load(Relaxed)) <= QUICK.as_nanos()
+    }
+}
+
+impl Shared {
+    /// Runs what waits on borrowed instances, as long as the model is quick.
+    pub fn run_here<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        if !state.scheduler.is_immediate() {
+            return state;
+        }
+        for _ in 0..RUNS_MAX {
+            if !self.pace.is_quick() || state.parked.len() <= state.ready.len() {
+                break;
+            }
+            let Poll::Batch(batch) = state.poll(Instant::now()) else { break };
+            let Some(Parked { worker, mut instance }) = state.parked.pop() else {
+                state.ready.push_back(batch);
+                break;
+            };
+            MutexGuard::unlocked(&mut state, || self.run(worker, &mut instance, batch));
+            state.parked.push(Parked { worker, instance });
+            if state.recalls > 0 {
+                self.work.notify_all();
+            }
+        }
+        state
+    }
+
+    /// Takes the instance of a worker that was woken back, and waits for it while it is borrowed.
+    pub fn reclaim(&self, worker: usize, state: &mut MutexGuard<'_, State>) -> Option<Box<dyn Instance>> {
+        loop {
+            if let Some(index) = state.parked.iter().position(|parked| parked.worker == worker) {
+                return state.parked.swap_remove(index).instance;
+            }
+            // The work that this one was woken for is for a worker whose instance is there.
+            if !state.ready.is_empty() {
+                self.work.notify_one();
+            }
+            state.recalls += 1;
+            self.work.wait(state);
+            state.recalls -= 1;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_model_is_quick_only_after_many_quick_runs() {
+        let pace = Pace::default();
+        let runs_until_quick = |took: Duration| {
+            (1..1000).find(|_| {
+                pace.record(took);
+                pace.is_quick()
+            })
+        };
+        assert_eq!(runs_until_quick(QUICK * 2), None);
+        assert!(runs_until_quick(QUICK / 4).is_some_and(|runs| runs > 4));
+        pace.record(QUICK * 1000);
+        assert!(runs_until_quick(QUICK / 4).is_some_and(|runs| runs > 50));
+    }
+}

@@ -1,0 +1,118 @@
+"""The verbs for one model: run, bench, explain, doctor. (`check` is in test_conformance.py.)"""
+
+import json
+import math
+import subprocess
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+
+from support import models
+from support.server import ROOT, binary
+
+pytestmark = pytest.mark.halimede_only("verbs of ours")
+ENCODER = ROOT / "examples" / "repository" / "encoder"
+
+
+def halimede(*arguments, stdin="", status=0):
+    """What a command printed, after its status is what it should be."""
+    done = subprocess.run(
+        [str(binary()), *map(str, arguments)], input=stdin, capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == status, done.stdout + done.stderr
+    return done.stdout if status == 0 else done.stderr
+
+
+@pytest.fixture
+def add_sub(tmp_path):
+    path = tmp_path / "add_sub.onnx"
+    onnx.save(models.add_sub(TensorProto.FLOAT, ["n", 2]), path)
+    return path
+
+
+@pytest.fixture
+def npz(tmp_path):
+    path = tmp_path / "inputs.npz"
+    np.savez(path, INPUT0=np.array([[1, 2], [3, 4]], np.float32), INPUT1=np.full((2, 2), 0.5, np.float32))
+    return path
+
+
+def test_run_prints_json(add_sub):
+    printed = json.loads(halimede("run", add_sub, "--input", "INPUT0=[[1, 2]]", "--input", "INPUT1=f32:1x2:ones"))
+    assert printed["OUTPUT0"] == {"datatype": "f32", "shape": [1, 2], "data": [2.0, 3.0]}
+    assert printed["OUTPUT1"]["data"] == [0.0, 1.0]
+
+
+def test_run_reads_and_writes_numpy_files(add_sub, npz, tmp_path):
+    halimede("run", add_sub, "--inputs", npz, "--output", tmp_path / "out")
+    expected = np.array([[1.5, 2.5], [3.5, 4.5]], np.float32)
+    np.testing.assert_array_equal(np.load(tmp_path / "out" / "OUTPUT0.npy"), expected)
+    np.save(tmp_path / "one.npy", expected)
+    (tmp_path / "two.json").write_text("[[1, 1], [1, 1]]")
+    mixed = ["--input", f"INPUT0={tmp_path}/one.npy", "--input", f"INPUT1={tmp_path}/two.json"]
+    assert json.loads(halimede("run", add_sub, *mixed))["OUTPUT0"]["data"] == [2.5, 3.5, 4.5, 5.5]
+
+
+def test_run_takes_the_folder_of_a_model(add_sub):
+    printed = json.loads(halimede("run", ENCODER, "--input", "input_ids=i64:1x5:ones", "--input", "attention_mask=i64:1x5:ones"))
+    assert all(all(map(math.isfinite, output["data"])) for output in printed.values())
+
+
+@pytest.mark.parametrize("arguments, expected", [
+    (["--input", "NOPE=[1]"], "the model has no input 'NOPE'; there are: INPUT0, INPUT1"),
+    (["--input", "INPUT0=[[1, 2"], "INPUT0"),
+    (["--precision", "wild"], "--precision wild"),
+    (["--unit", "abacus"], "no compute unit 'abacus'"),
+    (["--passes", "some"], "--passes some"),
+])  # fmt: skip
+def test_what_is_wrong_is_named(add_sub, arguments, expected):
+    text = halimede("run", add_sub, *arguments, status=1)
+    assert text.startswith("error: ") and expected in text
+
+
+def test_a_missing_model_is_named(tmp_path):
+    for verb in ("run", "bench", "explain"):
+        assert str(tmp_path / "nope.onnx") in halimede(verb, tmp_path / "nope.onnx", status=1)
+
+
+def test_bench_in_json(add_sub, npz):
+    seen = json.loads(halimede("bench", add_sub, "--inputs", npz, "--seconds", "0", "--threads", "1", "--json"))
+    assert (seen["inputs"], seen["threads"], seen["precision"]) == (["f32[2, 2]"] * 2, 1, "exact")
+    latency = seen["latency_ms"]
+    assert 0 < latency["min"] <= latency["p50"] <= latency["p90"] <= latency["p99"] <= latency["max"]
+    assert seen["runs"] >= 1 and seen["runs_per_second"] > 0 and seen["kernels"] > 0
+
+
+def test_bench_for_people(add_sub):
+    printed = halimede("bench", add_sub, "--seconds", "0", "--input", "INPUT0=f32:3x2:random")
+    assert "p99" in printed and "runs/s" in printed
+
+
+def test_bench_interactive(add_sub, npz):
+    lines = halimede("bench", add_sub, "--inputs", npz, "--interactive", stdin="run 0 3\nrun 0 1\n").splitlines()
+    word, _, facts = lines[0].partition(" ")
+    assert word == "READY" and json.loads(facts)["unit"] == "cpu"
+    times = [json.loads(line) for line in lines[1:]]
+    assert [(len(one["lat"]), len(one["cpu"])) for one in times] == [(3, 3), (1, 1)]
+    assert all(seconds > 0 for one in times for seconds in one["lat"])
+    assert "run SECONDS MIN_ITERATIONS" in halimede("bench", add_sub, "--interactive", stdin="go\n", status=1)
+
+
+def test_explain_prints_graph_passes_and_plan():
+    printed = halimede("explain", ENCODER)
+    for word in ("format", "opsets", "input", "output", "passes", "pointwise fusion", "plan for", "operator", "kernel"):
+        assert word in printed, word
+
+
+def test_doctor_names_the_machine():
+    printed = halimede("doctor")
+    for word in ("chip", "features", "cache", "memory", "unit", "cpu: ", "probe"):
+        assert word in printed, word
+
+
+def test_help_lists_the_verbs():
+    printed = halimede("--help")
+    for verb in ("serve", "run", "bench", "explain", "check", "doctor"):
+        assert f"  {verb} " in printed
