@@ -87,6 +87,39 @@ impl Bounded {
     }
 }
 
+impl Bounded {
+    /// Adds the residual to `sums` and keeps them within the bounds.
+    pub fn apply(&self, isa: Isa, sums: &mut [f32], residual: Option<&[f32]>) {
+        bound_here(isa, sums, residual, (self.low, self.high));
+    }
+}
+
+multiversion! {
+    fn bound_here(sums: &mut [f32], residual: Option<&[f32]>, bounds: (f32, f32)) = bound_in_place
+}
+
+#[inline(always)]
+fn bound_in_place(sums: &mut [f32], residual: Option<&[f32]>, bounds: (f32, f32)) {
+    match residual {
+        None => sums.iter_mut().for_each(|sum| *sum = within(*sum, bounds)),
+        Some(residual) => {
+            sums.iter_mut().zip(residual).for_each(|(sum, &residual)| *sum = within(*sum + residual, bounds))
+        }
+    }
+}
+
+/// NaN passes, as it does through a program.
+#[inline(always)]
+fn within(x: f32, (low, high): (f32, f32)) -> f32 {
+    if x < low {
+        low
+    } else if x > high {
+        high
+    } else {
+        x
+    }
+}
+
 multiversion! {
     fn bound(sums: &[f32], residual: Option<&[f32]>, bounds: (f32, f32), target: &mut [f32]) = bound_each
 }
@@ -107,7 +140,7 @@ fn bound_each(sums: &[f32], residual: Option<&[f32]>, (low, high): (f32, f32), t
         None => target.iter_mut().zip(sums).for_each(|(target, &sum)| *target = within(sum)),
         Some(residual) => {
             for ((target, &sum), &residual) in target.iter_mut().zip(sums).zip(residual) {
-                *target = within(sum + residual);
+                *target = within(sum + residual, bounds);
             }
         }
     }

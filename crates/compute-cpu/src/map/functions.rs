@@ -7,7 +7,7 @@ use std::f32::consts::{FRAC_1_SQRT_2, LN_2, LOG2_E, SQRT_2};
 /// 2^n for n in -126..=127.
 #[inline(always)]
 fn power_of_two(n: i32) -> f32 {
-    f32::from_bits(((n + 127) << 23) as u32)
+    f32::from_bits((n.wrapping_add(127) << 23) as u32)
 }
 
 /// `eˣ`, within 2 units in the last place; 0 below -104, infinity above 88.73.
@@ -15,20 +15,28 @@ fn power_of_two(n: i32) -> f32 {
 /// x = n·ln 2 + r with |r| at most ln 2 / 2, then the exponential series of r to the seventh power.
 #[inline(always)]
 pub(crate) fn exp(x: f32) -> f32 {
+    let (p, n) = exp_parts(x.clamp(-104.0, 89.0));
+    // In two steps, because 2^128 and 2^-150 are no numbers of their own.
+    let half = n >> 1;
+    p * power_of_two(half) * power_of_two(n - half)
+}
+
+/// `eˣ = p · 2ⁿ` for x between -104 and 89: p and n.
+#[inline(always)]
+fn exp_parts(x: f32) -> (f32, i32) {
     // ln 2 in two parts: the first has trailing zeros, so that its product with n is exact.
     const LN_2_HIGH: f32 = 0.693_359_4;
     const LN_2_LOW: f32 = (std::f64::consts::LN_2 - LN_2_HIGH as f64) as f32;
-    let clamped = x.clamp(-104.0, 89.0);
-    let n = (clamped * LOG2_E).round_ties_even();
-    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, clamped));
+    // Numbers from 2^23 on have no fraction: adding one rounds, and leaves n in the lowest bits.
+    const ROUND: f32 = 12_582_912.0;
+    let shifted = x.mul_add(LOG2_E, ROUND);
+    let n = shifted - ROUND;
+    let r = n.mul_add(-LN_2_LOW, n.mul_add(-LN_2_HIGH, x));
     let mut p = 1.0 / 5040.0;
     for c in [1.0 / 720.0, 1.0 / 120.0, 1.0 / 24.0, 1.0 / 6.0, 0.5, 1.0, 1.0] {
         p = r.mul_add(p, c);
     }
-    // In two steps, because 2^128 and 2^-150 are no numbers of their own.
-    let n = n as i32;
-    let half = n >> 1;
-    p * power_of_two(half) * power_of_two(n - half)
+    (p, (shifted.to_bits() as i32).wrapping_sub(ROUND.to_bits() as i32))
 }
 
 /// Natural logarithm, within 2 units in the last place.
@@ -79,10 +87,13 @@ pub(crate) fn tanh(x: f32) -> f32 {
     if a < 0.35 { small.copysign(x) } else { large }
 }
 
-/// Logistic function.
+/// Logistic function; 0 below -87, where it is under 2^-125.
 #[inline(always)]
 pub(crate) fn sigmoid(x: f32) -> f32 {
-    1.0 / (1.0 + exp(-x))
+    // The power of two is then a number of its own.
+    let (p, n) = exp_parts((-x).clamp(-87.0, 87.0));
+    let y = 1.0 / p.mul_add(power_of_two(n), 1.0);
+    if x < -87.0 { 0.0 } else { y }
 }
 
 /// `ln(1 + eˣ)`.

@@ -84,8 +84,13 @@ impl Step for DepthwisePixelsStep {
                 let (image, row) = (task / window.out[1], task % window.out[1]);
                 let x = &x[image * window.image_len()..][..window.image_len()];
                 convolve_row(self.machine.isa, window, &self.weights.elements, x, bias, row, line);
-                if let Some(epilogue) = &self.epilogue {
-                    let extra = arguments.inputs.get(3..).unwrap_or_default();
+                let extra = arguments.inputs.get(3..).unwrap_or_default();
+                if let Some(bounded) = self.epilogue.as_ref().and_then(Epilogue::bounded) {
+                    let residual = bounded.residual.and_then(|input| extra[input]);
+                    // SAFETY: inputs are not written during the step.
+                    let residual = residual.map(|view| unsafe { &view.slice::<f32>()[task * row_len..][..row_len] });
+                    bounded.apply(self.machine.isa, line, residual);
+                } else if let Some(epilogue) = &self.epilogue {
                     for (index, block) in line.chunks_mut(BLOCK).enumerate() {
                         let (place, columns) = ((task * row_len + index * BLOCK, 0), block.len());
                         epilogue.apply(extra, block, columns, (1, columns), place, registers);
