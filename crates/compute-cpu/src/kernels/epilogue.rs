@@ -125,19 +125,9 @@ multiversion! {
 }
 
 #[inline(always)]
-fn bound_each(sums: &[f32], residual: Option<&[f32]>, (low, high): (f32, f32), target: &mut [f32]) {
-    // NaN passes, as it does through a program.
-    let within = |x: f32| {
-        if x < low {
-            low
-        } else if x > high {
-            high
-        } else {
-            x
-        }
-    };
+fn bound_each(sums: &[f32], residual: Option<&[f32]>, bounds: (f32, f32), target: &mut [f32]) {
     match residual {
-        None => target.iter_mut().zip(sums).for_each(|(target, &sum)| *target = within(sum)),
+        None => target.iter_mut().zip(sums).for_each(|(target, &sum)| *target = within(sum, bounds)),
         Some(residual) => {
             for ((target, &sum), &residual) in target.iter_mut().zip(sums).zip(residual) {
                 *target = within(sum + residual, bounds);
