@@ -34,10 +34,10 @@ def test_http_connection_closed(server):
         connection = http.client.HTTPConnection(server.http_address)
         connection.request("POST", "/v2/models/slow/infer", body)
         connections.append(connection)
-        time.sleep(0.03)
+    server.wait_pending("slow", WAITING)
     for connection in connections:
         connection.close()
-    time.sleep(0.5 * (2 + WAITING))
+    server.wait_answered("slow", 1 + WAITING)
     assert executions(server) < 1 + WAITING
     assert server.http.infer("slow", body).status == 200
 
@@ -50,10 +50,14 @@ def test_grpc_call_cancelled(server):
         calls = []
         for _ in range(1 + WAITING):
             calls.append(client.async_infer("slow", [tensor], lambda result, error: errors.append(error)))
-            time.sleep(0.03)
+        server.wait_pending("slow", WAITING)
         for call in calls:
             call.cancel()
-        time.sleep(0.5 * (2 + WAITING))
+        server.wait_answered("slow", 1 + WAITING)
+        end = time.monotonic() + 60
+        while len(errors) < 1 + WAITING:
+            assert time.monotonic() < end, errors
+            time.sleep(0.02)
     assert executions(server) < 1 + WAITING
     assert all("CANCELLED" in str(error.status()) for error in errors)
     assert len(errors) == 1 + WAITING
@@ -66,7 +70,7 @@ def test_a_closed_stream_cancels(server):
         client.start_stream(lambda result, error: None)
         for _ in range(1 + WAITING):
             client.async_stream_infer("slow", [tensor])
-        time.sleep(0.2)
+        server.wait_pending("slow", WAITING)
         client.stop_stream(cancel_requests=True)
-    time.sleep(0.5 * (2 + WAITING))
+    server.wait_answered("slow", 1 + WAITING)
     assert executions(server) < 1 + WAITING

@@ -126,10 +126,7 @@ def test_exit_on_error_false_serves_the_rest(small, serve):
     server = serve(small, "--exit-on-error=false", wait=False)
     server.wait_ready("/v2/health/live")
     assert server.http.get("/v2/health/ready").status == 400
-    end = time.monotonic() + 20
-    while server.http.get("/v2/models/add_sub/ready").status != 200:
-        assert time.monotonic() < end
-        time.sleep(0.05)
+    wait_until(lambda: server.http.get("/v2/models/add_sub/ready").status == 200)
 
 
 def test_strict_readiness_off(small, serve):
@@ -139,20 +136,23 @@ def test_strict_readiness_off(small, serve):
 
 
 def test_a_request_in_flight_is_answered_before_the_end(repository, serve):
-    repository.add("slow", config=models.identity_config(delay_ms=1500, batch=0))
+    repository.add("slow", config=models.identity_config(delay_ms=500, batch=0))
     server = serve(repository)
     request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [7]}]}
     replies = []
-    thread = threading.Thread(target=lambda: replies.append(server.http.infer("slow", request)))
-    thread.start()
-    time.sleep(0.5)
+    threads = [threading.Thread(target=lambda: replies.append(server.http.infer("slow", request))) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    # One runs and one waits.
+    server.wait_pending("slow", 1)
     assert server.stop() == 0
-    thread.join()
-    assert replies[0].status == 200
+    for thread in threads:
+        thread.join()
+    assert [reply.status for reply in replies] == [200, 200]
 
 
 def test_exit_timeout(repository, repository_for):
-    repository.add("slow", config=models.identity_config(delay_ms=15000, batch=0))
+    repository.add("slow", config=models.identity_config(delay_ms=60000, batch=0))
     server = Server([repository_for(repository.path)], "--exit-timeout-secs=1")
     request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [7]}]}
 
@@ -162,14 +162,14 @@ def test_exit_timeout(repository, repository_for):
         except OSError:
             pass
 
-    thread = threading.Thread(target=send)
-    thread.start()
-    time.sleep(0.5)
-    start = time.monotonic()
+    threads = [threading.Thread(target=send) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    server.wait_pending("slow", 1)
     assert server.stop() == 1
-    assert time.monotonic() - start < 10
     assert "Exit timeout expired. Exiting immediately." in server.log_text()
-    thread.join()
+    for thread in threads:
+        thread.join()
 
 
 def test_server_id(small, serve):

@@ -67,7 +67,7 @@ def test_load_and_unload(explicit):
     assert http.get("/v2/health/ready").status == 200
 
 
-def wait_for(condition, seconds=20):
+def wait_for(condition, seconds=60):
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, "did not happen in time"

@@ -16,14 +16,23 @@ def one(value=0, **parameters):
     return request
 
 
-def at_once(http, model, requests, gap_s=0.05):
-    """Send requests one after the other without waiting; (reply, time of its arrival) of each."""
+def at_once(server, model, requests):
+    """Send requests without waiting for their replies, each once those before it run or wait in the queue of
+    the one instance; (reply, time of its arrival) of each."""
     with ThreadPoolExecutor(len(requests)) as pool:
         futures = []
         for request in requests:
-            futures.append(pool.submit(lambda r=request: (http.infer(model, r), time.monotonic())))
-            time.sleep(gap_s)
+            futures.append(pool.submit(lambda r=request: (server.http.infer(model, r), time.monotonic())))
+            is_answered = lambda future=futures[-1]: future.done()  # noqa: E731
+            if len(futures) > 1:
+                server.wait_pending(model, len(futures) - 1, or_else=is_answered)
         return [f.result() for f in futures]
+
+
+def all_at_once(server, model, requests):
+    """Send requests at the same time; their replies."""
+    with ThreadPoolExecutor(len(requests)) as pool:
+        return list(pool.map(lambda request: server.http.infer(model, request), requests))
 
 
 QUEUE = """dynamic_batching {{
@@ -39,9 +48,9 @@ def queue_model(repository, name="queue", delay_ms=400, policy="", extra="", bat
 
 
 def test_full_queue_is_unavailable(repository, serve):
-    queue_model(repository, policy="max_queue_size: 2")
-    http = serve(repository).http
-    replies = [r for r, _ in at_once(http, "queue", [one(i) for i in range(8)], 0.02)]
+    queue_model(repository, delay_ms=3000, policy="max_queue_size: 2")
+    server = serve(repository)
+    replies = [r for r, _ in at_once(server, "queue", [one(i) for i in range(8)])]
     statuses = [r.status for r in replies]
     assert statuses[0] == 200
     assert statuses.count(503) >= 3
@@ -51,8 +60,8 @@ def test_full_queue_is_unavailable(repository, serve):
 
 def test_timeout_rejects(repository, serve):
     queue_model(repository, policy="timeout_action: REJECT default_timeout_microseconds: 100000")
-    http = serve(repository).http
-    replies = [r for r, _ in at_once(http, "queue", [one(0), one(1), one(2)], 0.02)]
+    server = serve(repository)
+    replies = [r for r, _ in at_once(server, "queue", [one(0), one(1), one(2)])]
     assert replies[0].status == 200
     late = replies[2]
     assert (late.status, late.error) == (503, "Request timeout expired")
@@ -60,8 +69,8 @@ def test_timeout_rejects(repository, serve):
 
 def test_timeout_delays(repository, serve):
     queue_model(repository, policy="timeout_action: DELAY default_timeout_microseconds: 100000")
-    http = serve(repository).http
-    assert [r.status for r, _ in at_once(http, "queue", [one(i) for i in range(3)], 0.02)] == [200, 200, 200]
+    server = serve(repository)
+    assert [r.status for r, _ in at_once(server, "queue", [one(i) for i in range(3)])] == [200, 200, 200]
 
 
 OVERRIDE = [
@@ -76,16 +85,16 @@ OVERRIDE = [
 def test_timeout_of_the_request_only_shortens(repository, serve, default, allowed, asked, status):
     policy = f"default_timeout_microseconds: {default} allow_timeout_override: {allowed}"
     queue_model(repository, policy=policy)
-    http = serve(repository).http
-    replies = [r for r, _ in at_once(http, "queue", [one(0), one(1), one(2, timeout=asked)], 0.02)]
+    server = serve(repository)
+    replies = [r for r, _ in at_once(server, "queue", [one(0), one(1), one(2, timeout=asked)])]
     assert replies[2].status == status
 
 
 def test_priorities(repository, serve):
-    queue_model(repository, delay_ms=300, extra="priority_levels: 3 default_priority_level: 3")
-    http = serve(repository).http
+    queue_model(repository, delay_ms=1000, extra="priority_levels: 3 default_priority_level: 3")
+    server = serve(repository)
     requests = [one(0), one(1), one(2, priority=3), one(3, priority=2), one(4, priority=1), one(5, priority=99)]
-    replies = at_once(http, "queue", requests, 0.03)
+    replies = at_once(server, "queue", requests)
     assert all(r.status == 200 for r, _ in replies)
     order = sorted(range(6), key=lambda i: replies[i][1])
     # 0 runs and 1 is at most one step ahead; among the others the smaller number is first, 0 and 99 mean the default.
@@ -95,10 +104,10 @@ def test_priorities(repository, serve):
 
 def test_batches_form(repository, serve):
     queue_model(repository, batch=8, delay_ms=200, extra="max_queue_delay_microseconds: 100000")
-    http = serve(repository).http
-    replies = [r for r, _ in at_once(http, "queue", [one(i) for i in range(9)], 0.001)]
+    server = serve(repository)
+    replies = all_at_once(server, "queue", [one(i) for i in range(9)])
     assert [r.json["outputs"][0]["data"] for r in replies] == [[float(i)] for i in range(9)]
-    stats = http.get("/v2/models/queue/stats").json["model_stats"][0]
+    stats = server.http.get("/v2/models/queue/stats").json["model_stats"][0]
     assert stats["inference_count"] == 9
     assert stats["execution_count"] < 9
     assert max(b["batch_size"] for b in stats["batch_stats"]) > 1
@@ -107,11 +116,11 @@ def test_batches_form(repository, serve):
 
 def test_different_shapes_are_not_batched_together(repository, serve):
     queue_model(repository, batch=8, delay_ms=100, extra="max_queue_delay_microseconds: 50000")
-    http = serve(repository).http
+    server = serve(repository)
     requests = [
         {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1, n], "data": [float(n)] * n}]} for n in (1, 2, 3, 1)
     ]
-    replies = [r for r, _ in at_once(http, "queue", requests, 0.001)]
+    replies = all_at_once(server, "queue", requests)
     assert [r.json["outputs"][0]["shape"] for r in replies] == [[1, 1], [1, 2], [1, 3], [1, 1]]
 
 
@@ -119,8 +128,8 @@ def test_the_default_scheduler_runs_one_request_at_a_time(server):
     """One instance with a delay of 300 ms: three requests take three delays."""
     request = {"inputs": [{"name": "INPUT0", "datatype": "FP32", "shape": [1], "data": [1]}]}
     start = time.monotonic()
-    replies = at_once(server.http, "slow", [request] * 3, 0)
-    assert all(r.status == 200 for r, _ in replies)
+    replies = all_at_once(server, "slow", [request] * 3)
+    assert all(r.status == 200 for r in replies)
     assert time.monotonic() - start >= 0.9
 
 

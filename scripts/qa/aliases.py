@@ -14,9 +14,15 @@ from pathlib import Path
 # Folder of the generated data: the prefixes that are wanted there.
 WANTED = {
     "qa_model_repository": ["libtorch", "plan", "openvino"],
-    "qa_variable_model_repository": ["libtorch"],
+    "qa_variable_model_repository": ["libtorch", "plan"],
     "qa_identity_model_repository": ["libtorch", "plan", "python"],
-    "qa_reshape_model_repository": ["libtorch"],
+    "qa_reshape_model_repository": ["libtorch", "plan"],
+}
+
+# Ensembles of such models: folder, and which.
+ENSEMBLES = {
+    "qa_model_repository": "simple_onnx_float32_float32_float32",
+    "qa_variable_model_repository": "*_onnx_*",
 }
 
 
@@ -26,12 +32,11 @@ def main(data):
             for prefix in prefixes:
                 name = model.name.replace("onnx", prefix, 1)
                 stand_in(model, data / folder / name, prefix)
-    # Ensembles whose members have stand-ins, for the suites about several repositories.
-    ensembles = data / "qa_ensemble_model_repository" / "qa_model_repository"
-    for prefix in ("libtorch", "plan"):
-        ensemble = ensembles / "simple_onnx_float32_float32_float32"
-        if ensemble.exists():
-            stand_in(ensemble, ensembles / ensemble.name.replace("onnx", prefix), prefix)
+    for folder, pattern in ENSEMBLES.items():
+        ensembles = data / "qa_ensemble_model_repository" / folder
+        for ensemble in sorted(ensembles.glob(pattern)):
+            for prefix in ("libtorch", "plan"):
+                stand_in(ensemble, ensembles / ensemble.name.replace("onnx", prefix), prefix)
 
 
 def stand_in(model, copy, prefix):
@@ -40,7 +45,7 @@ def stand_in(model, copy, prefix):
         return
     shutil.copytree(model, copy)
     config = copy / "config.pbtxt"
-    config.write_text(re.sub(r'name: "(simple_)?onnx', rf'name: "\1{prefix}', config.read_text()))
+    config.write_text(re.sub(r'name: "((?:simple|sequence|fan)_)?onnx', rf'name: "\1{prefix}', config.read_text()))
 
 
 if __name__ == "__main__":

@@ -24,7 +24,7 @@ from pathlib import Path
 import aliases
 import model_config
 import repositories
-from suites import PYTHON_BACKEND, SEQUENCES, SUITES
+from suites import GPU, PYTHON_BACKEND, SEQUENCES, SUITES
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -147,7 +147,7 @@ class Harness:
             module.repository(models, self.data[suite.version], self.checkouts[suite.version])
             flags = " ".join(module.flags)
             test = f"python3 {module.file} " + " ".join(module.tests)
-            log = logs / f"{number}-{Path(module.file).stem}.log"
+            log = logs / (f"{number}-" + re.sub(r"\W+", "_", module.label or Path(module.file).stem) + ".log")
             environment = {**suite.environment, **module.environment}
             status = self.beside_server(folder, suite.version, models, flags, test, environment, log)
             yield module.label or module.file, status, log.read_text(errors="replace")
@@ -201,6 +201,9 @@ exit $status
             if foreign := FOREIGN.search(text):
                 left |= {test: f"needs another framework ({foreign[1]})" for test in bad}
                 bad = []
+            if status != 0 and not bad and suite.gpu_round and ran:
+                left["its second round, with models on a GPU"] = GPU
+                ran += 1
             if status != 0 and not bad and not left:
                 # A case whose name, without flags and folders, stands in the list.
                 case = name.split()[-1] if name.startswith("special ") else name.split()[0].rpartition("/")[2]

@@ -80,6 +80,27 @@ class Server:
         self.process.kill()
         raise AssertionError(f"not ready after {START_SECONDS_MAX} s:\n{self.log_text()[-4000:]}")
 
+    def metric(self, name, model):
+        """The sum of a metric over all samples of a model."""
+        lines = Http(self.metrics_address).get("/metrics").body.decode().splitlines()
+        samples = [line for line in lines if line.startswith(name + "{") and f'model="{model}"' in line]
+        return sum(float(line.rpartition(" ")[2]) for line in samples)
+
+    def wait_pending(self, model, count, or_else=lambda: False):
+        """Until so many requests wait in the queue of a model, or something else is so."""
+        end = time.monotonic() + 60
+        while self.metric("nv_inference_pending_request_count", model) != count and not or_else():
+            assert time.monotonic() < end, f"there are not {count} requests waiting for '{model}'"
+            time.sleep(0.01)
+
+    def wait_answered(self, model, count):
+        """Until so many requests of a model succeeded or failed."""
+        names = ("nv_inference_request_success", "nv_inference_request_failure")
+        end = time.monotonic() + 60
+        while sum(self.metric(name, model) for name in names) < count:
+            assert time.monotonic() < end, f"there are not {count} requests of '{model}' answered"
+            time.sleep(0.02)
+
     def wait_exit(self, seconds=STOP_SECONDS_MAX):
         """The exit status of a server that ends by itself."""
         try:
