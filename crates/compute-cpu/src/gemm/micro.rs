@@ -15,8 +15,9 @@ pub(crate) struct Micro {
     tiles: &'static [TileFn],
 }
 
-/// Depth, A (start, distance of rows, distance of columns), panel of B, tile of C, whether to add to it.
-type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, *mut f32, bool);
+/// Depth, A (start, distance of rows, distance of columns), panel of B, tile of C (start, distance of
+/// rows), whether to add to it.
+type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, (*mut f32, usize), bool);
 
 impl Micro {
     /// The micro-kernel for an instruction set.
@@ -40,11 +41,11 @@ impl Micro {
         self.name
     }
 
-    /// `C[rows, nr] (+)= A[rows, depth] · B[depth, nr]`, rows of C `nr` apart.
+    /// `C[rows, nr] (+)= A[rows, depth] · B[depth, nr]`.
     ///
     /// # Safety
     /// `rows` is between 1 and `mr`; A is valid for `rows` and `depth`, B for `depth·nr` elements and C
-    /// for `rows·nr`.
+    /// for `rows` of `nr` elements.
     #[inline]
     pub unsafe fn tile(
         &self,
@@ -52,7 +53,7 @@ impl Micro {
         depth: usize,
         a: (*const f32, usize, usize),
         b: *const f32,
-        c: *mut f32,
+        c: (*mut f32, usize),
         add: bool,
     ) {
         // SAFETY: the caller's promise; `Micro::new` chose instructions that the machine has.
@@ -71,7 +72,7 @@ unsafe fn portable<const R: usize>(
     depth: usize,
     (mut a, row, column): (*const f32, usize, usize),
     mut b: *const f32,
-    c: *mut f32,
+    (c, pitch): (*mut f32, usize),
     add: bool,
 ) {
     let mut sums = [[0f32; 8]; R];
@@ -79,7 +80,7 @@ unsafe fn portable<const R: usize>(
     unsafe {
         if add {
             for (r, sums) in sums.iter_mut().enumerate() {
-                sums.copy_from_slice(std::slice::from_raw_parts(c.add(r * 8), 8));
+                sums.copy_from_slice(std::slice::from_raw_parts(c.add(r * pitch), 8));
             }
         }
         for _ in 0..depth {
@@ -94,7 +95,7 @@ unsafe fn portable<const R: usize>(
             b = b.add(8);
         }
         for (r, sums) in sums.iter().enumerate() {
-            std::slice::from_raw_parts_mut(c.add(r * 8), 8).copy_from_slice(sums);
+            std::slice::from_raw_parts_mut(c.add(r * pitch), 8).copy_from_slice(sums);
         }
     }
 }
@@ -136,7 +137,7 @@ mod x86 {
         depth: usize,
         (mut a, row, column): (*const f32, usize, usize),
         mut b: *const f32,
-        c: *mut f32,
+        (c, pitch): (*mut f32, usize),
         add: bool,
     ) {
         // SAFETY: the caller's promise, for every access below.
@@ -145,8 +146,8 @@ mod x86 {
             let mut high = [_mm512_setzero_ps(); R];
             if add {
                 for r in 0..R {
-                    low[r] = _mm512_loadu_ps(c.add(r * 32));
-                    high[r] = _mm512_loadu_ps(c.add(r * 32 + 16));
+                    low[r] = _mm512_loadu_ps(c.add(r * pitch));
+                    high[r] = _mm512_loadu_ps(c.add(r * pitch + 16));
                 }
             }
             for _ in 0..depth {
@@ -160,8 +161,8 @@ mod x86 {
                 b = b.add(32);
             }
             for r in 0..R {
-                _mm512_storeu_ps(c.add(r * 32), low[r]);
-                _mm512_storeu_ps(c.add(r * 32 + 16), high[r]);
+                _mm512_storeu_ps(c.add(r * pitch), low[r]);
+                _mm512_storeu_ps(c.add(r * pitch + 16), high[r]);
             }
         }
     }
@@ -175,7 +176,7 @@ mod x86 {
         depth: usize,
         (mut a, row, column): (*const f32, usize, usize),
         mut b: *const f32,
-        c: *mut f32,
+        (c, pitch): (*mut f32, usize),
         add: bool,
     ) {
         // SAFETY: the caller's promise, for every access below.
@@ -184,8 +185,8 @@ mod x86 {
             let mut high = [_mm256_setzero_ps(); R];
             if add {
                 for r in 0..R {
-                    low[r] = _mm256_loadu_ps(c.add(r * 16));
-                    high[r] = _mm256_loadu_ps(c.add(r * 16 + 8));
+                    low[r] = _mm256_loadu_ps(c.add(r * pitch));
+                    high[r] = _mm256_loadu_ps(c.add(r * pitch + 8));
                 }
             }
             for _ in 0..depth {
@@ -199,8 +200,8 @@ mod x86 {
                 b = b.add(16);
             }
             for r in 0..R {
-                _mm256_storeu_ps(c.add(r * 16), low[r]);
-                _mm256_storeu_ps(c.add(r * 16 + 8), high[r]);
+                _mm256_storeu_ps(c.add(r * pitch), low[r]);
+                _mm256_storeu_ps(c.add(r * pitch + 8), high[r]);
             }
         }
     }

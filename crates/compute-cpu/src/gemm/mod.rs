@@ -47,8 +47,11 @@ pub(crate) struct Target {
 
 /// Scratch of one thread for [`multiply`], in elements.
 pub(crate) fn scratch_len(micro: &Micro) -> usize {
-    micro.mr * KC + TILE
+    micro.mr * COPY_ROW + TILE
 }
+
+/// Distance of copied rows of A: not a multiple of [`CACHE_PERIOD`].
+const COPY_ROW: usize = KC + 16;
 
 /// What happens to a finished tile of C before it is stored: rows from `m` on, columns from `n` on,
 /// `rows x columns` of them in `tile` with a distance of `nr` between rows.
@@ -74,7 +77,7 @@ pub(crate) unsafe fn multiply(
     scratch: &mut [f32],
     finish: Option<Finish<'_>>,
 ) {
-    let (packed, tile) = scratch.split_at_mut(micro.mr * KC);
+    let (packed, tile) = scratch.split_at_mut(micro.mr * COPY_ROW);
     let mut depth = 0;
     loop {
         let length = KC.min(k - depth);
@@ -90,7 +93,13 @@ pub(crate) unsafe fn multiply(
                     // SAFETY: element (m, depth) of the left operand.
                     let a = unsafe { start.add(m * row + depth * column) };
                     let collide = rows > 4 && (row * size_of::<f32>()).is_multiple_of(CACHE_PERIOD);
-                    if collide && p1 - p0 > 1 {
+                    if collide && p1 - p0 > 1 && column == 1 {
+                        for (r, line) in packed.chunks_exact_mut(COPY_ROW).enumerate().take(rows) {
+                            // SAFETY: row m + r, columns depth..depth + length of the left operand.
+                            unsafe { std::ptr::copy_nonoverlapping(a.add(r * row), line.as_mut_ptr(), length) };
+                        }
+                        (packed.as_ptr(), COPY_ROW, 1)
+                    } else if collide && p1 - p0 > 1 {
                         // SAFETY: rows m..m + rows and columns depth..depth + length of the left operand.
                         unsafe { pack::pack_tile(a, (row, column), rows, length, micro.mr, packed) };
                         (packed.as_ptr(), 1, micro.mr)
@@ -104,14 +113,19 @@ pub(crate) unsafe fn multiply(
                 let columns = micro.nr.min(n - column);
                 // SAFETY: the caller's promises; the tile buffer holds mr x nr elements.
                 unsafe {
+                    let b = panel(p, depth);
+                    if columns == micro.nr && !(last && finish.is_some()) {
+                        let c = target.start.add(m * target.row + column);
+                        micro.tile(rows, length, a, b, (c, target.row), !first);
+                        continue;
+                    }
                     if !first {
                         for row in 0..rows {
                             let source = target.start.add((m + row) * target.row + column);
                             std::ptr::copy_nonoverlapping(source, tile.as_mut_ptr().add(row * micro.nr), columns);
                         }
                     }
-                    let b = panel(p, depth);
-                    micro.tile(rows, length, a, b, tile.as_mut_ptr(), !first);
+                    micro.tile(rows, length, a, b, (tile.as_mut_ptr(), micro.nr), !first);
                     if last && let Some(finish) = finish {
                         finish(tile, m, column, rows, columns);
                     }

@@ -331,7 +331,7 @@ impl PixelsStep {
                                 run.depth,
                                 (source.start.add(at), window.stride[2] * source.pixel, 1),
                                 panel.as_ptr().add(run.k * micro.nr),
-                                sums.as_mut_ptr().add((row * columns + first) * micro.nr),
+                                (sums.as_mut_ptr().add((row * columns + first) * micro.nr), micro.nr),
                                 true,
                             );
                         }
