@@ -312,17 +312,34 @@ impl PixelsStep {
         let group = gemm::panels_len(micro, window.rows, depth) * place.group;
         let tiles = columns.div_ceil(micro.mr);
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
+        let residual = self.epilogue.as_ref().and_then(Epilogue::bounded).and_then(|bounded| bounded.residual);
+        let residual = residual.map(|input| view(3 + input).as_ptr().cast::<f32>());
+        let Target { size, first, step } = self.target;
+        let channels = window.groups * window.rows;
         for p in place.panels.0..place.panels.1 {
             let panel = &self.panels.elements[group + p * depth * micro.nr..][..depth * micro.nr];
             let channel = place.group * window.rows + p * micro.nr;
             let wide = micro.nr.min(window.rows - p * micro.nr);
             fill(&mut sums[..rows * columns * micro.nr], bias.get(channel..channel + wide), micro.nr);
-            for run in &self.runs {
+            // Where the sums of pixel (row, column) of the block go: elements from the output's start.
+            let start = |row: usize, column: usize| {
+                let y = place.image * size[0] + first[0] + (place.rows.0 + row) * step[0];
+                (y * size[1] + first[1] + (place.columns.0 + column) * step[1]) * channels + channel
+            };
+            for (index, run) in self.runs.iter().enumerate() {
                 for row in 0..rows {
                     let line = (row * window.stride[1] + run.y) * source.row + run.channel;
                     for tile in 0..tiles {
                         let (first, last) = (columns * tile / tiles, columns * (tile + 1) / tiles);
                         let at = line + (first * window.stride[2] + run.x) * source.pixel;
+                        if index + 1 == self.runs.len() {
+                            // What the tile is added to and written to comes while it is computed.
+                            for column in first..last {
+                                let at = start(row, column);
+                                prefetch(output.wrapping_add(at), wide);
+                                residual.inspect(|residual| prefetch(residual.wrapping_add(at), wide));
+                            }
+                        }
                         // SAFETY: the pixels of a tile and their runs lie inside the block; sums of the
                         // tile inside the block's sums; the panel is as deep as all runs together.
                         unsafe {
@@ -338,13 +355,9 @@ impl PixelsStep {
                     }
                 }
             }
-            let Target { size, first, step } = self.target;
-            let channels = window.groups * window.rows;
             for row in 0..rows {
-                let y = place.image * size[0] + first[0] + (place.rows.0 + row) * step[0];
-                let pixel = y * size[1] + first[1] + place.columns.0 * step[1];
                 let sums = &mut sums[row * columns * micro.nr..(row + 1) * columns * micro.nr];
-                let start = pixel * channels + channel;
+                let start = start(row, 0);
                 // SAFETY: this task alone writes these channels of these pixels, which lie inside.
                 unsafe {
                     let apart = step[1] * channels;
@@ -434,6 +447,19 @@ impl PixelsStep {
         }
         Source { start: border.as_ptr(), row: row_len, pixel: window.inputs }
     }
+}
+
+/// Asks for the lines of `len` elements from `start` on, which need not be readable.
+#[inline(always)]
+fn prefetch(start: *const f32, len: usize) {
+    #[cfg(target_arch = "x86_64")]
+    for line in (0..len).step_by(16) {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        // SAFETY: a prefetch reads nothing and faults nowhere; every x86-64 has SSE.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = (start, len);
 }
 
 /// Starts the sums of a panel with the bias, or with zeros.
