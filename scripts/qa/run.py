@@ -271,6 +271,8 @@ The suites run unmodified, of the newest version unless the first column says 2.
 part of this project. A row counts tests, or the parts of a shell script; parts that passed are counted in one row.
 Models of other frameworks are ONNX models under their names: what such a test checks about the server does
 not depend on the framework.
+What fails is a difference that `status.md` names. Suites that measure times want a machine with nothing else to do,
+and the one of large payloads 12 GB of memory.
 
 {text}"""
 
