@@ -13,8 +13,8 @@ cd "$(dirname "$0")/.."
     exit 2
 }
 target=$1 seconds=$2
-mkdir -p "fuzz/corpus/$target" "fuzz/regressions/$target"
+mkdir -p "fuzz/corpus/$target" "fuzz/finds/$target" "fuzz/regressions/$target"
 # The compiler's checks of arithmetic stay on: an overflow is a finding.
 exec cargo "+${TOOLCHAIN:-nightly}" fuzz run "$target" \
-    "fuzz/corpus/$target" "fuzz/seeds/$target" "fuzz/regressions/$target" -- \
+    "fuzz/corpus/$target" "fuzz/seeds/$target" "fuzz/finds/$target" "fuzz/regressions/$target" -- \
     -max_total_time="$seconds" -timeout=20 -rss_limit_mb=3000 -print_funcs=0

@@ -7,6 +7,7 @@ import resource
 import socket
 import subprocess
 
+import grpc
 import numpy as np
 import pytest
 from onnx import TensorProto, helper, numpy_helper
@@ -281,6 +282,18 @@ def test_a_loop_ends_when_its_client_leaves(repository, serve):
     # The one instance is free again: this waits for it.
     reply = server.http.infer("loop", request(3))
     assert reply.json["outputs"][0]["data"] == [3]
+
+
+def test_a_message_of_many_empty_inputs(repository, serve):
+    """Two bytes each in the message, hundreds in memory."""
+    repository.add("good", GOOD)
+    server = serve(repository)
+    with grpc.insecure_channel(server.grpc_address) as channel:
+        call = channel.unary_unary("/inference.GRPCInferenceService/ModelInfer")
+        with pytest.raises(grpc.RpcError) as error:
+            call(b"\x0a\x04good" + b"\x2a\x00" * 70_000)
+    assert error.value.code() == grpc.StatusCode.INVALID_ARGUMENT
+    assert "more than 65536 inputs" in error.value.details()
 
 
 def test_changed_models_are_survived(tmp_path):

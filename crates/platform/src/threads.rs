@@ -131,7 +131,8 @@ pub fn flush_denormals_current(flush: bool) -> bool {
     control::flush_denormals(flush)
 }
 
-#[cfg(target_arch = "x86_64")]
+// Miri runs no assembler, and its floating point has no such state.
+#[cfg(all(target_arch = "x86_64", not(miri)))]
 mod control {
     /// Flush-to-zero (results) and denormals-are-zero (operands) of MXCSR.
     const FLUSH: u32 = 1 << 15 | 1 << 6;
@@ -151,7 +152,7 @@ mod control {
     }
 }
 
-#[cfg(target_arch = "aarch64")]
+#[cfg(all(target_arch = "aarch64", not(miri)))]
 mod control {
     /// FZ (single and double precision) and FZ16 (half precision) of FPCR.
     const FLUSH: u64 = 1 << 24 | 1 << 19;
@@ -170,7 +171,7 @@ mod control {
     }
 }
 
-#[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+#[cfg(any(miri, not(any(target_arch = "x86_64", target_arch = "aarch64"))))]
 mod control {
     /// No such control is known for this architecture: denormals are computed with.
     pub fn flush_denormals(_flush: bool) -> bool {

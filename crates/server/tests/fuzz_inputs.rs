@@ -1,4 +1,4 @@
-//! The bodies of the fuzz targets on the inputs that are kept: seeds, and what once failed. Needs neither
+//! The bodies of the fuzz targets on the inputs that are kept: seeds, finds, and what once failed. Needs neither
 //! a nightly compiler nor libFuzzer.
 
 use std::{fs, path::PathBuf};
@@ -44,12 +44,16 @@ fn seeds_are_taken_or_refused_as_they_should() {
     assert!(wrong.is_empty(), "taken instead of refused, or the other way round: {wrong:?}");
 }
 
+/// What fuzzing found worth keeping, and what once failed.
 #[test]
-fn what_once_failed_is_survived() {
+fn finds_are_survived() {
     let fuzzing = Fuzzing::new().unwrap();
+    let mut count = 0;
     for target in Fuzzing::TARGETS {
-        for (_, bytes) in inputs("regressions", target) {
+        for (_, bytes) in inputs("finds", target).into_iter().chain(inputs("regressions", target)) {
             fuzzing.run(target, &bytes);
+            count += 1;
         }
     }
+    assert!(count > 200, "{count} inputs");
 }
