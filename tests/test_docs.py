@@ -9,11 +9,14 @@ a comment that says how the test treats it:
     <!-- test: skip REASON -->
 """
 
+import contextlib
 import os
 import re
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -90,8 +93,23 @@ def test_block(request, language, text, note):
         assert commands(text), "a console block without a line that begins with `$ `"
         script = ["bash", "-euo", "pipefail", "-c", "\n".join(commands(text))]
     environment = {**os.environ, "PATH": f"{Path(binary()).parent}:{os.environ['PATH']}"}
-    result = subprocess.run(script, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-    assert result.returncode == 0, result.stdout + result.stderr
+    status, output = run_in_group(script, environment)
+    assert status == 0, output
+
+
+def run_in_group(script, environment):
+    """Status and output of a script. A server that it started and left behind ends with it."""
+    with tempfile.TemporaryFile() as output:
+        process = subprocess.Popen(
+            script, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
+        )
+        try:
+            status = process.wait(300)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)
+        output.seek(0)
+        return status, output.read().decode(errors="replace")
 
 
 @pytest.mark.halimede_only
