@@ -55,7 +55,7 @@ impl ComputeUnit for CpuUnit {
     }
 
     fn compile(&self, part: &Graph, _options: &CompileOptions) -> Result<Arc<dyn Executable>, CompileError> {
-        let kernels = Kernels::new(self.isa, self.pool.clone());
+        let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(self.isa, self.pool.clone()));
         Ok(Arc::new(Program::new(part.clone(), &kernels, self.bytes_max)?))
     }
 }

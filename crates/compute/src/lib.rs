@@ -10,6 +10,7 @@ mod arena;
 mod control;
 mod error;
 mod kernel;
+mod late;
 mod memory;
 mod model;
 mod plan;

@@ -29,12 +29,14 @@ pub(crate) enum Code {
     Alias,
     /// By its definition in the graph crate.
     Reference,
+    /// As core operators on these kernels, once a request tells the numbers that its lowering lacked.
+    Late(Arc<dyn Kernels>),
     /// By running its bodies.
     Control(Vec<Arc<Program>>),
 }
 
 /// Where a [`Program`] gets its kernels.
-pub trait Kernels {
+pub trait Kernels: Send + Sync {
     /// The kernel of a node; `None` where the unit has none and the definition runs instead.
     fn kernel(&self, graph: &Graph, node: &Node) -> Option<Box<dyn Kernel>>;
 }
@@ -46,7 +48,7 @@ impl Program {
     ///
     /// Constants that a step reads are copied out of the file that they are mapped from: it may be
     /// written over while the program lives. Those that kernels have packed stay where they are.
-    pub fn new(mut graph: Graph, kernels: &dyn Kernels, bytes_max: usize) -> Result<Program, CompileError> {
+    pub fn new(mut graph: Graph, kernels: &Arc<dyn Kernels>, bytes_max: usize) -> Result<Program, CompileError> {
         let codes: Vec<Code> =
             graph.nodes.iter().map(|node| code(&graph, node, kernels, bytes_max)).collect::<Result<_, _>>()?;
         for value in constants_read(&graph, &codes) {
@@ -112,7 +114,7 @@ impl Executable for Program {
             .map(|code| match code {
                 Code::Kernel(kernel) => kernel.packed_bytes(),
                 Code::Control(bodies) => bodies.iter().map(|body| body.packed_bytes()).sum(),
-                Code::Alias | Code::Reference => 0,
+                Code::Alias | Code::Reference | Code::Late(_) => 0,
             })
             .sum()
     }
@@ -124,18 +126,20 @@ impl Code {
             Code::Kernel(kernel) => kernel.name(),
             Code::Alias => "alias",
             Code::Reference => "reference",
+            Code::Late(_) => "kernels chosen late",
             Code::Control(_) => "control flow",
         }
     }
 }
 
-fn code(graph: &Graph, node: &Node, kernels: &dyn Kernels, bytes_max: usize) -> Result<Code, CompileError> {
+fn code(graph: &Graph, node: &Node, kernels: &Arc<dyn Kernels>, bytes_max: usize) -> Result<Code, CompileError> {
     let body = |body: &Graph| Program::new(body.clone(), kernels, bytes_max).map(Arc::new);
     Ok(match &node.op {
         Op::If(op) => Code::Control(vec![body(&op.then_branch)?, body(&op.else_branch)?]),
         Op::Loop(op) => Code::Control(vec![body(&op.body)?]),
         Op::Scan(op) => Code::Control(vec![body(&op.body)?]),
         Op::Reshape(_) => Code::Alias,
+        Op::Call(call) if call.operator.lower.is_some() => Code::Late(kernels.clone()),
         _ => kernels.kernel(graph, node).map_or(Code::Reference, Code::Kernel),
     })
 }
@@ -145,7 +149,7 @@ fn constants_read(graph: &Graph, codes: &[Code]) -> BTreeSet<ValueId> {
     let steps = graph.nodes.iter().zip(codes).flat_map(|(node, code)| {
         let packed = match code {
             Code::Kernel(kernel) => kernel.consumed(),
-            Code::Alias | Code::Reference | Code::Control(_) => SmallVec::new(),
+            Code::Alias | Code::Reference | Code::Late(_) | Code::Control(_) => SmallVec::new(),
         };
         node.inputs.iter().enumerate().filter(move |(index, _)| !packed.contains(index)).filter_map(|(_, input)| *input)
     });

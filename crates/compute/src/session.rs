@@ -1,9 +1,10 @@
+use crate::late::{self, Late};
 use crate::memory::{expected_bytes, value_bytes};
 use crate::plan::{Place, Plan, PlannedStep, StepCode, StepReport, node_error};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::planned;
 use crate::{Arguments, Executable, Kernel, RunError, TensorDesc, control};
-use halimede_graph::{Dim, Fact, Kind, Node, OpError};
+use halimede_graph::{Dim, Fact, Kind, Node, Op, OpError};
 use halimede_tensor::{Block, Buffer, DType, Tensor, TensorError, Value, View};
 use smallvec::SmallVec;
 use std::sync::Arc;
@@ -22,6 +23,8 @@ pub struct Session {
     views: Vec<Option<View<'static>>>,
     /// Per node the sessions of its bodies, made when first needed.
     bodies: Vec<Vec<Session>>,
+    /// Per node what its lowering became with the numbers of the run before.
+    late: Vec<Option<Late>>,
     /// Per graph output where it lies when no block holds it.
     results: Vec<Option<Value>>,
     times: Option<Vec<StepTime>>,
@@ -68,6 +71,7 @@ impl Session {
             memory: Memory { arena: empty_block(), outputs: Vec::new(), slots: Vec::new(), slot_bytes: 0 },
             views: Vec::new(),
             bodies: std::iter::repeat_with(Vec::new).take(nodes).collect(),
+            late: std::iter::repeat_with(|| None).take(nodes).collect(),
             results: Vec::new(),
             times: None,
             coverage: Coverage::default(),
@@ -304,6 +308,18 @@ impl Session {
             Code::Alias => {
                 self.coverage.kernels += 1;
                 node.op.evaluate(&given).map_err(|source| node_error(node, source))?
+            }
+            Code::Late(kernels) => {
+                let Op::Call(call) = &node.op else { return Err(TensorError::Kind("a call").into()) };
+                match late::run(node, call, kernels, &given, &mut self.late[step.node], watch, bytes_max)? {
+                    Some((made, session)) => {
+                        let inner = session.coverage();
+                        self.coverage.kernels += inner.kernels;
+                        self.coverage.reference += inner.reference;
+                        made
+                    }
+                    None => self.evaluate(node, &given)?,
+                }
             }
             Code::Reference => self.evaluate(node, &given)?,
         };

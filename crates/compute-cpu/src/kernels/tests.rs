@@ -32,9 +32,9 @@ pub(super) fn check(op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolera
             }
             let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
             graph.outputs = outputs.to_vec();
-            let program = Arc::new(
-                Program::new(graph, &Kernels::new(isa, Arc::new(crate::Pool::new(threads))), usize::MAX).unwrap(),
-            );
+            let kernels: Arc<dyn halimede_compute::Kernels> =
+                Arc::new(Kernels::new(isa, Arc::new(crate::Pool::new(threads))));
+            let program = Arc::new(Program::new(graph, &kernels, usize::MAX).unwrap());
             let mut session = program.session();
             session.run(&given).unwrap_or_else(|error| panic!("{op:?}: {error}"));
             assert_eq!(session.coverage().reference, 0, "{op:?} ran by its definition");

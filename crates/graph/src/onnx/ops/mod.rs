@@ -207,7 +207,7 @@ mod r#where;
 mod xor;
 
 use super::Operator;
-pub(crate) use common::infer_by_lowering;
+pub(crate) use common::{infer_by_lowering, lower_call};
 
 /// Every operator, in alphabetical order within its domain.
 pub static OPERATORS: &[&Operator] = &[

@@ -12,7 +12,7 @@ pub fn evaluate_by_lowering(call: &Call, inputs: &[Option<Value>]) -> Result<Vec
         None => Ok(None),
     };
     let facts = inputs.iter().map(fact).collect::<Result<Vec<_>, OpError>>()?;
-    let (graph, outputs) = lower(call, facts)?
+    let (graph, outputs) = lower(call, facts, [call.operator.name; 2])?
         .ok_or_else(|| OpError::unsupported(format!("{} with these attributes and datatypes", call.operator.name)))?;
     let values = run(&graph)?;
     outputs.iter().map(|&output| Ok(Value::Tensor(value(&graph, &values, output)?))).collect()
@@ -24,24 +24,42 @@ pub fn infer_by_lowering(call: &Call, inputs: &[Option<&Fact>]) -> Result<Option
     if call.operator.lower.is_none() {
         return Ok(None);
     }
-    let lowered = lower(call, inputs.iter().map(|fact| fact.cloned()).collect())?;
+    let lowered = lower(call, inputs.iter().map(|fact| fact.cloned()).collect(), [call.operator.name; 2])?;
     Ok(lowered.map(|(graph, outputs)| outputs.iter().map(|&output| graph.fact(output).clone()).collect()))
 }
 
+/// A call as a graph of core operators, for inputs of which so much is known; `None` where its lowering
+/// still lacks something. Inputs that are wholly known are constants of the graph, the others its inputs.
+pub fn lower_call(call: &Call, inputs: Vec<Option<Fact>>, name: &str, origin: &str) -> Result<Option<Graph>, OpError> {
+    if call.operator.lower.is_none() {
+        return Ok(None);
+    }
+    let given: Vec<bool> = inputs.iter().flatten().map(|fact| fact.constant.is_none()).collect();
+    let Some((mut graph, outputs)) = lower(call, inputs, [name, origin])? else { return Ok(None) };
+    // The inputs were the first values to be made.
+    graph.inputs = (0..given.len()).filter(|&index| given[index]).map(|index| ValueId(index as u32)).collect();
+    graph.outputs = outputs.to_vec();
+    Ok(Some(graph))
+}
+
 /// The lowering of a call as a graph of its own, with its outputs.
-fn lower(call: &Call, inputs: Vec<Option<Fact>>) -> Result<Option<(Graph, Outputs)>, OpError> {
+fn lower(
+    call: &Call,
+    inputs: Vec<Option<Fact>>,
+    [name, origin]: [&str; 2],
+) -> Result<Option<(Graph, Outputs)>, OpError> {
     let lower = call.operator.lower.ok_or_else(|| OpError::unsupported(call.operator.name))?;
     let mut graph = Graph::default();
     let inputs = inputs.into_iter().map(|fact| fact.map(|fact| graph.add_value("input", fact))).collect();
     let node = OnnxNode {
-        name: call.operator.name.to_owned(),
+        name: name.to_owned(),
         opset: call.opset,
         inputs,
         outputs: call.outputs.iter().enumerate().map(|(i, &wanted)| wanted.then(|| format!("output{i}"))).collect(),
         attributes: call.attributes.clone(),
     };
     let mut builder = Builder::new(&mut graph);
-    builder.at(call.operator.name, call.operator.name);
+    builder.at(name, origin);
     let outputs = lower(&node, &mut builder)?;
     Ok(outputs.map(|outputs| (graph, outputs)))
 }

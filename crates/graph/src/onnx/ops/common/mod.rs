@@ -37,7 +37,7 @@ pub use facts::{infer_like, same_dtype};
 pub use fourier::{Complex, Transform, fft};
 pub use inputs::{integer, number, optional, required, room, text};
 pub use int_list::IntList;
-pub use late::{evaluate_by_lowering, infer_by_lowering};
+pub use late::{evaluate_by_lowering, infer_by_lowering, lower_call};
 pub use loss::negative_log_likelihood;
 pub use order::element_order;
 pub use pooling::lower_pool;
