@@ -16,7 +16,7 @@ fn graph() -> Graph {
     let axes = graph.add_value("axes", Fact::tensor(DType::I64, [Dim::from(1)]));
     graph.inputs = vec![x, axes];
     let operator = ops::find("", "ReduceSum").unwrap();
-    let call = Call { operator, opset: 18, attributes: Attributes::default(), outputs: vec![true] };
+    let call = Call::new(operator, 18, Attributes::default(), vec![true]);
     let y = Builder::new(&mut graph).add(Op::Call(call), &[x, axes]).unwrap();
     graph.outputs = vec![y];
     graph

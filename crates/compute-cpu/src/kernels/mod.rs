@@ -102,7 +102,7 @@ impl halimede_compute::Kernels for Kernels {
             Op::Range(_) => Box::new(running::RangeKernel),
             Op::Reduce(op) => Box::new(reduce::ReduceKernel { op: op.clone(), machine }),
             Op::Resize(op) => Box::new(resize::ResizeKernel::new(op, graph, node, machine)),
-            Op::Rnn(op) => Box::new(rnn::RnnKernel { op: op.clone(), machine }),
+            Op::Rnn(op) => Box::new(rnn::RnnKernel::new(op, graph, node, machine)),
             Op::Rope(op) => Box::new(rope::RopeKernel { op: op.clone(), machine }),
             Op::ScatterElements(op) => scatter(Scattering::Elements { axis: op.axis }, op.reduction, machine),
             Op::ScatterNd(op) => scatter(Scattering::Tuples, op.reduction, machine),

@@ -1,42 +1,152 @@
 //! Recurrent layers in f32.
 //!
-//! What the inputs add to the gates is computed for all moments first, in parallel; then each sequence
-//! of each direction runs through its moments by itself. Weights are turned so that a moment adds whole
-//! rows of them.
+//! What the inputs add to the gates of all moments is one product, in parallel over rows. Then groups of
+//! sequences run through their moments, each group on one thread; what their states add is a product per
+//! moment. Weights lie in panels, packed once where they are constant:
+//!
+//! ```text
+//! G = X Wᵀ + b                                      all moments at once
+//! for each direction, for each group of sequences   in parallel
+//!     for each moment
+//!         gates = G[moment] + H Rᵀ                  rows are the group's sequences
+//!         H, C = cell(gates, H, C)
+//! ```
+
+mod cell;
 
 use super::Machine;
-use super::copy::split;
+use super::packed::{PackedWeights, f32_bytes};
 use super::parameters::{Integers, desc, is_wide};
-use crate::isa::multiversion;
-use crate::map::{sigmoid, tanh};
+use crate::gemm::{self, Left, Micro, Target};
+use cell::Cell;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
-use halimede_graph::OpError;
 use halimede_graph::ops::{Rnn, RnnActivation, RnnDirection, RnnKind};
+use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, View};
+use smallvec::SmallVec;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Rows of the inputs' product that one task takes; a multiple of every micro-kernel's rows.
+const ROWS: usize = 48;
+/// Sequences in a group, at most.
+const GROUP: usize = 48;
 
 pub(super) struct RnnKernel {
-    pub op: Rnn,
-    pub machine: Machine,
+    op: Rnn,
+    machine: Machine,
+    packed: Option<Arc<PackedWeights>>,
+}
+
+impl RnnKernel {
+    pub fn new(op: &Rnn, graph: &Graph, node: &Node, machine: Machine) -> RnnKernel {
+        let packed = pack(op, graph, node, &Micro::new(machine.isa)).map(Arc::new);
+        RnnKernel { op: op.clone(), machine, packed }
+    }
+}
+
+/// Constant weights of all directions in panels.
+fn pack(op: &Rnn, graph: &Graph, node: &Node, micro: &Micro) -> Option<PackedWeights> {
+    let constant = |index: usize| node.inputs.get(index).copied().flatten().and_then(|value| graph.constant(value));
+    let (w, r) = (constant(1)?, constant(2)?);
+    let (directions, rows) = (directions(op), gates(op).0.checked_mul(op.hidden)?);
+    let &[first, second, width] = w.shape() else { return None };
+    if [first, second] != [directions, rows] || r.shape() != [directions, rows, op.hidden] {
+        return None;
+    }
+    let (w, r) = (f32_bytes(w)?.as_ptr().cast::<f32>(), f32_bytes(r)?.as_ptr().cast::<f32>());
+    let weights = Weights { op, width };
+    let mut packed = PackedWeights::zeroed(directions * weights.len(micro))?;
+    for (direction, panels) in packed.elements_mut().chunks_exact_mut(weights.len(micro).max(1)).enumerate() {
+        // SAFETY: the tensors have those shapes.
+        unsafe { weights.pack(micro, w.add(direction * rows * width), r.add(direction * rows * op.hidden), panels) };
+    }
+    Some(packed)
+}
+
+fn directions(op: &Rnn) -> usize {
+    if op.direction == RnnDirection::Bidirectional { 2 } else { 1 }
+}
+
+/// Number of gates and of activations.
+fn gates(op: &Rnn) -> (usize, usize) {
+    match op.kind {
+        RnnKind::Lstm { .. } => (4, 3),
+        RnnKind::Gru { .. } => (3, 2),
+        RnnKind::Rnn => (1, 1),
+    }
+}
+
+/// Panels of one direction's weights: those of the inputs, then those of the states by group of gates.
+struct Weights<'a> {
+    op: &'a Rnn,
+    width: usize,
+}
+
+impl Weights<'_> {
+    fn rows(&self) -> usize {
+        gates(self.op).0 * self.op.hidden
+    }
+
+    /// First gate row and number of rows of each product with the states: a GRU's candidate needs its
+    /// gates first.
+    fn groups(&self) -> SmallVec<[(usize, usize); 2]> {
+        let hidden = self.op.hidden;
+        match self.op.kind {
+            RnnKind::Gru { .. } => SmallVec::from_slice(&[(0, 2 * hidden), (2 * hidden, hidden)]),
+            _ => SmallVec::from_slice(&[(0, self.rows())]),
+        }
+    }
+
+    /// Where the panels of a group begin; with one past the last group, where all end.
+    fn start(&self, micro: &Micro, group: usize) -> usize {
+        let before: usize =
+            self.groups().iter().take(group).map(|(_, rows)| gemm::panels_len(micro, *rows, self.op.hidden)).sum();
+        gemm::panels_len(micro, self.rows(), self.width) + before
+    }
+
+    fn len(&self, micro: &Micro) -> usize {
+        self.start(micro, usize::MAX)
+    }
+
+    /// # Safety
+    /// `w` and `r` hold the weights of one direction, and `panels` [`Weights::len`] elements.
+    unsafe fn pack(&self, micro: &Micro, w: *const f32, r: *const f32, panels: &mut [f32]) {
+        let hidden = self.op.hidden;
+        let (inputs, states) = panels.split_at_mut(self.start(micro, 0));
+        // SAFETY: the caller's promise; row n of the weights is column n of what is multiplied.
+        unsafe { gemm::pack_columns(micro, w, (1, self.width), (self.rows(), self.width), inputs) };
+        let mut rest = states;
+        for (first, rows) in self.groups() {
+            let (panels, behind) = rest.split_at_mut(gemm::panels_len(micro, rows, hidden));
+            // SAFETY: as above.
+            unsafe { gemm::pack_columns(micro, r.add(first * hidden), (1, hidden), (rows, hidden), panels) };
+            rest = behind;
+        }
+    }
 }
 
 struct RnnStep {
     op: Rnn,
-    directions: usize,
-    gates: usize,
     length: usize,
     batch: usize,
     width: usize,
     hidden: usize,
     wide: bool,
+    micro: Micro,
+    packed: Option<Arc<PackedWeights>>,
     machine: Machine,
 }
 
 impl Kernel for RnnKernel {
     fn name(&self) -> &str {
-        match self.op.kind {
-            RnnKind::Lstm { .. } => "lstm f32",
-            RnnKind::Gru { .. } => "gru f32",
-            RnnKind::Rnn => "rnn f32",
+        match (self.op.kind, self.packed.is_some()) {
+            (RnnKind::Lstm { .. }, true) => "lstm f32, packed weights",
+            (RnnKind::Lstm { .. }, false) => "lstm f32",
+            (RnnKind::Gru { .. }, true) => "gru f32, packed weights",
+            (RnnKind::Gru { .. }, false) => "gru f32",
+            (RnnKind::Rnn, true) => "rnn f32, packed weights",
+            (RnnKind::Rnn, false) => "rnn f32",
         }
     }
 
@@ -50,13 +160,11 @@ impl Kernel for RnnKernel {
             return Err(OpError::unsupported(format!("a recurrent layer of {}", other.dtype)));
         }
         let (length, batch) = if self.op.batch_first { (b, a) } else { (a, b) };
-        let directions = if self.op.direction == RnnDirection::Bidirectional { 2 } else { 1 };
-        let (gates, activations) = match self.op.kind {
-            RnnKind::Lstm { .. } => (4, 3),
-            RnnKind::Gru { .. } => (3, 2),
-            RnnKind::Rnn => (1, 1),
-        };
+        let (directions, (gates, activations)) = (directions(&self.op), gates(&self.op));
         let hidden = self.op.hidden;
+        if hidden == 0 {
+            return Err(OpError::unsupported("a recurrent layer without states"));
+        }
         let (rows, states) = (directions * gates * hidden, directions * batch * hidden);
         let expected = [x.len(), rows * width, rows * hidden, 2 * rows, batch, states, states, directions * 3 * hidden];
         for (index, (input, expected)) in inputs.iter().zip(expected).enumerate() {
@@ -74,284 +182,360 @@ impl Kernel for RnnKernel {
         let lengths = inputs.get(4).and_then(Option::as_ref);
         let step = RnnStep {
             op: self.op.clone(),
-            directions,
-            gates,
             length,
             batch,
             width,
             hidden,
             wide: lengths.map(is_wide).transpose()?.unwrap_or(false),
+            micro: Micro::new(self.machine.isa),
+            packed: self.packed.clone(),
             machine: self.machine.clone(),
         };
         Ok(Prepared { workspace: step.layout().total * size_of::<f32>(), step: Box::new(step) })
     }
+
+    fn consumed(&self) -> SmallVec<[usize; 2]> {
+        if self.packed.is_some() { SmallVec::from_slice(&[1, 2]) } else { SmallVec::new() }
+    }
+
+    fn packed_bytes(&self) -> usize {
+        self.packed.as_ref().map_or(0, |packed| packed.bytes())
+    }
 }
 
-/// Where things lie in the workspace, in elements.
+/// Where things lie in the workspace, in elements; every part begins on a cache line.
 struct Layout {
-    /// Turned weights of one direction: inputs, then states.
-    weights: usize,
-    /// What the inputs add to the gates of one direction.
+    /// What the inputs add to the gates of all directions, behind the panels of weights.
     inputs: usize,
-    /// Gates and two states of one sequence.
-    item: usize,
+    /// Gates, states and spare room of groups, behind those.
+    groups: usize,
+    /// Elements of one group.
+    group: usize,
+    /// Scratch of threads, behind those.
+    scratch: usize,
+    /// Elements of one thread's.
+    thread: usize,
     total: usize,
 }
 
 impl RnnStep {
+    fn weights(&self) -> Weights<'_> {
+        Weights { op: &self.op, width: self.width }
+    }
+
     fn rows(&self) -> usize {
-        self.gates * self.hidden
+        self.weights().rows()
+    }
+
+    /// Sequences in a group: as many as leave every thread a group.
+    fn group(&self) -> usize {
+        (directions(&self.op) * self.batch).div_ceil(self.machine.pool.threads()).clamp(1, GROUP).min(self.batch.max(1))
+    }
+
+    fn groups(&self) -> usize {
+        self.batch.div_ceil(self.group())
     }
 
     fn layout(&self) -> Layout {
-        let rows = self.rows();
-        let (weights, inputs) = ((self.width + self.hidden) * rows, self.length * self.batch * rows);
-        let item = rows + 3 * self.hidden;
-        Layout { weights, inputs, item, total: self.directions * (weights + inputs + self.batch * item) }
+        let line = |len: usize| len.next_multiple_of(16);
+        let directions = directions(&self.op);
+        let panels = if self.packed.is_some() { 0 } else { line(directions * self.weights().len(&self.micro)) };
+        let inputs = line(directions * self.length * self.batch * self.rows());
+        let group = line(self.group() * (self.rows() + 3 * self.hidden));
+        let thread = line(gemm::scratch_len(&self.micro));
+        let groups = panels + inputs;
+        let scratch = groups + directions * self.groups() * group;
+        let total = scratch + self.machine.pool.threads() * thread;
+        Layout { inputs: panels, groups, group, scratch, thread, total }
     }
 
     fn activation(&self, direction: usize, index: usize) -> RnnActivation {
-        self.op.activations[direction * self.op.activations.len() / self.directions + index]
+        self.op.activations[direction * self.op.activations.len() / directions(&self.op) + index]
     }
 
     /// Whether the state's bias of the candidate stands inside the reset.
     fn linear(&self) -> bool {
         matches!(self.op.kind, RnnKind::Gru { linear_before_reset: true })
     }
+
+    /// Runs tasks on all threads; each task knows its thread.
+    fn tasks(&self, count: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        let next = AtomicUsize::new(0);
+        self.machine.pool.run(self.machine.pool.threads().min(count), &|thread| {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= count {
+                    return;
+                }
+                task(index, thread);
+            }
+        });
+    }
 }
 
 impl Step for RnnStep {
     fn run(&self, arguments: &Arguments<'_>) {
-        let Layout { weights, inputs, item, .. } = self.layout();
-        let rows = self.rows();
-        let float = |index: usize| -> Option<&[f32]> {
-            let view = arguments.inputs.get(index).copied().flatten()?;
-            // SAFETY: an input; nobody writes it while the step runs.
-            Some(unsafe { view.slice::<f32>() })
-        };
-        let (Some(x), Some(w), Some(r)) = (float(0), float(1), float(2)) else { return };
-        let bias = float(3);
+        let layout = self.layout();
+        let len = self.weights().len(&self.micro);
         let floats = |offset: usize, count: usize| arguments.workspace.part(offset * 4, count * 4);
-        for direction in 0..self.directions {
-            let turned = floats(direction * weights, weights);
-            let w = &w[direction * rows * self.width..][..rows * self.width];
-            let r = &r[direction * rows * self.hidden..][..rows * self.hidden];
-            turn(&self.machine, w, self.width, turned.part(0, self.width * rows * 4));
-            turn(&self.machine, r, self.hidden, turned.part(self.width * rows * 4, self.hidden * rows * 4));
-            // SAFETY: written above, and only read from here on.
-            let turned = unsafe { turned.slice::<f32>() };
-            let gates = floats(self.directions * weights + direction * inputs, inputs);
-            split(&self.machine, self.length * self.batch, gates.len() * self.width.max(1), &|range| {
-                for row in range {
-                    // SAFETY: this part's own rows of the workspace.
-                    let gates = unsafe { gates.part(row * rows * 4, rows * 4).slice_mut::<f32>() };
-                    self.base(bias, direction, gates);
-                    let x = &x[row * self.width..][..self.width];
-                    accumulate(self.machine.isa, gates, x, &turned[..self.width * rows], rows, 0);
+        if self.packed.is_none() {
+            let pointer = |index: usize| arguments.inputs[index].unwrap_or(View::empty()).as_ptr().cast::<f32>();
+            self.tasks(directions(&self.op), &|direction, _| {
+                // SAFETY: the inputs have the lengths that were checked; each task packs its own part.
+                unsafe {
+                    let w = pointer(1).add(direction * self.rows() * self.width);
+                    let r = pointer(2).add(direction * self.rows() * self.hidden);
+                    self.weights().pack(&self.micro, w, r, floats(direction * len, len).slice_mut());
                 }
             });
         }
+        let panels: &[f32] = match &self.packed {
+            Some(packed) => packed,
+            // SAFETY: written above, and only read from here on.
+            None => unsafe { floats(0, directions(&self.op) * len).slice() },
+        };
+        self.project(arguments, panels, &layout);
         // SAFETY: the output is this step's alone.
         unsafe { arguments.outputs[0].slice_mut::<f32>() }.fill(0.0);
-        let items = self.directions * self.batch;
-        split(&self.machine, items, items * self.length * rows * self.hidden * 4, &|range| {
-            for index in range {
-                let (direction, entry) = (index / self.batch, index % self.batch);
-                // SAFETY: written above for all directions, and only read from here on.
-                let (turned, gates) = unsafe {
-                    let gates = floats(self.directions * weights + direction * inputs, inputs);
-                    (floats(direction * weights, weights).slice::<f32>(), gates.slice::<f32>())
-                };
-                let own = floats(self.directions * (weights + inputs) + index * item, item);
-                let sequence = Sequence { step: self, direction, entry, bias, peepholes: float(7) };
-                let states = &turned[self.width * rows..];
-                // SAFETY: this sequence's own part of the workspace.
-                sequence.run(arguments, gates, states, unsafe { own.slice_mut::<f32>() });
+        let groups = self.groups();
+        self.tasks(directions(&self.op) * groups, &|index, thread| {
+            let (direction, first) = (index / groups, index % groups * self.group());
+            let count = self.group().min(self.batch - first);
+            let group = Group { step: self, direction, first, count, panels: &panels[direction * len..][..len] };
+            let inputs = self.length * self.batch * self.rows();
+            // SAFETY: what the inputs add is written; each group and each thread has its own part.
+            unsafe {
+                let inputs = floats(layout.inputs + direction * inputs, inputs).slice();
+                let own = floats(layout.groups + index * layout.group, layout.group).slice_mut();
+                let scratch = floats(layout.scratch + thread * layout.thread, layout.thread).slice_mut();
+                group.run(arguments, inputs, own, scratch);
             }
         });
     }
 }
 
 impl RnnStep {
-    /// The biases of the gates, where they are added to what the inputs give.
-    fn base(&self, bias: Option<&[f32]>, direction: usize, gates: &mut [f32]) {
+    /// Adds up what the inputs and the biases give the gates of all moments.
+    fn project(&self, arguments: &Arguments<'_>, panels: &[f32], layout: &Layout) {
+        let (rows, count) = (self.rows(), self.length * self.batch);
+        let blocks = count.div_ceil(ROWS);
+        let panels_len = self.weights().len(&self.micro);
+        let x = arguments.inputs[0].unwrap_or(View::empty()).as_ptr().cast::<f32>();
+        let (x, workspace) = (Shared(x), Shared(arguments.workspace.as_ptr().cast::<f32>()));
+        let (x, workspace) = (&x, &workspace);
+        let bias = float(arguments, 3);
+        let micro = &self.micro;
+        assert!(arguments.workspace.len() >= layout.total * size_of::<f32>());
+        self.tasks(directions(&self.op) * blocks, &|index, thread| {
+            let (direction, first) = (index / blocks, index % blocks * ROWS);
+            let panels = &panels[direction * panels_len..];
+            let finish = |tile: &mut [f32], _: usize, column: usize, rows: usize, columns: usize| {
+                for line in tile.chunks_exact_mut(micro.nr).take(rows) {
+                    self.add_bias(bias, direction, column, &mut line[..columns]);
+                }
+            };
+            // SAFETY: x holds `count` rows, the workspace is as long as the layout says, and each task writes
+            // its own rows with its own thread's scratch.
+            unsafe {
+                let target = workspace.0.add(layout.inputs + direction * count * rows);
+                let scratch = workspace.0.add(layout.scratch + thread * layout.thread);
+                gemm::multiply(
+                    micro,
+                    Left::Strided { start: x.0, row: self.width, column: 1 },
+                    (first, count.min(first + ROWS)),
+                    (0, rows.div_ceil(micro.nr)),
+                    (rows, self.width),
+                    &|p, k| panels.as_ptr().add((p * self.width + k) * micro.nr),
+                    &mut |_| {},
+                    Target { start: target, row: rows },
+                    std::slice::from_raw_parts_mut(scratch, layout.thread),
+                    Some(&finish),
+                );
+            }
+        });
+    }
+
+    /// Adds the biases of the gates from `first` on, where they are added to what the inputs give.
+    fn add_bias(&self, bias: Option<&[f32]>, direction: usize, first: usize, gates: &mut [f32]) {
         let rows = self.rows();
-        let Some(bias) = bias else { return gates.fill(0.0) };
+        let Some(bias) = bias else { return };
         let bias = &bias[direction * 2 * rows..][..2 * rows];
         let both = if self.linear() { 2 * self.hidden } else { rows };
-        for (row, gate) in gates.iter_mut().enumerate() {
-            *gate = bias[row] + if row < both { bias[rows + row] } else { 0.0 };
+        for (row, gate) in (first..).zip(gates) {
+            *gate += bias[row] + if row < both { bias[rows + row] } else { 0.0 };
         }
     }
 }
 
-/// One sequence in one direction.
-struct Sequence<'a> {
-    step: &'a RnnStep,
-    direction: usize,
-    entry: usize,
-    bias: Option<&'a [f32]>,
-    peepholes: Option<&'a [f32]>,
+/// An address shared by threads that use disjoint parts behind it.
+struct Shared(*mut f32);
+// SAFETY: see the type's text.
+unsafe impl Sync for Shared {}
+
+fn float<'a>(arguments: &Arguments<'a>, index: usize) -> Option<&'a [f32]> {
+    let view = arguments.inputs.get(index).copied().flatten()?;
+    // SAFETY: an input; nobody writes it while the step runs.
+    Some(unsafe { view.slice::<f32>() })
 }
 
-impl Sequence<'_> {
-    fn run(&self, arguments: &Arguments<'_>, inputs: &[f32], states: &[f32], own: &mut [f32]) {
+/// Sequences of one direction that run through their moments together.
+struct Group<'a> {
+    step: &'a RnnStep,
+    direction: usize,
+    /// The first sequence, and how many there are.
+    first: usize,
+    count: usize,
+    panels: &'a [f32],
+}
+
+impl Group<'_> {
+    fn run(&self, arguments: &Arguments<'_>, inputs: &[f32], own: &mut [f32], scratch: &mut [f32]) {
         let (step, hidden, rows) = (self.step, self.step.hidden, self.step.rows());
-        let (gates, own) = own.split_at_mut(rows);
-        let (h, own) = own.split_at_mut(hidden);
-        let (c, spare) = own.split_at_mut(hidden);
-        let state = match step.op.batch_first {
-            false => (self.direction * step.batch + self.entry) * hidden,
-            true => (self.entry * step.directions + self.direction) * hidden,
-        };
+        let (gates, own) = own.split_at_mut(self.count * rows);
+        let (h, own) = own.split_at_mut(self.count * hidden);
+        let (c, own) = own.split_at_mut(self.count * hidden);
+        let spare = &mut own[..self.count * hidden];
         for (index, to) in [(5, &mut *h), (6, &mut *c)] {
-            match arguments.inputs.get(index).copied().flatten() {
-                // SAFETY: an input; nobody writes it while the step runs.
-                Some(view) => to.copy_from_slice(unsafe { &view.slice::<f32>()[state..state + hidden] }),
-                None => to.fill(0.0),
+            for (entry, to) in to.chunks_exact_mut(hidden.max(1)).enumerate() {
+                match float(arguments, index) {
+                    Some(states) => to.copy_from_slice(&states[self.state(entry)..][..hidden]),
+                    None => to.fill(0.0),
+                }
             }
         }
+        let cell = Cell { step, direction: self.direction, peepholes: float(arguments, 7) };
+        for moment in 0..step.length {
+            // A sequence that has ended keeps its states; its rows of the products are not read.
+            let time = |entry: usize| self.time(arguments, entry, moment);
+            let input = |entry: usize| {
+                let (time, entry) = (time(entry)?, self.first + entry);
+                let row = if step.op.batch_first { entry * step.length + time } else { time * step.batch + entry };
+                Some(&inputs[row * rows..][..rows])
+            };
+            let add_input = |row: usize, column: usize, line: &mut [f32]| {
+                if let Some(input) = input(row) {
+                    line.iter_mut().zip(&input[column..]).for_each(|(gate, input)| *gate += input);
+                }
+            };
+            self.multiply(0, h, (gates, rows), scratch, &add_input);
+            if let RnnKind::Gru { .. } = step.op.kind {
+                for (gates, (spare, h)) in
+                    gates.chunks_exact_mut(rows).zip(spare.chunks_exact_mut(hidden).zip(h.chunks_exact(hidden)))
+                {
+                    cell.activate(0, &mut gates[..2 * hidden]);
+                    spare.iter_mut().zip(&gates[hidden..2 * hidden]).zip(h).for_each(|((s, r), h)| *s = r * h);
+                }
+                self.candidate(arguments, h, spare, gates, scratch, &add_input);
+            }
+            for entry in 0..self.count {
+                let Some(time) = time(entry) else { continue };
+                let at = |of: usize| entry * of..(entry + 1) * of;
+                cell.finish(&mut gates[at(rows)], &mut h[at(hidden)], &mut c[at(hidden)]);
+                let place = match step.op.batch_first {
+                    false => (time * directions(&step.op) + self.direction) * step.batch + self.first + entry,
+                    true => ((self.first + entry) * step.length + time) * directions(&step.op) + self.direction,
+                };
+                write(arguments.outputs[0], place * hidden, &h[at(hidden)]);
+            }
+        }
+        for entry in 0..self.count {
+            write(arguments.outputs[1], self.state(entry), &h[entry * hidden..][..hidden]);
+            if matches!(step.op.kind, RnnKind::Lstm { .. }) {
+                write(arguments.outputs[2], self.state(entry), &c[entry * hidden..][..hidden]);
+            }
+        }
+    }
+
+    /// The GRU's candidate gate, given the reset states `r ∘ h`.
+    fn candidate(
+        &self,
+        arguments: &Arguments<'_>,
+        h: &[f32],
+        reset: &mut [f32],
+        gates: &mut [f32],
+        scratch: &mut [f32],
+        add_input: &dyn Fn(usize, usize, &mut [f32]),
+    ) {
+        let (step, hidden, rows) = (self.step, self.step.hidden, self.step.rows());
+        if !step.linear() {
+            let candidate = &mut gates[2 * hidden..];
+            let add = |row: usize, column: usize, line: &mut [f32]| add_input(row, 2 * hidden + column, line);
+            return self.multiply(1, reset, (candidate, rows), scratch, &add);
+        }
+        // The reset gate multiplies what the states give, not the states.
+        let bias = float(arguments, 3).map(|bias| &bias[(self.direction * 2 + 1) * rows + 2 * hidden..][..hidden]);
+        let add = |_: usize, column: usize, line: &mut [f32]| {
+            if let Some(bias) = bias {
+                line.iter_mut().zip(&bias[column..]).for_each(|(gate, bias)| *gate += bias);
+            }
+        };
+        self.multiply(1, h, (reset, hidden), scratch, &add);
+        for (row, (gates, given)) in gates.chunks_exact_mut(rows).zip(reset.chunks_exact(hidden)).enumerate() {
+            let (decided, candidate) = gates.split_at_mut(2 * hidden);
+            candidate.iter_mut().zip(&decided[hidden..]).zip(given).for_each(|((c, r), g)| *c = r * g);
+            add_input(row, 2 * hidden, candidate);
+        }
+    }
+
+    /// A product of states with one group of the weights, and `finish(row, column, line)` for each part of
+    /// its rows.
+    fn multiply(
+        &self,
+        group: usize,
+        states: &[f32],
+        (target, row): (&mut [f32], usize),
+        scratch: &mut [f32],
+        finish: &dyn Fn(usize, usize, &mut [f32]),
+    ) {
+        let (step, hidden, micro) = (self.step, self.step.hidden, &self.step.micro);
+        let columns = step.weights().groups()[group].1;
+        let panels = &self.panels[step.weights().start(micro, group)..];
+        assert!(states.len() >= self.count * hidden && target.len() >= (self.count - 1) * row + columns);
+        let lines = |tile: &mut [f32], first: usize, column: usize, rows: usize, columns: usize| {
+            for (index, line) in tile.chunks_exact_mut(micro.nr).take(rows).enumerate() {
+                finish(first + index, column, &mut line[..columns]);
+            }
+        };
+        // SAFETY: the operands have those sizes, as asserted; panels are those of the group.
+        unsafe {
+            gemm::multiply(
+                micro,
+                Left::Strided { start: states.as_ptr(), row: hidden, column: 1 },
+                (0, self.count),
+                (0, columns.div_ceil(micro.nr)),
+                (columns, hidden),
+                &|p, k| panels.as_ptr().add((p * hidden + k) * micro.nr),
+                &mut |_| {},
+                Target { start: target.as_mut_ptr(), row },
+                scratch,
+                Some(&lines),
+            );
+        }
+    }
+
+    /// Where the first and last states of a sequence lie.
+    fn state(&self, entry: usize) -> usize {
+        let (step, entry) = (self.step, self.first + entry);
+        let place = match step.op.batch_first {
+            false => self.direction * step.batch + entry,
+            true => entry * directions(&step.op) + self.direction,
+        };
+        place * step.hidden
+    }
+
+    /// The time that a sequence is at in a moment; `None` once it has ended.
+    fn time(&self, arguments: &Arguments<'_>, entry: usize, moment: usize) -> Option<usize> {
+        let step = self.step;
         let length = match arguments.inputs.get(4).copied().flatten() {
-            Some(view) => Integers::new(view, step.wide).at(self.entry).clamp(0, step.length as i64) as usize,
+            Some(view) => Integers::new(view, step.wide).at(self.first + entry).clamp(0, step.length as i64) as usize,
             None => step.length,
         };
         let backwards = step.op.direction == RnnDirection::Reverse || self.direction == 1;
-        for moment in 0..length {
-            let time = if backwards { length - 1 - moment } else { moment };
-            let row =
-                if step.op.batch_first { self.entry * step.length + time } else { time * step.batch + self.entry };
-            gates.copy_from_slice(&inputs[row * rows..][..rows]);
-            match step.op.kind {
-                RnnKind::Rnn => {
-                    accumulate(step.machine.isa, gates, h, states, rows, 0);
-                    self.activate(0, gates);
-                    h.copy_from_slice(gates);
-                }
-                RnnKind::Gru { .. } => self.gru(gates, h, spare, states),
-                RnnKind::Lstm { input_forget } => self.lstm(gates, h, c, states, input_forget),
-            }
-            let place = match step.op.batch_first {
-                false => (time * step.directions + self.direction) * step.batch + self.entry,
-                true => (self.entry * step.length + time) * step.directions + self.direction,
-            };
-            write(arguments.outputs[0], place * hidden, h);
-        }
-        write(arguments.outputs[1], state, h);
-        if matches!(step.op.kind, RnnKind::Lstm { .. }) {
-            write(arguments.outputs[2], state, c);
-        }
+        (moment < length).then(|| if backwards { length - 1 - moment } else { moment })
     }
-
-    fn gru(&self, gates: &mut [f32], h: &mut [f32], spare: &mut [f32], states: &[f32]) {
-        let (isa, hidden, rows) = (self.step.machine.isa, self.step.hidden, self.step.rows());
-        let (update, candidate) = gates.split_at_mut(2 * hidden);
-        accumulate(isa, update, h, states, rows, 0);
-        self.activate(0, update);
-        let (update, reset) = update.split_at(hidden);
-        if self.step.linear() {
-            match self.bias {
-                Some(bias) => spare.copy_from_slice(&bias[(self.direction * 2 + 1) * rows + 2 * hidden..][..hidden]),
-                None => spare.fill(0.0),
-            }
-            accumulate(isa, spare, h, states, rows, 2 * hidden);
-            candidate.iter_mut().zip(reset).zip(&*spare).for_each(|((c, r), s)| *c += r * s);
-        } else {
-            spare.iter_mut().zip(reset).zip(&*h).for_each(|((s, r), h)| *s = r * h);
-            accumulate(isa, candidate, spare, states, rows, 2 * hidden);
-        }
-        self.activate(1, candidate);
-        h.iter_mut().zip(update).zip(candidate).for_each(|((h, z), c)| *h = (1.0 - z) * *c + z * *h);
-    }
-
-    fn lstm(&self, gates: &mut [f32], h: &mut [f32], c: &mut [f32], states: &[f32], input_forget: bool) {
-        let (isa, hidden, rows) = (self.step.machine.isa, self.step.hidden, self.step.rows());
-        accumulate(isa, gates, h, states, rows, 0);
-        // Gates lie in the order input, output, forget, cell; peepholes as the first three.
-        let (input, rest) = gates.split_at_mut(hidden);
-        let (output, rest) = rest.split_at_mut(hidden);
-        let (forget, cell) = rest.split_at_mut(hidden);
-        let peep = |gate: &mut [f32], index: usize, c: &[f32]| {
-            if let Some(peepholes) = self.peepholes {
-                let weights = &peepholes[(self.direction * 3 + index) * hidden..][..hidden];
-                gate.iter_mut().zip(weights).zip(c).for_each(|((g, p), c)| *g += p * c);
-            }
-        };
-        peep(input, 0, c);
-        self.activate(0, input);
-        if input_forget {
-            forget.iter_mut().zip(&*input).for_each(|(f, i)| *f = 1.0 - i);
-        } else {
-            peep(forget, 2, c);
-            self.activate(0, forget);
-        }
-        self.activate(1, cell);
-        let kept = forget.iter().zip(&*input).zip(&*cell);
-        c.iter_mut().zip(kept).for_each(|(c, ((f, i), g))| *c = f * *c + i * g);
-        peep(output, 1, c);
-        self.activate(0, output);
-        h.copy_from_slice(c);
-        apply(isa, h, self.step.activation(self.direction, 2));
-        h.iter_mut().zip(output).for_each(|(h, o)| *h *= *o);
-    }
-
-    /// Clips and activates gates.
-    fn activate(&self, index: usize, gates: &mut [f32]) {
-        let clip = self.step.op.clip;
-        if clip > 0.0 {
-            gates.iter_mut().for_each(|gate| *gate = gate.clamp(-clip, clip));
-        }
-        apply(self.step.machine.isa, gates, self.step.activation(self.direction, index));
-    }
-}
-
-/// Turns `[rows, columns]` into `[columns, rows]`.
-fn turn(machine: &Machine, from: &[f32], columns: usize, to: View<'_>) {
-    let rows = from.len().checked_div(columns).unwrap_or(0);
-    split(machine, columns, to.len(), &|range| {
-        for column in range {
-            // SAFETY: this part's own rows of the workspace.
-            let to = unsafe { to.part(column * rows * 4, rows * 4).slice_mut::<f32>() };
-            to.iter_mut().enumerate().for_each(|(row, to)| *to = from[row * columns + column]);
-        }
-    });
 }
 
 fn write(output: View<'_>, start: usize, numbers: &[f32]) {
     // SAFETY: each sequence writes its own places.
     unsafe { output.part(start * 4, numbers.len() * 4).slice_mut::<f32>() }.copy_from_slice(numbers);
-}
-
-multiversion! {
-    /// Adds `Σ factors[k] · matrix[k, first..]` to `out`; rows of the matrix have `width` numbers.
-    fn accumulate(out: &mut [f32], factors: &[f32], matrix: &[f32], width: usize, first: usize) = accumulate_body
-}
-
-#[inline(always)]
-fn accumulate_body(out: &mut [f32], factors: &[f32], matrix: &[f32], width: usize, first: usize) {
-    for (k, &factor) in factors.iter().enumerate() {
-        let row = &matrix[k * width + first..][..out.len()];
-        out.iter_mut().zip(row).for_each(|(out, x)| *out += factor * x);
-    }
-}
-
-multiversion! {
-    fn apply(x: &mut [f32], activation: RnnActivation) = apply_body
-}
-
-#[inline(always)]
-fn apply_body(x: &mut [f32], activation: RnnActivation) {
-    let mut each = |f: &dyn Fn(f32) -> f32| x.iter_mut().for_each(|x| *x = f(*x));
-    match activation {
-        RnnActivation::Sigmoid => x.iter_mut().for_each(|x| *x = sigmoid(*x)),
-        RnnActivation::Tanh => x.iter_mut().for_each(|x| *x = tanh(*x)),
-        RnnActivation::Relu => each(&|x| x.max(0.0)),
-        RnnActivation::Affine(alpha, beta) => each(&|x| alpha * x + beta),
-        RnnActivation::LeakyRelu(alpha) => each(&|x| if x >= 0.0 { x } else { alpha * x }),
-        RnnActivation::ThresholdedRelu(alpha) => each(&|x| if x > alpha { x } else { 0.0 }),
-        RnnActivation::ScaledTanh(alpha, beta) => each(&|x| alpha * (beta * x).tanh()),
-        RnnActivation::HardSigmoid(alpha, beta) => each(&|x| (alpha * x + beta).clamp(0.0, 1.0)),
-        RnnActivation::Elu(alpha) => each(&|x| if x >= 0.0 { x } else { alpha * x.exp_m1() }),
-        RnnActivation::Softsign => each(&|x| x / (1.0 + x.abs())),
-        RnnActivation::Softplus => each(&|x| x.max(0.0) + (-x.abs()).exp().ln_1p()),
-    }
 }

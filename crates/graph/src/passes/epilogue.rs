@@ -1,4 +1,4 @@
-use super::edit::{is_output, readers, refuse, remove};
+use super::edit::{done, is_output, readers, refuse, remove};
 use super::maps::append;
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::{Instruction, Map, Op};
@@ -39,7 +39,12 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
             let node = &mut graph.nodes[index];
             (node.op, node.inputs, node.name, node.origin) = (op, operands, name, origin);
             gone[producer] = true;
-            report.changed += 1;
+            let what = format!(
+                "{} pointwise instructions ran on into {}",
+                map.instructions.len(),
+                graph.nodes[index].op.name()
+            );
+            done(graph, &graph.nodes[index], what, report);
             break;
         }
     }

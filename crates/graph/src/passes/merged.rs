@@ -1,20 +1,22 @@
 use super::edit::done;
 use super::{Pass, PassOptions, PassReport};
-use crate::ops::{Concat, Contract, Instruction, Op, Reshape, ShapeOf, Softmax};
+use crate::ops::{Concat, Contract, Instruction, Labels, Op, Reshape, ShapeOf, Softmax};
 use crate::{Builder, Dim, Dims, Graph, Node, OpError, ValueId};
 use smallvec::{SmallVec, smallvec};
 
-/// Gives heads their own axis where an exporter merged them with the batch for a batched product: the
-/// merging reshape moves behind products, softmax and pointwise work, until it meets its inverse.
+/// Gives axes that an exporter merged their own places again: heads merged with the batch for a batched
+/// product, positions merged with the batch for a linear layer. The merging reshape moves behind products,
+/// softmax and pointwise work, until it meets its inverse; what stood on both sides of it can then be one.
 ///
 /// ```text
 /// merge(x [B, H, S, D]) · merge(y [B, H, D, T])   = merge(x · y)
+/// merge(x [B, S, K]) · w [K, N]                   = merge(x · w)
 /// softmax(merge(x)) along the last axis           = merge(softmax(x))
 /// f(merge(x), c)                                  = merge(f(x, c))
 /// ```
 ///
 /// Around a softmax, batches that come merged from elsewhere become heads of one batch.
-pub(super) const PASS: Pass = Pass { name: "heads out of batch", run };
+pub(super) const PASS: Pass = Pass { name: "merged axes", run };
 
 fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
     split_batches(graph);
@@ -28,7 +30,7 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
         let tail = graph.nodes.split_off(index);
         match lifted.write(graph, &node) {
             Ok(()) => {
-                done(graph, &node, "batch and heads as axes of their own", report);
+                done(graph, &node, "reads its axes unmerged", report);
                 graph.nodes.extend(tail.into_iter().skip(1));
             }
             Err(_) => {
@@ -40,7 +42,7 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
     }
 }
 
-/// An operation with the values of four axes that its merged inputs come from.
+/// An operation with the values that its merged inputs come from.
 struct Lifted {
     op: Op,
     inputs: SmallVec<[Option<ValueId>; 4]>,
@@ -49,28 +51,41 @@ struct Lifted {
 impl Lifted {
     fn find(graph: &Graph, index: usize) -> Option<Lifted> {
         let node = &graph.nodes[index];
-        graph.fact(node.outputs[0]).rank().filter(|&rank| rank == 3)?;
+        let rank = graph.fact(node.outputs[0]).rank().filter(|rank| (2..=3).contains(rank))?;
         let view = View { graph, producers: graph.producers() };
         let input = |at: usize| node.inputs.get(at).copied().flatten();
         match &node.op {
+            Op::Contract(op) if op.epilogue.is_none() && rank == 2 => {
+                // Rows alone are merged: the right operand knows nothing of them.
+                let (value, _) = view.merged(input(0)?)?;
+                if op.lhs.len() != 2 || op.out.len() != 2 {
+                    return None;
+                }
+                let rows = op.lhs[0] == op.out[0] && !op.rhs.contains(&op.out[0]);
+                let fresh = fresh_label(op)?;
+                let labels = |own: &Labels| -> Labels { [own[0], fresh, own[1]].into_iter().collect() };
+                let (lhs, out) = (labels(&op.lhs), labels(&op.out));
+                let op = Contract { lhs, rhs: op.rhs.clone(), out, epilogue: None };
+                rows.then(|| Lifted { op: Op::Contract(op), inputs: smallvec![Some(value), input(1)] })
+            }
             Op::Contract(op) if op.epilogue.is_none() => {
                 let (lhs, rhs) = (view.source(input(0)?, &op.lhs)?, view.source(input(1)?, &op.rhs)?);
                 let batched = op.lhs.len() == 3 && op.rhs.len() == 3 && op.out.len() == 3;
                 let batch = op.out[0];
                 let first = lhs.batch == batch && rhs.batch == batch && lhs.heads[..] == rhs.heads[..];
-                let fresh = (0..128u8).find(|label| ![&op.lhs, &op.rhs, &op.out].iter().any(|l| l.contains(label)))?;
+                let fresh = fresh_label(op)?;
                 let out = [batch, fresh].into_iter().chain(op.out[1..].iter().copied()).collect();
                 let labels = |source: &Source| [batch, fresh].into_iter().chain(source.rest).collect();
                 let op = Contract { lhs: labels(&lhs), rhs: labels(&rhs), out, epilogue: None };
                 (batched && first)
                     .then(|| Lifted { op: Op::Contract(op), inputs: smallvec![Some(lhs.value), Some(rhs.value)] })
             }
-            Op::Softmax(op) if op.axis == 2 => {
+            Op::Softmax(op) if op.axis == 2 && rank == 3 => {
                 let (value, _) = view.merged(input(0)?)?;
                 Some(Lifted { op: Op::Softmax(Softmax { axis: 3, log: op.log }), inputs: smallvec![Some(value)] })
             }
             Op::Map(map) => {
-                let result = graph.fact(node.outputs[0]).shape.as_ref().filter(|shape| shape.len() == 3)?;
+                let result = graph.fact(node.outputs[0]).shape.as_ref()?;
                 let mut heads: Option<[Dim; 2]> = None;
                 let mut inputs: SmallVec<[Option<ValueId>; 4]> = SmallVec::new();
                 for value in node.inputs.iter().copied() {
@@ -82,8 +97,8 @@ impl Lifted {
                             }
                             Some(source)
                         }
-                        // Broadcasts over batch and heads, or there is only one batch.
-                        _ if shape.len() < 3 || shape[0].known() == Some(1) => value,
+                        // Broadcasts over what was merged, or there is only one batch.
+                        _ if shape.len() < rank || shape[0].known() == Some(1) => value,
                         _ => None,
                     });
                 }
@@ -102,7 +117,7 @@ impl Lifted {
         }
     }
 
-    /// Writes the operation with four axes and the merging reshape behind it.
+    /// Writes the operation with all axes and the merging reshape behind it.
     fn write(self, graph: &mut Graph, node: &Node) -> Result<(), OpError> {
         let mut builder = Builder::new(graph);
         builder.at(&node.name, &node.origin);
@@ -119,6 +134,11 @@ impl Lifted {
         });
         Ok(())
     }
+}
+
+/// A label that a product does not have.
+fn fresh_label(op: &Contract) -> Option<u8> {
+    (0..128u8).find(|label| ![&op.lhs, &op.rhs, &op.out].iter().any(|labels| labels.contains(label)))
 }
 
 /// The value of four axes that an operand of three comes from.
@@ -150,18 +170,18 @@ impl View<'_> {
         {
             (value, a, b) = (node.inputs[0]?, b, a);
         }
-        let (value, heads) = self.merged(value)?;
+        let (value, heads) = self.merged(value).filter(|(source, _)| self.graph.fact(*source).rank() == Some(4))?;
         Some(Source { value, heads, batch, rest: [a, b] })
     }
 
-    /// The value of four axes whose first two a reshape merged, and their sizes.
+    /// The value whose first two axes a reshape merged, and their sizes.
     fn merged(&self, value: ValueId) -> Option<(ValueId, [Dim; 2])> {
         let node = self.producer(value)?;
         let (Op::Reshape(_), source) = (&node.op, node.inputs[0]?) else { return None };
         let shape = |value: ValueId| self.graph.fact(value).shape.as_deref();
-        let ([b, h, s, d], [n, s1, d1]) = (shape(source)?, shape(value)?) else { return None };
-        let whole = ![b, h, s, d].iter().any(|dim| dim.is_unknown());
-        (whole && s == s1 && d == d1 && *n == b.clone() * h.clone()).then(|| (source, [b.clone(), h.clone()]))
+        let ([b, h, rest @ ..], [n, kept @ ..]) = (shape(source)?, shape(value)?) else { return None };
+        let whole = ![b, h].into_iter().chain(rest).any(Dim::is_unknown);
+        (whole && rest == kept && *n == b.clone() * h.clone()).then(|| (source, [b.clone(), h.clone()]))
     }
 }
 
@@ -237,5 +257,38 @@ impl View<'_> {
             }
             _ => None,
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{floats, graph, optimized};
+    use crate::ops::{Binary, Contract, Op};
+
+    #[test]
+    fn a_linear_layer_on_merged_rows_takes_what_follows() {
+        // As GPT-2's exporter writes it: [B, S, K] as rows, a Gemm, its axes again, and a residual.
+        let (names, after, reports) = optimized(graph(&[2, 3, 4], |b, x| {
+            let rows = b.reshape(x, &[-1, 4]).unwrap();
+            let (w, bias) = (b.constant(floats(&[4, 4], 0.2)), b.constant(floats(&[4], 1.0)));
+            let y = b.add(Op::Contract(Contract::matmul(0)), &[rows, w]).unwrap();
+            let y = b.binary(Binary::Add, y, bias).unwrap();
+            let y = b.reshape(y, &[2, 3, 4]).unwrap();
+            b.binary(Binary::Add, x, y).unwrap()
+        }));
+        assert_eq!(names, ["Contract"], "{reports:?}");
+        assert_eq!(after.nodes[0].inputs.len(), 4);
+    }
+
+    #[test]
+    fn rows_that_are_not_merged_are_left() {
+        let (names, _, reports) = optimized(graph(&[2, 6, 4], |b, x| {
+            let rows = b.reshape(x, &[6, 8]).unwrap();
+            let w = b.constant(floats(&[8, 4], 0.2));
+            let y = b.add(Op::Contract(Contract::matmul(0)), &[rows, w]).unwrap();
+            b.reshape(y, &[2, 3, 4]).unwrap()
+        }));
+        assert_eq!(names, ["Reshape", "Contract", "Reshape"]);
+        assert_eq!(reports.iter().find(|report| report.pass == "merged axes").unwrap().changed, 0);
     }
 }

@@ -1,4 +1,4 @@
-use super::edit::refuse;
+use super::edit::{done, refuse};
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::{Binary, Instruction, Norm, NormKind, Op, ReduceKind, Scalar, Softmax, Unary};
 use crate::{Graph, ValueId};
@@ -27,7 +27,7 @@ fn softmax(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
         };
         let node = &mut graph.nodes[index];
         (node.op, node.inputs) = (Op::Softmax(Softmax { axis, log: false }), smallvec::smallvec![Some(x)]);
-        report.changed += 1;
+        done(graph, &graph.nodes[index], "a softmax as one operation", report);
     }
 }
 
@@ -49,10 +49,11 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
             Some(x) => (x, NormKind::Layer { axis }),
             None => (d, NormKind::Rms { axis }),
         };
+        let what = if centred.is_some() { "LayerNorm as one operation" } else { "RMSNorm as one operation" };
         let node = &mut graph.nodes[index];
         node.op = Op::Norm(Norm { kind, epsilon, epilogue: None });
         node.inputs = smallvec::smallvec![Some(x)];
-        report.changed += 1;
+        done(graph, &graph.nodes[index], what, report);
     }
 }
 

@@ -1,4 +1,4 @@
-use super::edit::{is_output, readers, refuse};
+use super::edit::{done, is_output, readers, refuse};
 use super::{Pass, PassOptions, PassReport};
 use crate::Graph;
 use crate::ops::{Op, PadMode, Padding};
@@ -37,7 +37,7 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
                         conv.padding = Padding::Explicit(joint);
                     }
                     node.inputs[0] = source;
-                    report.changed += 1;
+                    done(graph, &graph.nodes[index], "the convolution adds the border itself", report);
                     continue;
                 }
             }

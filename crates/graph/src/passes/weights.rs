@@ -1,4 +1,4 @@
-use super::edit::{is_output, readers, refuse, remove};
+use super::edit::{done, is_output, readers, refuse, remove};
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::{Binary, Instruction, Map, Op, Scalar};
 use crate::{Graph, Node, ValueId};
@@ -39,7 +39,11 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
                 producers[node.outputs[0].index()] = Some(index);
                 graph.nodes[index] = node;
                 gone[producer] = true;
-                report.changed += 1;
+                let what = match function {
+                    Binary::Mul => "a factor per channel went into the weights",
+                    _ => "a term per channel went into the bias",
+                };
+                done(graph, &graph.nodes[index], what, report);
                 continue;
             }
         };

@@ -374,7 +374,7 @@ pub(super) fn add(
     }
     let wanted = node.outputs.iter().rposition(Option::is_some).map_or(0, |last| last + 1);
     let outputs = (0..wanted).map(|index| node.wants(index)).collect();
-    let call = Call { operator, opset: node.opset, attributes: node.attributes.clone(), outputs };
+    let call = Call::new(operator, node.opset, node.attributes.clone(), outputs);
     let mut builder = Builder::new(graph);
     builder.at(&node.name, origin).add_all(Op::Call(call), &node.inputs)
 }

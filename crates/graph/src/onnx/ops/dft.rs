@@ -63,8 +63,7 @@ impl Form {
 }
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
-    let call =
-        Call { operator: &OPERATOR, opset: node.opset, attributes: node.attributes.clone(), outputs: vec![true] };
+    let call = Call::new(&OPERATOR, node.opset, node.attributes.clone(), vec![true]);
     let x = node.input(0)?;
     let integer = |index: usize, b: &Builder| node.optional(index).map(|value| b.fact(value).ints());
     let (length, axis) = (integer(1, b), integer(2, b));

@@ -1,4 +1,4 @@
-use super::keys::{keys, pick};
+use super::keys::{Key, keys, pick};
 use crate::onnx::case::{strings, tensor};
 use crate::onnx::{Attribute, Attributes, Case, Operator};
 use crate::ops::{Call, Facts};
@@ -82,15 +82,25 @@ fn list(attributes: &Attributes, name: &str) -> Result<Option<Tensor>, OpError> 
     Ok(list.map(|list| Tensor::from_slice(&[list.len()], list)).transpose()?)
 }
 
+/// The table with the place of each key. The datatype of a node's input never changes, so what is read for
+/// the first holds for all.
+struct Places {
+    table: Table,
+    positions: HashMap<Key, usize>,
+}
+
 fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
     let Some(Some(x)) = inputs.first() else { return Err(OpError::invalid("LabelEncoder needs an input")) };
     let x = x.tensor()?;
-    let table = Table::read(call, Some(x.dtype()))?;
-    let mut positions = HashMap::new();
-    for (position, key) in keys(&table.keys)?.into_iter().enumerate() {
-        // The first of equal keys holds.
-        positions.entry(key).or_insert(position);
-    }
+    let Places { table, positions } = call.parsed(|call| {
+        let table = Table::read(call, Some(x.dtype()))?;
+        let mut positions = HashMap::new();
+        for (position, key) in keys(&table.keys)?.into_iter().enumerate() {
+            // The first of equal keys holds.
+            positions.entry(key).or_insert(position);
+        }
+        Ok(Places { table, positions })
+    })?;
     let found: Vec<usize> = keys(x)?.iter().map(|key| positions.get(key).copied().unwrap_or(usize::MAX / 64)).collect();
     Ok(vec![pick(&table.values, &table.default, &found, x.shape())?.into()])
 }

@@ -1,6 +1,6 @@
 use super::super::common::room;
 use super::scores::{PostTransform, infer_regressor, rows};
-use super::trees::{Aggregate, Branch, Mode, Target, Trees};
+use super::trees::{Aggregate, Branch, Forest, Mode, Target, Trees};
 use crate::onnx::case::tensor;
 use crate::onnx::{Attribute, Attributes, Case, Operator};
 use crate::ops::{Call, Facts};
@@ -74,12 +74,18 @@ fn mode(number: i64) -> Result<Mode, OpError> {
     })
 }
 
-fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
+/// What an evaluation needs of the attributes.
+struct Ensemble {
+    trees: Forest,
+    targets: usize,
+    aggregate: Aggregate,
+    transform: PostTransform,
+}
+
+fn read_call(call: &Call) -> Result<Ensemble, OpError> {
     let attributes = &call.attributes;
-    let (x, count, width) = rows(inputs)?;
-    let trees = read(attributes)?;
     let targets = attributes.required("n_targets", attributes.int("n_targets")?)?.max(0) as usize;
-    trees.check(width, targets)?;
+    let trees = read(attributes)?.forest(targets)?;
     let aggregate = match attributes.int_or("aggregate_function", 1)? {
         0 => Aggregate::Average,
         1 => Aggregate::Sum,
@@ -95,16 +101,24 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
         4 => PostTransform::Probit,
         other => return Err(OpError::invalid(format!("post_transform is {other}"))),
     };
-    let mut results = Vec::with_capacity(room(&[count, targets])?);
+    Ok(Ensemble { trees, targets, aggregate, transform })
+}
+
+fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
+    let (x, count, width) = rows(inputs)?;
+    let Ensemble { trees, targets, aggregate, transform } = call.parsed(read_call)?;
+    trees.check(width)?;
+    let mut results = Vec::with_capacity(room(&[count.max(1), *targets])?);
+    let mut said = vec![None; *targets];
     for row in x.chunks_exact(width.max(1)) {
-        let mut scores: Vec<f64> =
-            trees.predict(row, targets, aggregate)?.into_iter().map(|said| said.unwrap_or(0.0)).collect();
+        trees.predict(row, *aggregate, &mut said);
+        let mut scores: Vec<f64> = said.iter().map(|said| said.unwrap_or(0.0)).collect();
         transform.apply(&mut scores);
         results.extend(scores);
     }
     // The result has the datatype of the features.
     let dtype = inputs[0].as_ref().map_or(Ok(halimede_tensor::DType::F32), |x| x.tensor().map(Tensor::dtype))?;
-    Ok(vec![Tensor::from_f64s(dtype, &[count, targets], &results)?.into()])
+    Ok(vec![Tensor::from_f64s(dtype, &[count, *targets], &results)?.into()])
 }
 
 fn infer(call: &Call, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {

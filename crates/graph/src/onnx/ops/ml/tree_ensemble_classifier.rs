@@ -1,5 +1,5 @@
 use super::scores::{Labels, PostTransform, infer_classifier, largest, rows, scores_tensor};
-use super::trees::{Aggregate, Trees, numbers_of};
+use super::trees::{Aggregate, Forest, Trees, numbers_of};
 use crate::onnx::case::{strings, tensor};
 use crate::onnx::{Attribute, Attributes, Case, Operator};
 use crate::ops::{Call, Facts};
@@ -15,25 +15,40 @@ fn labels(attributes: &Attributes) -> Result<Labels, OpError> {
     Labels::read(attributes, "classlabels_int64s", "classlabels_strings")
 }
 
-fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
+/// What an evaluation needs of the attributes.
+struct Classifier {
+    labels: Labels,
+    trees: Forest,
+    base: Vec<f64>,
+    transform: PostTransform,
+    /// Leaves that all speak of one of two classes mean the second one.
+    binary: bool,
+    all_positive: bool,
+}
+
+fn read(call: &Call) -> Result<Classifier, OpError> {
     let attributes = &call.attributes;
-    let (x, _, width) = rows(inputs)?;
     let labels = labels(attributes)?;
-    let trees = Trees::read_numbered(attributes, "class")?;
-    trees.check(width, labels.len())?;
-    let base = numbers_of(attributes, "base_values")?;
-    let transform = PostTransform::read(attributes)?;
+    let trees = Trees::read_numbered(attributes, "class")?.forest(labels.len())?;
     let first = trees.weights.first().map(|(class, _)| *class);
-    // Leaves that all speak of one of two classes mean the second one.
     let binary = labels.len() == 2 && trees.weights.iter().all(|(class, _)| Some(*class) == first);
     let all_positive = trees.weights.iter().all(|(_, weight)| *weight >= 0.0);
+    let (base, transform) = (numbers_of(attributes, "base_values")?, PostTransform::read(attributes)?);
+    Ok(Classifier { labels, trees, base, transform, binary, all_positive })
+}
+
+fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
+    let (x, _, width) = rows(inputs)?;
+    let Classifier { labels, trees, base, transform, binary, all_positive } = call.parsed(read)?;
+    trees.check(width)?;
+    let mut said = vec![None; labels.len()];
     let (mut classes, mut scores) = (Vec::new(), Vec::new());
     for row in x.chunks_exact(width.max(1)) {
-        let said = trees.predict(row, labels.len(), Aggregate::Sum)?;
-        if binary {
+        trees.predict(row, Aggregate::Sum, &mut said);
+        if *binary {
             let score = said.iter().flatten().sum::<f64>() + base.last().copied().unwrap_or(0.0);
-            classes.push(usize::from(score > if all_positive { 0.5 } else { 0.0 }));
-            scores.push(transform.expand(score, all_positive));
+            classes.push(usize::from(score > if *all_positive { 0.5 } else { 0.0 }));
+            scores.push(transform.expand(score, *all_positive));
             continue;
         }
         let start = |class: usize| base.get(class).copied().unwrap_or(0.0);

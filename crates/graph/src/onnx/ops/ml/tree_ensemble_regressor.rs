@@ -1,5 +1,6 @@
+use super::super::common::room;
 use super::scores::{PostTransform, infer_regressor, rows, scores_tensor};
-use super::trees::{Aggregate, Trees, numbers_of};
+use super::trees::{Aggregate, Forest, Trees, numbers_of};
 use crate::OpError;
 use crate::onnx::case::tensor;
 use crate::onnx::{Attribute, Case, Operator};
@@ -10,12 +11,19 @@ use halimede_tensor::Value;
 pub static OPERATOR: Operator =
     Operator::in_domain("ai.onnx.ml", "TreeEnsembleRegressor").evaluate(evaluate).infer(infer_regressor).cases(cases);
 
-fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
+/// What an evaluation needs of the attributes.
+struct Regressor {
+    trees: Forest,
+    targets: usize,
+    aggregate: Aggregate,
+    base: Vec<f64>,
+    transform: PostTransform,
+}
+
+fn read(call: &Call) -> Result<Regressor, OpError> {
     let attributes = &call.attributes;
-    let (x, _, width) = rows(inputs)?;
-    let trees = Trees::read_numbered(attributes, "target")?;
     let targets = attributes.int_or("n_targets", 1)?.max(0) as usize;
-    trees.check(width, targets)?;
+    let trees = Trees::read_numbered(attributes, "target")?.forest(targets)?;
     let aggregate = match attributes.text_or("aggregate_function", "SUM")? {
         "SUM" => Aggregate::Sum,
         "AVERAGE" => Aggregate::Average,
@@ -23,11 +31,19 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
         "MAX" => Aggregate::Max,
         other => return Err(OpError::invalid(format!("aggregate_function is '{other}'"))),
     };
-    let base = numbers_of(attributes, "base_values")?;
-    let transform = PostTransform::read(attributes)?;
+    let (base, transform) = (numbers_of(attributes, "base_values")?, PostTransform::read(attributes)?);
+    Ok(Regressor { trees, targets, aggregate, base, transform })
+}
+
+fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError> {
+    let (x, _, width) = rows(inputs)?;
+    let Regressor { trees, targets, aggregate, base, transform } = call.parsed(read)?;
+    trees.check(width)?;
+    room(&[*targets])?;
+    let mut said = vec![None; *targets];
     let mut results = Vec::new();
     for row in x.chunks_exact(width.max(1)) {
-        let said = trees.predict(row, targets, aggregate)?;
+        trees.predict(row, *aggregate, &mut said);
         let start = |target: usize| base.get(target).copied().unwrap_or(0.0);
         let mut scores: Vec<f64> = said.iter().enumerate().map(|(i, said)| said.unwrap_or(0.0) + start(i)).collect();
         transform.apply(&mut scores);
