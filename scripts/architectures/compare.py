@@ -11,10 +11,13 @@ fails. With `--through check` the engine answers without a server, by
 """
 
 import argparse
+import functools
+import json
 import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 import warnings
 from pathlib import Path
@@ -50,8 +53,24 @@ def export(name, exporter, folder):
             named = [p for p in __import__("inspect").signature(module.forward).parameters.values() if p.kind != p.VAR_POSITIONAL]
             shapes = (*shapes[: len(named)], *([tuple(shapes[len(named) :])] if len(shapes) > len(named) else []))
             torch.onnx.export(module, example, path, dynamo=True, dynamic_shapes=shapes, **options)
-    (path.parent.parent / "config.pbtxt").write_text('backend: "onnxruntime"\nmax_batch_size: 0\n')
     return path
+
+
+def configure(path):
+    """Writes a configuration that takes tensors as they come: left to itself, a server makes the first
+    dimension a batch, and a model whose other outputs have another first dimension then answers otherwise."""
+    import onnx
+
+    model = onnx.load(path, load_external_data=False)
+    types = {1: "FP32", 7: "INT64", 9: "BOOL"}
+
+    def tensor(kind, value):
+        tensor = value.type.tensor_type
+        dims = [d.dim_value if d.HasField("dim_value") else -1 for d in tensor.shape.dim]
+        return f'{kind} [{{ name: "{value.name}" data_type: TYPE_{types[tensor.elem_type]} dims: {dims} }}]'
+
+    tensors = [tensor("input", v) for v in model.graph.input] + [tensor("output", v) for v in model.graph.output]
+    (path.parent.parent / "config.pbtxt").write_text("\n".join(['backend: "onnxruntime"', *tensors, ""]))
 
 
 def expected(path, inputs):
@@ -72,7 +91,7 @@ def difference(found, want):
     return float(abs(found - want).max() / max(abs(want).max(), 1e-30)) if want.size else 0.0
 
 
-def compare(name, exporter, folder):
+def compare(name, exporter, folder, table=None):
     """A line per batch and length; whether all are within the tolerance."""
     import tritonclient.http as httpclient
     from models import arrays, cases
@@ -80,8 +99,9 @@ def compare(name, exporter, folder):
     from tritonclient.utils import np_to_triton_dtype
 
     path = export(name, exporter, folder)
+    configure(path)
     case = cases()[name]
-    good = True
+    good, worst_of_all = True, 0.0
     model = path.parent.parent.name
     start = time.monotonic()
     with Server([folder], "--model-control-mode=explicit", f"--load-model={model}") as server:
@@ -99,9 +119,27 @@ def compare(name, exporter, folder):
                     reply = client.infer(model, tensors)
                     worst = max(difference(reply.as_numpy(key), value) for key, value in want.items())
                     good &= worst < TOLERANCE
+                    worst_of_all = max(worst, worst_of_all)
                     print(f"{name:16} {exporter:11} batch {batch} length {length:3}  difference {worst:.1e}"
                           f"{'' if worst < TOLERANCE else '  TOO LARGE'}  (ready after {ready:.2f} s)", flush=True)  # fmt: skip
+    if table:
+        add_row(table, name, exporter, path, case, worst_of_all)
     return good
+
+
+def add_row(table, name, exporter, path, case, worst):
+    """Adds a line to the table: the worst difference, and how the steps of one run were computed."""
+    from models import arrays
+
+    inputs = arrays(case, 1, case.lengths[-1])
+    _, used = expected(path, inputs)
+    with tempfile.TemporaryDirectory() as scratch:
+        file = Path(scratch) / "inputs.npz"
+        np.savez(file, **{key: value for key, value in inputs.items() if key in used})
+        command = [os.environ["HALIMEDE_BIN"], "bench", str(path), "--inputs", str(file), "--seconds", "0", "--json"]
+        facts = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    with table.open("a") as out:
+        out.write(f"| {name} | {exporter} | {worst:.1e} | {facts['kernels']} | {facts['reference']} |\n")
 
 
 def check(name, exporter, folder):
@@ -139,6 +177,7 @@ def main():
     parser.add_argument("--export-only", action="store_true", help="and compare torch with ONNX Runtime only by loading")
     parser.add_argument("--through", choices=["server", "check"], default="server")
     parser.add_argument("--folder", type=Path, default=ROOT / "target" / "architectures")
+    parser.add_argument("--table", type=Path, help="with --through server: append a line per model to this file")
     parser.add_argument("--one", nargs=2, help=argparse.SUPPRESS)
     parser.add_argument("names", nargs="*")
     options = parser.parse_args()
@@ -155,7 +194,7 @@ def main():
                 want, _ = expected(path, arrays(cases()[name], 4, length))
             print(f"{name:16} {exporter:11} {path.stat().st_size / 1e6:8.1f} MB", {k: v.shape for k, v in list(want.items())[:3]})
             return 0
-        through = check if options.through == "check" else compare
+        through = check if options.through == "check" else functools.partial(compare, table=options.table)
         return 0 if through(name, exporter, options.folder) else 1
     from models import cases
 
@@ -164,6 +203,7 @@ def main():
         for exporter in ("torchscript", "dynamo") if options.exporter == "both" else (options.exporter,):
             # A process each: torch keeps the memory of what it exported.
             command = [sys.executable, __file__, "--folder", str(options.folder), "--one", name, exporter, "--through", options.through]
+            command += ["--table", str(options.table)] if options.table else []
             if subprocess.run(command + ["--export-only"] * options.export_only).returncode != 0:
                 failed.append(f"{name} ({exporter})")
     print("failed:", ", ".join(failed) or "none")

@@ -2,14 +2,21 @@
 
 use std::{collections::BTreeMap, error::Error, path::PathBuf, process::ExitCode, time::Duration};
 
-use halimede_graph::{Fact, Graph, passes::PassReport};
+use halimede_compute::{Session, StepReport};
+use halimede_graph::{
+    Fact, Graph,
+    onnx::import::Model,
+    passes::{PassReport, Refusal, Rewrite},
+};
 
 use super::{
     inputs,
     model::{ModelArgs, describe},
 };
 
-/// Print the graph of a model, what each pass did and why it refused, the plan, memory and time per step.
+/// Print the graph of a model, what each pass did and why it refused, the plan, memory and where time goes.
+///
+/// Without inputs it makes some up; unknown dimensions are 1 then.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
@@ -17,9 +24,12 @@ pub struct Args {
     /// Arrays for the inputs, by name.
     #[arg(long, value_name = "FILE.npz")]
     inputs: Option<PathBuf>,
-    /// Print every node of the graph.
+    /// Print every operation of the graph.
     #[arg(long)]
     graph: bool,
+    /// Print every rewrite and every refusal of the passes, not one of each kind.
+    #[arg(long)]
+    all: bool,
     /// Runs to take the times from.
     #[arg(long, default_value_t = 5)]
     runs: usize,
@@ -28,8 +38,10 @@ pub struct Args {
     no_run: bool,
 }
 
-/// Refusals of one pass that are printed.
-const REFUSALS_MAX: usize = 8;
+/// Kinds of kernels that are listed apart.
+const KINDS_MAX: usize = 12;
+/// Width of the longest bar.
+const BAR: f64 = 30.0;
 
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
@@ -44,35 +56,62 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let (model, passes) = args.model.read()?;
-    let opsets: Vec<String> = model
-        .opsets
-        .iter()
-        .map(|(domain, version)| format!("{}{version}", if domain.is_empty() { "" } else { domain }))
-        .collect();
-    println!("model     {}", args.model.path.display());
-    println!("format    IR version {}, opsets {}", model.ir_version, opsets.join(" "));
-    println!("producer  {} {}", model.producer, model.producer_version);
-    for input in &model.inputs {
-        println!("input     {} {}", input.name, fact(&input.fact));
-    }
-    for (output, value) in model.outputs.iter().zip(&model.graph.outputs) {
-        println!("output    {} {}", output.name, fact(model.graph.fact(*value)));
-    }
+    print_model(args, &model);
     print_graph(&model.graph, args.graph);
-    print_passes(&passes);
+    print_passes(&passes, args.all);
     if args.no_run {
         return Ok(());
     }
-
     let values = inputs::collect(&model, &args.model.input, args.inputs.as_deref())?;
-    let names: Vec<String> = model.inputs.iter().map(|input| input.name.clone()).collect();
+    let given: Vec<String> =
+        model.inputs.iter().zip(&values).map(|(input, value)| format!("{} {}", input.name, describe(value))).collect();
     let compiled = args.model.compile(model)?;
     let mut session = compiled.session();
+    let best = measure(&mut session, &values, args.runs)?;
+    let steps = session.steps();
+    let total: Duration = best.iter().filter(|time| **time != Duration::MAX).sum();
+
+    title("plan", &format!("{} steps for {}", steps.len(), given.join(", ")));
+    println!("  {:>9}  {:>6}  {:<18} {:<30} {:<36} output", "time µs", "share", "operator", "kernel", "node");
+    for (step, time) in steps.iter().zip(&best) {
+        println!(
+            "  {:>9.1}  {:>5.1}%  {:<18} {:<30} {:<36} {}",
+            micros(*time),
+            share(*time, total),
+            step.operator,
+            step.kernel,
+            shortened(&step.node, 36),
+            step.outputs.join(" ")
+        );
+    }
+    print_times(&steps, &best, total);
+    let coverage = session.coverage();
+    let how = match coverage.reference {
+        0 => format!("all {} steps run on kernels", coverage.kernels),
+        reference => {
+            format!("{} steps run on kernels, {reference} by their definition (slow, but right)", coverage.kernels)
+        }
+    };
+    title("memory", "");
+    println!(
+        "  arena               {:>12}   results between steps, one per run at a time",
+        size(session.arena_bytes())
+    );
+    println!("  prepacked weights   {:>12}   shared by all instances", size(compiled.packed_bytes()));
+    title("coverage", &how);
+    Ok(())
+}
+
+/// The fastest time of each step: what it takes when nothing else disturbs it.
+fn measure(
+    session: &mut Session,
+    values: &[halimede_tensor::Value],
+    runs: usize,
+) -> Result<Vec<Duration>, Box<dyn Error>> {
     session.measure(true);
-    // The fastest time of each step: what it takes when nothing else disturbs it.
     let mut best: Vec<Duration> = Vec::new();
-    for _ in 0..args.runs.max(1) {
-        session.run(&values)?;
+    for _ in 0..runs.max(1) {
+        session.run(values)?;
         for time in session.times() {
             if best.len() <= time.step {
                 best.resize(time.step + 1, Duration::MAX);
@@ -80,34 +119,29 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
             best[time.step] = best[time.step].min(time.time);
         }
     }
-    let steps = session.steps();
-    let total: Duration = best.iter().filter(|time| **time != Duration::MAX).sum();
+    Ok(best)
+}
+
+fn print_model(args: &Args, model: &Model) {
+    let opset = |(domain, version): (&String, &i64)| match domain.as_str() {
+        "" => format!("opset {version}"),
+        domain => format!("{domain} {version}"),
+    };
+    let opsets: Vec<String> = model.opsets.iter().map(opset).collect();
+    println!("model  {}", args.model.path.display());
     println!(
-        "\nplan for {}",
-        names
-            .iter()
-            .zip(&values)
-            .map(|(name, value)| format!("{name} {}", describe(value)))
-            .collect::<Vec<_>>()
-            .join(", ")
+        "  written by {} {}, IR version {}, {}",
+        model.producer,
+        model.producer_version,
+        model.ir_version,
+        opsets.join(", ")
     );
-    println!("{:>10}  {:>6}  {:<24} {:<28} {:<32} output", "time", "share", "operator", "kernel", "node");
-    for (step, time) in steps.iter().zip(&best) {
-        let share = time.as_secs_f64() / total.as_secs_f64().max(f64::MIN_POSITIVE) * 100.0;
-        println!(
-            "{:>7.1} µs  {share:>5.1}%  {:<24} {:<28} {:<32} {}",
-            time.as_secs_f64() * 1e6,
-            step.operator,
-            step.kernel,
-            step.node,
-            step.outputs.join(" ")
-        );
+    for input in &model.inputs {
+        println!("  input   {:<24} {}", input.name, fact(&input.fact));
     }
-    println!("{:>7.1} µs  in {} steps", total.as_secs_f64() * 1e6, steps.len());
-    let coverage = session.coverage();
-    println!("\nsteps     {} on kernels, {} by reference evaluation", coverage.kernels, coverage.reference);
-    println!("memory    arena {} bytes, prepacked weights {} bytes", session.arena_bytes(), compiled.packed_bytes());
-    Ok(())
+    for (output, value) in model.outputs.iter().zip(&model.graph.outputs) {
+        println!("  output  {:<24} {}", output.name, fact(model.graph.fact(*value)));
+    }
 }
 
 fn print_graph(graph: &Graph, all: bool) {
@@ -115,17 +149,25 @@ fn print_graph(graph: &Graph, all: bool) {
     for node in &graph.nodes {
         *counts.entry(node.op.name()).or_default() += 1;
     }
-    let counts: Vec<String> = counts.iter().map(|(name, count)| format!("{name} {count}")).collect();
-    println!("graph     {} nodes: {}", graph.nodes.len(), counts.join(", "));
+    let mut counts: Vec<(&str, usize)> = counts.into_iter().collect();
+    counts.sort_by_key(|&(name, count)| (std::cmp::Reverse(count), name));
+    let counts: Vec<String> = counts.iter().map(|(name, count)| format!("{count} {name}")).collect();
+    let mut constants: BTreeMap<usize, usize> = BTreeMap::new();
+    for value in graph.nodes.iter().flat_map(|node| node.inputs.iter().flatten()) {
+        if let Some(bytes) = graph.constant(*value).and_then(|tensor| Some(tensor.bytes().ok()?.len())) {
+            constants.insert(value.index(), bytes);
+        }
+    }
+    title("graph", &format!("{} operations after the passes", graph.nodes.len()));
+    println!("  {}", counts.join(", "));
+    println!("  {} in {} constants", size(constants.values().sum()), constants.len());
     if !all {
         return;
     }
     for node in &graph.nodes {
-        let inputs: Vec<&str> = node
-            .inputs
-            .iter()
-            .map(|input| input.map_or("-", |input| graph.values[input.index()].name.as_str()))
-            .collect();
+        let input =
+            |input: &Option<halimede_graph::ValueId>| input.map_or("-", |input| &graph.values[input.index()].name);
+        let inputs: Vec<&str> = node.inputs.iter().map(input).collect();
         let outputs: Vec<String> = node
             .outputs
             .iter()
@@ -135,20 +177,103 @@ fn print_graph(graph: &Graph, all: bool) {
     }
 }
 
-fn print_passes(passes: &[PassReport]) {
+/// What passes did, and where they almost did something; passes that found nothing in one line.
+fn print_passes(passes: &[PassReport], all: bool) {
     if passes.is_empty() {
-        println!("\npasses    off");
+        title("passes", "off");
         return;
     }
-    println!("\npasses");
+    title("passes", "what each rewrote, and what it left alone and why");
+    let mut idle: Vec<&str> = Vec::new();
     for pass in passes {
-        println!("  {:<24} {} rewrites", pass.pass, pass.changed);
-        for refusal in pass.refusals.iter().take(REFUSALS_MAX) {
-            println!("    left '{}' alone: {}", refusal.node, refusal.reason);
+        if pass.changed == 0 && pass.refusals.is_empty() {
+            idle.push(pass.pass);
+            continue;
         }
-        if pass.refusals.len() > REFUSALS_MAX {
-            println!("    and {} others", pass.refusals.len() - REFUSALS_MAX);
+        println!("  {:<24} {:>5} {}", pass.pass, pass.changed, if pass.changed == 1 { "rewrite" } else { "rewrites" });
+        let rewrites = pass.rewrites.iter().map(|Rewrite { node, what }| (what.as_str(), node.as_str()));
+        print_places(rewrites, "", all);
+        let refusals = pass.refusals.iter().map(|Refusal { node, reason }| (reason.as_str(), node.as_str()));
+        print_places(refusals, "left alone: ", all);
+    }
+    idle.sort_unstable();
+    idle.dedup();
+    println!("  nothing to do for: {}", idle.join(", "));
+}
+
+/// Equal texts as one line with the first place and the number of others, or every place.
+fn print_places<'a>(places: impl Iterator<Item = (&'a str, &'a str)>, prefix: &str, all: bool) {
+    let mut kinds: Vec<(&str, Vec<&str>)> = Vec::new();
+    for (text, node) in places {
+        match kinds.iter_mut().find(|(known, _)| *known == text) {
+            Some((_, nodes)) => nodes.push(node),
+            None => kinds.push((text, vec![node])),
         }
+    }
+    for (text, nodes) in kinds {
+        let others = if nodes.len() > 1 && !all { format!(" and {} others", nodes.len() - 1) } else { String::new() };
+        println!("    {prefix}{text}");
+        for node in nodes.iter().take(if all { usize::MAX } else { 1 }) {
+            println!("      at {node}{others}");
+        }
+    }
+}
+
+/// Times by kernel, the largest first.
+fn print_times(steps: &[StepReport], best: &[Duration], total: Duration) {
+    let mut kinds: BTreeMap<(&str, &str), (usize, Duration)> = BTreeMap::new();
+    for (step, time) in steps.iter().zip(best).filter(|(_, time)| **time != Duration::MAX) {
+        let (count, sum) = kinds.entry((&step.operator, &step.kernel)).or_default();
+        *count += 1;
+        *sum += *time;
+    }
+    let mut kinds: Vec<_> = kinds.into_iter().collect();
+    kinds.sort_by_key(|(_, (_, time))| std::cmp::Reverse(*time));
+    title("time", &format!("{:.3} ms in all, the fastest of each step", total.as_secs_f64() * 1e3));
+    println!("  {:>9}  {:>6}  {:>5}  {:<18} kernel", "time µs", "share", "steps", "operator");
+    for ((operator, kernel), (count, time)) in kinds.iter().take(KINDS_MAX) {
+        let bar = "█".repeat((share(*time, total) / 100.0 * BAR).round() as usize);
+        println!(
+            "  {:>9.1}  {:>5.1}%  {count:>5}  {operator:<18} {kernel:<30} {bar}",
+            micros(*time),
+            share(*time, total)
+        );
+    }
+    if kinds.len() > KINDS_MAX {
+        let (count, time) = kinds[KINDS_MAX..]
+            .iter()
+            .fold((0, Duration::ZERO), |(steps, sum), (_, (count, time))| (steps + count, sum + *time));
+        println!("  {:>9.1}  {:>5.1}%  {count:>5}  others", micros(time), share(time, total));
+    }
+}
+
+fn title(name: &str, text: &str) {
+    println!("\n{}", format!("{name}  {text}").trim_end());
+}
+
+fn micros(time: Duration) -> f64 {
+    time.as_secs_f64() * 1e6
+}
+
+/// Percent.
+fn share(time: Duration, total: Duration) -> f64 {
+    time.as_secs_f64() / total.as_secs_f64().max(f64::MIN_POSITIVE) * 100.0
+}
+
+/// The end of a name: what tells nodes of one layer apart stands there.
+fn shortened(name: &str, width: usize) -> String {
+    let count = name.chars().count();
+    match count > width {
+        true => format!("…{}", name.chars().skip(count - width + 1).collect::<String>()),
+        false => name.to_owned(),
+    }
+}
+
+fn size(bytes: usize) -> String {
+    match bytes as f64 {
+        bytes if bytes < 1e4 => format!("{bytes} B"),
+        bytes if bytes < 1e6 => format!("{:.1} kB", bytes / 1e3),
+        bytes => format!("{:.1} MB", bytes / 1e6),
     }
 }
 
@@ -156,4 +281,20 @@ fn fact(fact: &Fact) -> String {
     let dtype = fact.dtype.map_or("?".to_owned(), |dtype| dtype.to_string());
     let shape = fact.shape.as_ref().map_or("[…]".to_owned(), |shape| format!("{:?}", shape.as_slice()));
     format!("{dtype}{shape}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn names_keep_their_end() {
+        assert_eq!(shortened("short", 8), "short");
+        assert_eq!(shortened("/layer.11/output/MatMul", 10), "…ut/MatMul");
+    }
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!([512, 65_536, 435_000_000].map(size), ["512 B", "65.5 kB", "435.0 MB"]);
+    }
 }

@@ -65,7 +65,8 @@ impl ModelArgs {
             other => return Err(format!("--precision {other}: this version computes in exact precision only").into()),
         };
         let unit = units::find(&self.unit, self.threads)?;
-        let options = ModelOptions { compile: CompileOptions { precision }, ..ModelOptions::default() };
+        // The passes ran when the model was read, or were left out.
+        let options = ModelOptions { passes: None, compile: CompileOptions { precision } };
         let compiled = Compiled::compile(model.graph, &*unit, &options)?;
         model.files.release();
         Ok(compiled)
