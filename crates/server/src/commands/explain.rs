@@ -1,6 +1,13 @@
 //! `halimede explain`: what became of a model, and where its time goes.
 
-use std::{collections::BTreeMap, error::Error, path::PathBuf, process::ExitCode, time::Duration};
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    io::{self, Write},
+    path::PathBuf,
+    process::ExitCode,
+    time::Duration,
+};
 
 use halimede_compute::{Session, StepReport};
 use halimede_graph::{
@@ -47,6 +54,10 @@ const BAR: f64 = 30.0;
 pub fn run(args: &Args) -> ExitCode {
     match execute(args) {
         Ok(()) => ExitCode::SUCCESS,
+        // Whoever reads has seen enough.
+        Err(error) if error.downcast_ref().is_some_and(|e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe) => {
+            ExitCode::SUCCESS
+        }
         Err(error) => {
             eprintln!("error: {error}");
             ExitCode::FAILURE
@@ -55,10 +66,11 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
+    let out: &mut dyn Write = &mut io::stdout().lock();
     let (model, passes) = args.model.read()?;
-    print_model(args, &model);
-    print_graph(&model.graph, args.graph);
-    print_passes(&passes, args.all);
+    print_model(out, args, &model)?;
+    print_graph(out, &model.graph, args.graph)?;
+    print_passes(out, &passes, args.all)?;
     if args.no_run {
         return Ok(());
     }
@@ -71,10 +83,11 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let steps = session.steps();
     let total: Duration = best.iter().filter(|time| **time != Duration::MAX).sum();
 
-    title("plan", &format!("{} steps for {}", steps.len(), given.join(", ")));
-    println!("  {:>9}  {:>6}  {:<18} {:<30} {:<36} output", "time µs", "share", "operator", "kernel", "node");
+    title(out, "plan", &format!("{} steps for {}", steps.len(), given.join(", ")))?;
+    writeln!(out, "  {:>9}  {:>6}  {:<18} {:<30} {:<36} output", "time µs", "share", "operator", "kernel", "node")?;
     for (step, time) in steps.iter().zip(&best) {
-        println!(
+        writeln!(
+            out,
             "  {:>9.1}  {:>5.1}%  {:<18} {:<30} {:<36} {}",
             micros(*time),
             share(*time, total),
@@ -82,9 +95,9 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
             step.kernel,
             shortened(&step.node, 36),
             step.outputs.join(" ")
-        );
+        )?;
     }
-    print_times(&steps, &best, total);
+    print_times(out, &steps, &best, total)?;
     let coverage = session.coverage();
     let how = match coverage.reference {
         0 => format!("all {} steps run on kernels", coverage.kernels),
@@ -92,13 +105,14 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
             format!("{} steps run on kernels, {reference} by their definition (slow, but right)", coverage.kernels)
         }
     };
-    title("memory", "");
-    println!(
+    title(out, "memory", "")?;
+    writeln!(
+        out,
         "  arena               {:>12}   results between steps, one per run at a time",
         size(session.arena_bytes())
-    );
-    println!("  prepacked weights   {:>12}   shared by all instances", size(compiled.packed_bytes()));
-    title("coverage", &how);
+    )?;
+    writeln!(out, "  prepacked weights   {:>12}   shared by all instances", size(compiled.packed_bytes()))?;
+    title(out, "coverage", &how)?;
     Ok(())
 }
 
@@ -122,29 +136,31 @@ fn measure(
     Ok(best)
 }
 
-fn print_model(args: &Args, model: &Model) {
+fn print_model(out: &mut dyn Write, args: &Args, model: &Model) -> io::Result<()> {
     let opset = |(domain, version): (&String, &i64)| match domain.as_str() {
         "" => format!("opset {version}"),
         domain => format!("{domain} {version}"),
     };
     let opsets: Vec<String> = model.opsets.iter().map(opset).collect();
-    println!("model  {}", args.model.path.display());
-    println!(
+    writeln!(out, "model  {}", args.model.path.display())?;
+    writeln!(
+        out,
         "  written by {} {}, IR version {}, {}",
         model.producer,
         model.producer_version,
         model.ir_version,
         opsets.join(", ")
-    );
+    )?;
     for input in &model.inputs {
-        println!("  input   {:<24} {}", input.name, fact(&input.fact));
+        writeln!(out, "  input   {:<24} {}", input.name, fact(&input.fact))?;
     }
     for (output, value) in model.outputs.iter().zip(&model.graph.outputs) {
-        println!("  output  {:<24} {}", output.name, fact(model.graph.fact(*value)));
+        writeln!(out, "  output  {:<24} {}", output.name, fact(model.graph.fact(*value)))?;
     }
+    Ok(())
 }
 
-fn print_graph(graph: &Graph, all: bool) {
+fn print_graph(out: &mut dyn Write, graph: &Graph, all: bool) -> io::Result<()> {
     let mut counts: BTreeMap<&str, usize> = BTreeMap::new();
     for node in &graph.nodes {
         *counts.entry(node.op.name()).or_default() += 1;
@@ -158,11 +174,11 @@ fn print_graph(graph: &Graph, all: bool) {
             constants.insert(value.index(), bytes);
         }
     }
-    title("graph", &format!("{} operations after the passes", graph.nodes.len()));
-    println!("  {}", counts.join(", "));
-    println!("  {} in {} constants", size(constants.values().sum()), constants.len());
+    title(out, "graph", &format!("{} operations after the passes", graph.nodes.len()))?;
+    writeln!(out, "  {}", counts.join(", "))?;
+    writeln!(out, "  {} in {} constants", size(constants.values().sum()), constants.len())?;
     if !all {
-        return;
+        return Ok(());
     }
     for node in &graph.nodes {
         let input =
@@ -173,36 +189,48 @@ fn print_graph(graph: &Graph, all: bool) {
             .iter()
             .map(|output| format!("{} {}", graph.values[output.index()].name, fact(graph.fact(*output))))
             .collect();
-        println!("  {} '{}' ({}) -> {}", node.op.name(), node.name, inputs.join(", "), outputs.join(", "));
+        writeln!(out, "  {} '{}' ({}) -> {}", node.op.name(), node.name, inputs.join(", "), outputs.join(", "))?;
     }
+    Ok(())
 }
 
 /// What passes did, and where they almost did something; passes that found nothing in one line.
-fn print_passes(passes: &[PassReport], all: bool) {
+fn print_passes(out: &mut dyn Write, passes: &[PassReport], all: bool) -> io::Result<()> {
     if passes.is_empty() {
-        title("passes", "off");
-        return;
+        return title(out, "passes", "off");
     }
-    title("passes", "what each rewrote, and what it left alone and why");
+    title(out, "passes", "what each rewrote, and what it left alone and why")?;
     let mut idle: Vec<&str> = Vec::new();
     for pass in passes {
         if pass.changed == 0 && pass.refusals.is_empty() {
             idle.push(pass.pass);
             continue;
         }
-        println!("  {:<24} {:>5} {}", pass.pass, pass.changed, if pass.changed == 1 { "rewrite" } else { "rewrites" });
+        writeln!(
+            out,
+            "  {:<24} {:>5} {}",
+            pass.pass,
+            pass.changed,
+            if pass.changed == 1 { "rewrite" } else { "rewrites" }
+        )?;
         let rewrites = pass.rewrites.iter().map(|Rewrite { node, what }| (what.as_str(), node.as_str()));
-        print_places(rewrites, "", all);
+        print_places(out, rewrites, "", all)?;
         let refusals = pass.refusals.iter().map(|Refusal { node, reason }| (reason.as_str(), node.as_str()));
-        print_places(refusals, "left alone: ", all);
+        print_places(out, refusals, "left alone: ", all)?;
     }
     idle.sort_unstable();
     idle.dedup();
-    println!("  nothing to do for: {}", idle.join(", "));
+    writeln!(out, "  nothing to do for: {}", idle.join(", "))?;
+    Ok(())
 }
 
 /// Equal texts as one line with the first place and the number of others, or every place.
-fn print_places<'a>(places: impl Iterator<Item = (&'a str, &'a str)>, prefix: &str, all: bool) {
+fn print_places<'a>(
+    out: &mut dyn Write,
+    places: impl Iterator<Item = (&'a str, &'a str)>,
+    prefix: &str,
+    all: bool,
+) -> io::Result<()> {
     let mut kinds: Vec<(&str, Vec<&str>)> = Vec::new();
     for (text, node) in places {
         match kinds.iter_mut().find(|(known, _)| *known == text) {
@@ -212,15 +240,16 @@ fn print_places<'a>(places: impl Iterator<Item = (&'a str, &'a str)>, prefix: &s
     }
     for (text, nodes) in kinds {
         let others = if nodes.len() > 1 && !all { format!(" and {} others", nodes.len() - 1) } else { String::new() };
-        println!("    {prefix}{text}");
+        writeln!(out, "    {prefix}{text}")?;
         for node in nodes.iter().take(if all { usize::MAX } else { 1 }) {
-            println!("      at {node}{others}");
+            writeln!(out, "      at {node}{others}")?;
         }
     }
+    Ok(())
 }
 
 /// Times by kernel, the largest first.
-fn print_times(steps: &[StepReport], best: &[Duration], total: Duration) {
+fn print_times(out: &mut dyn Write, steps: &[StepReport], best: &[Duration], total: Duration) -> io::Result<()> {
     let mut kinds: BTreeMap<(&str, &str), (usize, Duration)> = BTreeMap::new();
     for (step, time) in steps.iter().zip(best).filter(|(_, time)| **time != Duration::MAX) {
         let (count, sum) = kinds.entry((&step.operator, &step.kernel)).or_default();
@@ -229,26 +258,28 @@ fn print_times(steps: &[StepReport], best: &[Duration], total: Duration) {
     }
     let mut kinds: Vec<_> = kinds.into_iter().collect();
     kinds.sort_by_key(|(_, (_, time))| std::cmp::Reverse(*time));
-    title("time", &format!("{:.3} ms in all, the fastest of each step", total.as_secs_f64() * 1e3));
-    println!("  {:>9}  {:>6}  {:>5}  {:<18} kernel", "time µs", "share", "steps", "operator");
+    title(out, "time", &format!("{:.3} ms in all, the fastest of each step", total.as_secs_f64() * 1e3))?;
+    writeln!(out, "  {:>9}  {:>6}  {:>5}  {:<18} kernel", "time µs", "share", "steps", "operator")?;
     for ((operator, kernel), (count, time)) in kinds.iter().take(KINDS_MAX) {
         let bar = "█".repeat((share(*time, total) / 100.0 * BAR).round() as usize);
-        println!(
+        writeln!(
+            out,
             "  {:>9.1}  {:>5.1}%  {count:>5}  {operator:<18} {kernel:<30} {bar}",
             micros(*time),
             share(*time, total)
-        );
+        )?;
     }
     if kinds.len() > KINDS_MAX {
         let (count, time) = kinds[KINDS_MAX..]
             .iter()
             .fold((0, Duration::ZERO), |(steps, sum), (_, (count, time))| (steps + count, sum + *time));
-        println!("  {:>9.1}  {:>5.1}%  {count:>5}  others", micros(time), share(time, total));
+        writeln!(out, "  {:>9.1}  {:>5.1}%  {count:>5}  others", micros(time), share(time, total))?;
     }
+    Ok(())
 }
 
-fn title(name: &str, text: &str) {
-    println!("\n{}", format!("{name}  {text}").trim_end());
+fn title(out: &mut dyn Write, name: &str, text: &str) -> io::Result<()> {
+    writeln!(out, "\n{}", format!("{name}  {text}").trim_end())
 }
 
 fn micros(time: Duration) -> f64 {

@@ -1,9 +1,11 @@
+mod causal;
 mod operands;
 mod scores;
 
+use self::causal::Causal;
 use self::operands::Operand;
 use self::scores::Bias;
-use super::edit::{is_output, refuse};
+use super::edit::{done, is_output, refuse};
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::{Attention, Contract, Instruction, Map, Op, Scalar, Transpose, Unary};
 use crate::{Builder, Dim, Fact, Graph, Node, OpError, ValueId};
@@ -18,7 +20,8 @@ use smallvec::{SmallVec, smallvec};
 /// out    = p V                        p may be guarded: where(isnan(p), 0, p)
 /// ```
 ///
-/// Heads of `K` and `V` may be grouped: written out once for each query head that reads them.
+/// A mask that hides the keys behind each query and nothing else becomes a flag: it is never written then,
+/// and what it hides is not computed. Heads of `K` and `V` may be grouped: written out once for each query head that reads them.
 ///
 /// A mask stays the float that is added, so that a row without any key still gives what softmax gives
 /// for it. Behind a guard such a row gives zeros, as it does under a Bool mask: there the condition
@@ -34,11 +37,12 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
                 Ok(Some(found)) => {
                     // What comes before the place moved; a softmax behind it is still ahead.
                     index = index.saturating_sub(found.gone.len());
+                    let (node, what) = (graph.nodes[found.place].clone(), found.describe());
                     if let Err(reason) = found.write(graph) {
                         refuse(graph, &graph.nodes[index], reason, report);
                         return;
                     }
-                    report.changed += 1;
+                    done(graph, &node, what, report);
                     continue;
                 }
                 Ok(None) => {}
@@ -65,6 +69,8 @@ struct Found {
     bias: Bias,
     /// The mask is this condition instead of the bias; whether it is true where a key is hidden.
     condition: Option<(ValueId, bool)>,
+    /// The mask says no more than this.
+    causal: Option<Causal>,
     /// Where each axis of the result lies in `[B, H, S, E]`.
     out: [usize; 4],
     /// Position of the product with `V`, where everything is at hand.
@@ -122,11 +128,27 @@ impl<'g> View<'g> {
                 _ => return Err("rows without keys are guarded, and the mask is no condition"),
             },
         };
+        let causal = self.causal_mask(&bias, condition, &q, &k);
         let mut gone = path;
         gone.push(index);
         gone.extend(reader.guard);
         gone.push(reader.place);
-        Ok(Some(Found { q, k, v, scale, bias, condition, out, place: reader.place, gone }))
+        Ok(Some(Found { q, k, v, scale, bias, condition, causal, out, place: reader.place, gone }))
+    }
+
+    /// How the mask is causal, where it is nothing else. Every query sees the first key then, so that no
+    /// row is empty.
+    fn causal_mask(&self, bias: &Bias, condition: Option<(ValueId, bool)>, q: &Operand, k: &Operand) -> Option<Causal> {
+        let (queries, keys) = (q.shape(self.graph)?[2].clone(), k.shape(self.graph)?[2].clone());
+        let found = match condition {
+            Some((visible, inverted)) => self.causal_condition(visible, inverted, &queries, &keys),
+            None => {
+                let (map, inputs) = bias.program()?;
+                self.causal(&map, &inputs, &queries, &keys)
+            }
+        }?;
+        // With fewer keys than queries, counted from the end, the first queries would see nothing.
+        (!found.from_end || (keys - queries).is_non_negative()).then_some(found)
     }
 
     /// The product that reads the probabilities, and the guard between; the inner `None` where there is
@@ -210,6 +232,21 @@ struct Reader {
 }
 
 impl Found {
+    /// For people.
+    fn describe(&self) -> String {
+        let mask = match (self.causal, self.condition, self.bias.is_empty()) {
+            (Some(_), ..) => "causal",
+            (None, Some(_), _) => "masked by a condition",
+            (None, None, false) => "a mask that is added",
+            (None, None, true) => "no mask",
+        };
+        let heads = match self.k.repeats {
+            1 => String::new(),
+            repeats => format!(", every head of keys read by {repeats} of queries"),
+        };
+        format!("attention as one operation: scale {}, {mask}{heads}", self.scale)
+    }
+
     /// Puts the core operator in the place of the parts.
     fn write(self, graph: &mut Graph) -> Result<(), String> {
         let last = &graph.nodes[self.place];
@@ -217,10 +254,19 @@ impl Found {
         let count = graph.nodes.len();
         let mut builder = Builder::new(graph);
         builder.at(&name, &origin);
-        let inputs = operands_and_mask(&mut builder, [self.q, self.k, self.v], self.condition, self.bias);
+        let (condition, bias) = match self.causal {
+            Some(_) => (None, Bias::default()),
+            None => (self.condition, self.bias),
+        };
+        let inputs = operands_and_mask(&mut builder, [self.q, self.k, self.v], condition, bias);
         let mut added = graph.nodes.split_off(count);
         let inputs = inputs.map_err(|error| error.to_string())?;
-        let attention = Attention { scale: Some(self.scale), causal: false, causal_from_end: false, softcap: 0.0 };
+        let attention = Attention {
+            scale: Some(self.scale),
+            causal: self.causal.is_some(),
+            causal_from_end: self.causal.is_some_and(|causal| causal.from_end),
+            softcap: 0.0,
+        };
         let turned = self.out != [0, 1, 2, 3];
         let result = match turned {
             true => graph.add_value(format!("{name}/attention"), Fact::of_dtype(Some(DType::F32))),

@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 /// Pointwise operations between product and softmax, at most.
 const MAX_STEPS: usize = 8;
 /// A number that hides a key: added to any score of a sane model it stays what it is.
-const HIDES: f64 = -1e30;
+pub(super) const HIDES: f64 = -1e30;
 
 /// What is added to the scores, as a program of values that broadcast to them.
 #[derive(Default)]
@@ -52,6 +52,13 @@ impl Bias {
     pub(super) fn condition(&self) -> Option<(ValueId, bool, f64)> {
         let inputs: SmallVec<[Option<ValueId>; 4]> = self.inputs.iter().map(|&input| Some(input)).collect();
         condition(&self.map, &inputs)
+    }
+
+    /// The program with the bias as its result; `None` where nothing is added.
+    pub(super) fn program(&self) -> Option<(Map, SmallVec<[Option<ValueId>; 4]>)> {
+        let mut map = self.map.clone();
+        map.instructions.truncate(self.result? + 1);
+        Some((map, self.inputs.iter().map(|&input| Some(input)).collect()))
     }
 
     fn push(&mut self, instruction: Instruction) -> Reg {

@@ -2,9 +2,12 @@
 
 use super::super::PassReport;
 use super::super::tests::{floats, graph, number, optimized};
-use crate::ops::{Attention, Binary, Contract, Expand, Expr, Labels, Op, ReduceKind, Slice, Softmax, Unary};
-use crate::{Builder, Graph, ValueId};
-use halimede_tensor::{DType, Tensor};
+use super::super::{PassOptions, optimize};
+use crate::ops::{
+    Attention, Binary, Concat, Contract, Expand, Expr, Labels, Op, Range, ReduceKind, ShapeOf, Slice, Softmax, Unary,
+};
+use crate::{Builder, Dim, Fact, Graph, ValueId, reference};
+use halimede_tensor::{DType, Tensor, Value};
 
 const B: usize = 2;
 const H: usize = 3;
@@ -324,4 +327,116 @@ fn heads_merged_with_the_batch() {
     let (op, inputs) = attention(&graph).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
     assert_eq!(op.scale, Some(0.1));
     assert_eq!(graph.fact(inputs[0].unwrap()).known_shape().unwrap()[..2], [1, B * H]);
+}
+
+/// Positions `0, 1, …` of a length that is known only with a request, from `start` on.
+fn positions(b: &mut Builder, length: ValueId, start: ValueId, shape: &[i64]) -> ValueId {
+    let one = b.constant(Tensor::scalar(1i64));
+    let end = b.binary(Binary::Add, start, length).unwrap();
+    let range = b.add(Op::Range(Range), &[start, end, one]).unwrap();
+    b.reshape(range, shape).unwrap()
+}
+
+/// Attention of `x [2, H, s, D]` with `past [2, H, p, D]` before it; the mask is written by `mask`, given
+/// the positions of keys `[t]` and of queries `[s, 1]`.
+fn dynamic(mask: impl FnOnce(&mut Builder, ValueId, ValueId, ValueId) -> ValueId, past: bool) -> Graph {
+    let mut graph = Graph::default();
+    let heads = |axis: &str| Fact::tensor(DType::F32, [Dim::from(2), Dim::from(H), Dim::symbol(axis), Dim::from(D)]);
+    let (x, before) = (graph.add_value("x", heads("s")), graph.add_value("past", heads("p")));
+    graph.inputs = if past { vec![x, before] } else { vec![x] };
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    b.at("n", "Test (opset 1)");
+    let keys = if past { b.add(Op::Concat(Concat { axis: 2 }), &[before, x]).unwrap() } else { x };
+    let size = |b: &mut Builder, of: ValueId| {
+        let size = b.add(Op::ShapeOf(ShapeOf { start: 2, end: Some(3) }), &[of]).unwrap();
+        b.reshape(size, &[]).unwrap()
+    };
+    let zero = b.constant(Tensor::scalar(0i64));
+    let (s, t) = (size(b, x), size(b, keys));
+    let first = if past { size(b, before) } else { zero };
+    let (queries, columns) = (positions(b, s, first, &[-1, 1]), positions(b, t, zero, &[-1]));
+    let mask = mask(b, columns, queries, t);
+    let turned = b.transpose(keys, &[0, 1, 3, 2]).unwrap();
+    let product = matmul(b, x, turned);
+    let scores = scaled(b, Binary::Mul, product, 0.3);
+    let scores = b.binary(Binary::Add, scores, mask).unwrap();
+    let p = softmax(b, scores);
+    let y = matmul(b, p, keys);
+    graph.outputs = vec![y];
+    graph
+}
+
+fn chosen_number(b: &mut Builder, condition: ValueId, yes: f64, no: f64) -> ValueId {
+    b.add(Op::Map(Expr::input(0).select(Expr::number(yes), Expr::number(no)).map(DType::F32)), &[condition]).unwrap()
+}
+
+#[test]
+fn a_mask_that_is_only_causal_becomes_a_flag() {
+    type Mask = fn(&mut Builder, ValueId, ValueId, ValueId) -> ValueId;
+    let cases: [(Mask, bool); 4] = [
+        // As dynamo writes it: key <= query, widened, chosen.
+        (
+            |b, keys, queries, _| {
+                let seen = b.binary(Binary::LessOrEqual, keys, queries).unwrap();
+                let target = b.ints(&[2, 1, 1, 1]);
+                let wide = b.add(Op::Expand(Expand), &[seen, target]).unwrap();
+                chosen_number(b, wide, 0.0, f64::NEG_INFINITY)
+            },
+            true,
+        ),
+        // As TorchScript writes it: the lower triangle of ones, where it is zero.
+        (
+            |b, keys, queries, _| {
+                let zero = b.constant(Tensor::scalar(0i64));
+                let kept = (Expr::input(0) - Expr::input(1)).with(Binary::LessOrEqual, Expr::input(2));
+                let kept = b.map(&kept, &[keys, queries, zero]).unwrap();
+                let ones = number(b, 1.0);
+                let lower =
+                    b.add(Op::Map(Expr::input(0).select(Expr::input(1), 0.0).map(DType::F32)), &[kept, ones]).unwrap();
+                let none = number(b, 0.0);
+                let absent = b.binary(Binary::Equal, lower, none).unwrap();
+                chosen_number(b, absent, f64::NEG_INFINITY, 0.0)
+            },
+            true,
+        ),
+        // A window: the same triangle, and another one.
+        (
+            |b, keys, queries, _| {
+                let seen = b.binary(Binary::LessOrEqual, keys, queries).unwrap();
+                let two = b.constant(Tensor::scalar(2i64));
+                let first = b.binary(Binary::Sub, queries, two).unwrap();
+                let near = b.binary(Binary::Less, first, keys).unwrap();
+                let both = b.binary(Binary::And, seen, near).unwrap();
+                chosen_number(b, both, 0.0, f64::NEG_INFINITY)
+            },
+            false,
+        ),
+        // Keys before the query alone: the first query sees nothing that way, and is no flag.
+        (
+            |b, keys, queries, _| {
+                let seen = b.binary(Binary::Less, keys, queries).unwrap();
+                chosen_number(b, seen, 0.0, f64::from(f32::MIN))
+            },
+            false,
+        ),
+    ];
+    for (index, (mask, expected)) in cases.into_iter().enumerate() {
+        for past in [false, true] {
+            let model = dynamic(mask, past);
+            let mut after = model.clone();
+            let reports = optimize(&mut after, &PassOptions::default());
+            let (op, inputs) = attention(&after).unwrap_or_else(|| panic!("case {index}: {reports:?}"));
+            assert_eq!((op.causal, inputs.len() == 3), (expected, expected), "case {index}, past {past}: {reports:?}");
+            assert!(!(op.causal && past) || op.causal_from_end, "case {index}");
+            for s in [1, 4] {
+                let mut given = vec![Value::Tensor(floats(&[2, H, s, D], 0.03))];
+                given.extend(past.then(|| Value::Tensor(floats(&[2, H, 3, D], 0.05))));
+                let run = |graph| reference::run(graph, &given).unwrap()[0].tensor().unwrap().to_f32s().unwrap();
+                for (a, b) in run(&model).into_iter().zip(run(&after)) {
+                    assert!((a - b).abs() <= 1e-5, "case {index}: {a} became {b}");
+                }
+            }
+        }
+    }
 }
