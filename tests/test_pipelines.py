@@ -138,6 +138,8 @@ def pipelines(tmp_path_factory, repository_for):
     known["outliers"] = IsolationForest(n_estimators=20, random_state=1).fit(iris()[0]), iris()[0]
     model = convert(*known["outliers"])
     repository.add("outliers", model, unbatched(model))
+    estimator = LogisticRegression().fit(*iris())
+    repository.add("maps", convert(estimator, iris()[0]))
     with Server([repository_for(repository.path)], "--exit-on-error=false", "--strict-readiness=false") as server:
         with httpclient.InferenceServerClient(server.http_address, network_timeout=300) as client:
             yield client, known
@@ -229,3 +231,13 @@ def test_outliers(pipelines):
     reply = infer(client, "outliers", X=x)
     assert (reply.as_numpy("label").reshape(-1) == estimator.predict(x)).mean() > 0.99
     close(reply.as_numpy("scores").reshape(-1), estimator.decision_function(x))
+
+
+def test_a_sequence_of_maps_is_refused_with_the_way_out(pipelines, on_peer):
+    """What skl2onnx's classifiers give unless told otherwise; ONNX Runtime's backend refuses it too."""
+    client, _ = pipelines
+    entry = next(entry for entry in client.get_model_repository_index() if entry["name"] == "maps")
+    assert entry["state"] == "UNAVAILABLE"
+    assert "Unsupported ONNX Type 'ONNX_TYPE_SEQUENCE' for I/O 'output_probability'" in entry["reason"]
+    if not on_peer:
+        assert "options={'zipmap': False}" in entry["reason"]

@@ -186,7 +186,7 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
             }
             Err(source) => Err(node_error(node, source).into()),
         },
-        Code::Reference | Code::Late(_) | Code::Control(_) => {
+        Code::Reference | Code::Shape | Code::Late(_) | Code::Control(_) => {
             for (&output, desc) in node.outputs.iter().zip(&outputs) {
                 memory.planned(output, desc);
             }

@@ -29,6 +29,8 @@ pub(crate) enum Code {
     Alias,
     /// By its definition in the graph crate.
     Reference,
+    /// By reading no element at all: the dimensions of a value whose shape depends on data.
+    Shape,
     /// As core operators on these kernels, once a request tells the numbers that its lowering lacked.
     Late(Arc<dyn Kernels>),
     /// By running its bodies.
@@ -114,7 +116,7 @@ impl Executable for Program {
             .map(|code| match code {
                 Code::Kernel(kernel) => kernel.packed_bytes(),
                 Code::Control(bodies) => bodies.iter().map(|body| body.packed_bytes()).sum(),
-                Code::Alias | Code::Reference | Code::Late(_) => 0,
+                Code::Alias | Code::Reference | Code::Shape | Code::Late(_) => 0,
             })
             .sum()
     }
@@ -126,6 +128,7 @@ impl Code {
             Code::Kernel(kernel) => kernel.name(),
             Code::Alias => "alias",
             Code::Reference => "reference",
+            Code::Shape => "shape",
             Code::Late(_) => "kernels chosen late",
             Code::Control(_) => "control flow",
         }
@@ -139,6 +142,7 @@ fn code(graph: &Graph, node: &Node, kernels: &Arc<dyn Kernels>, bytes_max: usize
         Op::Loop(op) => Code::Control(vec![body(&op.body)?]),
         Op::Scan(op) => Code::Control(vec![body(&op.body)?]),
         Op::Reshape(_) => Code::Alias,
+        Op::ShapeOf(_) => Code::Shape,
         Op::Call(call) if call.operator.lower.is_some() => Code::Late(kernels.clone()),
         _ => kernels.kernel(graph, node).map_or(Code::Reference, Code::Kernel),
     })
@@ -149,7 +153,7 @@ fn constants_read(graph: &Graph, codes: &[Code]) -> BTreeSet<ValueId> {
     let steps = graph.nodes.iter().zip(codes).flat_map(|(node, code)| {
         let packed = match code {
             Code::Kernel(kernel) => kernel.consumed(),
-            Code::Alias | Code::Reference | Code::Late(_) | Code::Control(_) => SmallVec::new(),
+            Code::Alias | Code::Reference | Code::Shape | Code::Late(_) | Code::Control(_) => SmallVec::new(),
         };
         node.inputs.iter().enumerate().filter(move |(index, _)| !packed.contains(index)).filter_map(|(_, input)| *input)
     });

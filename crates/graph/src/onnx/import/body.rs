@@ -23,6 +23,15 @@ const DEPTH_MAX: usize = 64;
 /// Rounds in which a body's carried shapes may settle; real ones take two.
 const ROUNDS: usize = 3;
 
+/// A graph that a node has as an attribute, with the scope in which its names mean something: that of the
+/// node, or for a graph that was handed to a function, that of the call.
+#[derive(Clone, Copy)]
+pub(super) struct Given<'m> {
+    pub name: &'m str,
+    pub graph: &'m GraphProto,
+    pub scope: usize,
+}
+
 /// The inputs of a body that an iteration hands to the next, and the outputs that it hands on.
 struct Carried {
     first_input: usize,
@@ -36,7 +45,7 @@ impl<'m> Reader<'m> {
         &mut self,
         node: &NodeProto,
         opset: i64,
-        mut bodies: Vec<(&'m str, &'m GraphProto)>,
+        mut bodies: Vec<Given<'m>>,
         inputs: &mut Vec<Option<ValueId>>,
         attributes: &mut Attributes,
     ) -> Result<(), Reason> {
@@ -47,12 +56,12 @@ impl<'m> Reader<'m> {
             && let Ok([condition]) = tensor.slice::<u8>()
         {
             let taken = if *condition != 0 { "then_branch" } else { "else_branch" };
-            bodies.retain(|(name, _)| *name == taken);
+            bodies.retain(|body| body.name == taken);
         }
         let mut read = Vec::with_capacity(bodies.len());
-        for (name, proto) in bodies {
-            let (given, carried) = self.given(node.op_type(), opset, proto, inputs, attributes);
-            read.push((name, self.settled(proto, given, carried)?));
+        for body in bodies {
+            let (given, carried) = self.given(node.op_type(), opset, body.graph, inputs, attributes);
+            read.push((body.name, self.settled(body, given, carried)?));
         }
         let captured: IndexSet<ValueId> = read.iter().flat_map(|(_, frame)| frame.captured.keys().copied()).collect();
         for (name, mut frame) in read {
@@ -119,8 +128,8 @@ impl<'m> Reader<'m> {
     }
 
     /// Reads a body with as much known of its carried values as every iteration leaves true.
-    fn settled(&mut self, proto: &'m GraphProto, mut given: Vec<Fact>, carried: Carried) -> Result<Frame, Reason> {
-        let name = |index: usize| proto.input.get(index).map_or("", |input| input.name());
+    fn settled(&mut self, body: Given<'m>, mut given: Vec<Fact>, carried: Carried) -> Result<Frame, Reason> {
+        let name = |index: usize| body.graph.input.get(index).map_or("", |input| input.name());
         if self.scopes.frames.len() > CAREFUL_DEPTH {
             for index in 0..carried.count {
                 let at = carried.first_input + index;
@@ -129,7 +138,7 @@ impl<'m> Reader<'m> {
         }
         // Each round finds sizes that do not last. What is not settled after a few rounds is given up whole.
         for round in 0.. {
-            let frame = self.body(proto, &given)?;
+            let frame = self.body(body, &given)?;
             let mut changed = false;
             for index in 0..carried.count {
                 let (at, out) = (carried.first_input + index, carried.first_output + index);
@@ -148,9 +157,14 @@ impl<'m> Reader<'m> {
     }
 
     /// Reads a body once. Its graph's inputs are its own; what it takes from outside stands apart.
-    fn body(&mut self, proto: &'m GraphProto, given: &[Fact]) -> Result<Frame, Reason> {
-        let around = self.scopes.scopes.len() - 1;
-        let (opsets, attributes) = (self.scopes.top().opsets.clone(), self.scopes.top().attributes.clone());
+    fn body(&mut self, Given { graph: proto, scope: around, .. }: Given<'m>, given: &[Fact]) -> Result<Frame, Reason> {
+        let scope = &self.scopes.scopes[around];
+        let (opsets, attributes, call) = (scope.opsets.clone(), scope.attributes.clone(), scope.call);
+        if scope.frame != self.scopes.scopes[self.scopes.scopes.len() - 1].frame {
+            let message = "a graph that is handed to a function is used inside another graph of the function; write \
+                           the function out instead of calling it";
+            return Err(Reason::model(message.to_owned()));
+        }
         let frame = self.scopes.frames.len();
         if frame > DEPTH_MAX {
             return Err(Reason::model(format!("bodies of control flow lie more than {DEPTH_MAX} deep in each other")));
@@ -162,6 +176,7 @@ impl<'m> Reader<'m> {
             names: HashMap::new(),
             opsets,
             attributes,
+            call,
             declared: HashMap::new(),
         });
         self.scopes.graph().name = proto.name().to_owned();

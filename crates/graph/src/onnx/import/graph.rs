@@ -1,6 +1,7 @@
 //! From messages to graphs: inputs, constants, nodes, functions, outputs.
 
 use super::attribute::{kind, value};
+use super::body::Given;
 use super::file::{External, Files};
 use super::legacy::align_operand;
 use super::order::{name, running_order, title};
@@ -34,6 +35,8 @@ pub(super) struct Reader<'m> {
     ir_version: i64,
     nodes: usize,
     calls: usize,
+    /// Per function call that was begun, the graphs that it hands to the function.
+    handed: Vec<Vec<Given<'m>>>,
 }
 
 /// The parts of a model that come from its graph.
@@ -60,6 +63,7 @@ impl<'m> Reader<'m> {
             names: HashMap::new(),
             opsets: Rc::new(opsets.clone()),
             attributes: Rc::default(),
+            call: 0,
             declared: HashMap::new(),
         };
         Reader {
@@ -70,6 +74,7 @@ impl<'m> Reader<'m> {
             ir_version: model.ir_version(),
             nodes: 0,
             calls: 0,
+            handed: Vec::new(),
         }
     }
 
@@ -208,7 +213,7 @@ impl<'m> Reader<'m> {
         if operator.is_none()
             && let Some(&function) = self.functions.get(&(domain, proto.op_type(), proto.overload()))
         {
-            return self.call(function, proto, inputs, attributes);
+            return self.call(function, proto, inputs, attributes, bodies);
         }
         self.bodies(proto, opset, bodies, &mut inputs, &mut attributes)?;
         let error = |source| node_error(proto, domain, opset, source);
@@ -266,8 +271,9 @@ impl<'m> Reader<'m> {
     }
 
     /// The attributes of a node, and its bodies by attribute name.
-    fn attributes(&mut self, node: &'m NodeProto) -> Result<(Attributes, Vec<(&'m str, &'m GraphProto)>), Reason> {
+    fn attributes(&mut self, node: &'m NodeProto) -> Result<(Attributes, Vec<Given<'m>>), Reason> {
         let (mut attributes, mut bodies) = (Attributes::default(), Vec::new());
+        let (own, call) = (self.scopes.scopes.len() - 1, self.scopes.top().call);
         for proto in &node.attribute {
             let name = proto.name();
             if !proto.ref_attr_name().is_empty() {
@@ -275,10 +281,12 @@ impl<'m> Reader<'m> {
                 if let Some(value) = self.scopes.top().attributes.find(proto.ref_attr_name()) {
                     attributes.0.insert(name.to_owned(), value.clone());
                 }
+                let handed = call.checked_sub(1).map_or(&[][..], |call| &self.handed[call]);
+                bodies.extend(handed.iter().filter(|g| g.name == proto.ref_attr_name()).map(|g| Given { name, ..*g }));
                 continue;
             }
             if let (AttributeType::Graph, Some(graph)) = (kind(proto), &proto.g) {
-                bodies.push((name, graph));
+                bodies.push(Given { name, graph, scope: own });
                 continue;
             }
             let value = value(proto, &mut self.external)
@@ -297,6 +305,7 @@ impl<'m> Reader<'m> {
         node: &'m NodeProto,
         inputs: Vec<Option<ValueId>>,
         mut attributes: Attributes,
+        bodies: Vec<Given<'m>>,
     ) -> Result<(), Reason> {
         if self.calls == MAX_CALLS {
             return Err(Reason::model(format!("{} calls functions more than {MAX_CALLS} deep", title(node))));
@@ -312,6 +321,8 @@ impl<'m> Reader<'m> {
                 attributes.0.insert(default.name().to_owned(), value);
             }
         }
+        self.handed.push(bodies);
+        let call = self.handed.len();
         let caller = self.scopes.top();
         let scope = Scope {
             frame: caller.frame,
@@ -319,6 +330,7 @@ impl<'m> Reader<'m> {
             names: HashMap::new(),
             opsets: Rc::new(function_opsets(&function.opset_import, &caller.opsets)),
             attributes: Rc::new(attributes),
+            call,
             declared: HashMap::new(),
         };
         let known = self.scopes.graph().values.len();

@@ -31,6 +31,8 @@ pub(super) struct Scope {
     pub opsets: Rc<BTreeMap<String, i64>>,
     /// The attributes of a function's call, which its nodes may refer to.
     pub attributes: Rc<Attributes>,
+    /// Which function call this is inside of: a position in the reader's list, counted from 1.
+    pub call: usize,
     /// Declared types of values in between.
     pub declared: HashMap<String, Fact>,
 }

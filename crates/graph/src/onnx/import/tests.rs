@@ -153,6 +153,47 @@ fn functions_are_written_out_with_their_attributes() {
     assert_eq!(run(&read.graph, &[vector(&[1.0, -1.0])]).unwrap(), [vector(&[6.0, -6.0])]);
 }
 
+#[test]
+fn a_graph_is_handed_to_a_function() {
+    // Choose(c, v; @g): g where c, else v; g reads x of the caller, not the function's own x.
+    let by_reference = |name: &str| AttributeProto {
+        name: Some(name.to_owned()),
+        ref_attr_name: Some("g".to_owned()),
+        r#type: Some(AttributeType::Graph as i32),
+        ..AttributeProto::default()
+    };
+    let other = graph(&[], vec![node("Identity", &["v"], &["same"])], &["same"]);
+    let choice = with(with(node("If", &["c"], &["r"]), by_reference("then_branch")), body("else_branch", other));
+    let function = FunctionProto {
+        name: Some("Choose".to_owned()),
+        domain: Some("own".to_owned()),
+        input: vec!["c".to_owned(), "v".to_owned()],
+        output: vec!["r".to_owned()],
+        attribute: vec!["g".to_owned()],
+        node: vec![node("Neg", &["v"], &["x"]), choice],
+        ..FunctionProto::default()
+    };
+    let given = graph(&[], vec![node("Add", &["x", "x"], &["twice"])], &["twice"]);
+    let mut call = with(node("Choose", &["c", "x"], &["y"]), body("g", given));
+    call.domain = Some("own".to_owned());
+    let mut proto = model(graph(&[value("c", 9, &[]), value("x", 1, &[2])], vec![call], &["y"]));
+    proto.functions.push(function.clone());
+    let read_model = read(&proto).unwrap();
+    for (condition, expected) in [(true, [2.0, -4.0]), (false, [1.0, -2.0])] {
+        let condition = Value::Tensor(Tensor::from_bools(&[], &[condition]).unwrap());
+        assert_eq!(run(&read_model.graph, &[condition, vector(&[1.0, -2.0])]).unwrap(), [vector(&expected)]);
+    }
+    // Inside another body of the function there is no way in for what the graph takes from the caller.
+    let inner = graph(
+        &[],
+        vec![with(with(node("If", &["c"], &["r"]), by_reference("then_branch")), by_reference("else_branch"))],
+        &["r"],
+    );
+    let outer = with(with(node("If", &["c"], &["r"]), body("then_branch", inner)), by_reference("else_branch"));
+    proto.functions[0].node = vec![outer];
+    assert!(read(&proto).unwrap_err().to_string().contains("handed to a function"), "{:?}", read(&proto).err());
+}
+
 /// `acc` grows by what comes from outside in each iteration; `rows` collects it.
 fn growing() -> GraphProto {
     let body_graph = graph(
