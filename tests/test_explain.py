@@ -58,7 +58,7 @@ def test_sections_come_in_the_order_of_the_work(path):
 def test_passes_say_what_they_did_where_and_why_not(path):
     lines = [line.strip() for line in explain(path).splitlines()]
     at = lines.index("a factor per column went into the weights")
-    assert lines[at + 1] == "at per_column"
+    assert lines[at + 1] == "at linear"
     assert "GeluErf as one function" in lines
     at = next(i for i, line in enumerate(lines) if line.startswith("left alone: ") and "not one per column" in line)
     assert lines[at + 1] == "at per_row"

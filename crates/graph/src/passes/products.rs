@@ -89,9 +89,10 @@ impl Found {
 
     fn at(graph: &Graph, product: usize, term: Option<(usize, ValueId, Tensor)>) -> Option<Found> {
         let node = &graph.nodes[product];
+        let Op::Contract(_) = &node.op else { return None };
         let constant = |side: &usize| node.inputs[*side].is_some_and(|value| graph.constant(value).is_some());
         let side = [1, 0].into_iter().find(constant)?;
-        matches!(node.op, Op::Contract(_)).then_some(Found { product, side, term })
+        Some(Found { product, side, term })
     }
 
     /// New weights and a new term, each where it changes.
@@ -204,6 +205,17 @@ mod tests {
         assert_eq!(op.epilogue.as_ref().map(|map| map.instructions.len()), Some(3), "one sum is left");
         let report = reports.iter().find(|report| report.pass == "scale into products").unwrap();
         assert_eq!((report.changed, report.rewrites.len()), (3, 3));
+    }
+
+    #[test]
+    fn sums_behind_anything_else_are_left() {
+        let (_, _, reports) = optimized(graph(&[2, 3], |b, x| {
+            let y = b.unary(crate::ops::Unary::Exp, x).unwrap();
+            let (one, two) = (number(b, 1.0), number(b, 2.0));
+            let y = b.binary(Binary::Add, y, one).unwrap();
+            b.binary(Binary::Mul, y, two).unwrap()
+        }));
+        assert_eq!(reports.iter().find(|report| report.pass == "scale into products").unwrap().changed, 0);
     }
 
     #[test]
