@@ -7,6 +7,10 @@ a comment that says how the test treats it:
     <!-- test: server -->   a server of the example repository runs meanwhile on
                             the standard ports 8000 to 8002
     <!-- test: skip REASON -->
+
+A block of the language `python` runs only behind such a comment; `<!-- test: run -->`
+where there is nothing else to say. Servers that a block starts take ports other than
+the standard ones and end with it.
 """
 
 import contextlib
