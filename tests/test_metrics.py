@@ -129,7 +129,7 @@ def test_failures_have_a_reason(small):
 def test_requests_rejected_for_their_timeout(small):
     from test_schedule_policy import at_once, one
 
-    replies = [r.status for r, _ in at_once(small.http, "queue", [one(i) for i in range(6)], 0.02)]
+    replies = [r.status for r, _ in at_once(small, "queue", [one(i) for i in range(6)])]
     labels = {"model": "queue", "version": "1", "reason": "REJECTED"}
     assert eventually(small.metrics_address, "nv_inference_request_failure", **labels) == replies.count(503)
 

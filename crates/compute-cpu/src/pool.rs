@@ -166,8 +166,6 @@ impl Drop for Pool {
 
 impl Shared {
     fn work(&self) {
-        // Denormals cost a hundred cycles each and carry nothing; every worker treats them as zero.
-        halimede_platform::threads::flush_denormals_current(true);
         let mut seen = 0;
         while let Some(number) = self.wait_for_loop(seen) {
             seen = number;

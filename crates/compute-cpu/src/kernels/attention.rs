@@ -26,6 +26,8 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Queries in a block; a multiple of every micro-kernel's rows.
 const QUERIES: usize = 48;
+/// Products below which one thread does it all: waking another takes longer.
+const PARALLEL_PRODUCTS: usize = 64 * 1024;
 /// Keys in a block: the scores of a block take 48 KiB. A multiple of every micro-kernel's columns.
 const KEYS: usize = 256;
 
@@ -153,7 +155,13 @@ impl Step for AttentionStep {
         let packed_len = self.packed_keys() + self.packed_values();
         let workspace = Shared(arguments.workspace.as_ptr());
         let workspace = &workspace;
-        self.machine.pool.run(self.batch * self.groups, &|head| {
+        let work = self.batch * self.heads * self.queries * self.keys * (self.depth + self.width);
+        let small = work < PARALLEL_PRODUCTS;
+        let each = |parts: usize, task: &(dyn Fn(usize) + Sync)| match small {
+            true => (0..parts).for_each(task),
+            false => self.machine.pool.run(parts, task),
+        };
+        each(self.batch * self.groups, &|head| {
             // SAFETY: each part packs its own head; operands have those sizes.
             unsafe {
                 let start = workspace.0.cast::<f32>().add(head * packed_len);
@@ -168,7 +176,8 @@ impl Step for AttentionStep {
         let blocks = self.queries.div_ceil(QUERIES);
         let tasks = self.batch * self.heads * blocks;
         let next = AtomicUsize::new(0);
-        self.machine.pool.run(self.machine.pool.threads().min(tasks), &|thread| {
+        let threads = if small { 1 } else { self.machine.pool.threads().min(tasks) };
+        each(threads, &|thread| {
             // SAFETY: behind the packed operands each thread has its own part.
             let scratch = unsafe {
                 let start = workspace.0.add(self.shared_bytes() + thread * self.thread_bytes());

@@ -143,14 +143,7 @@ fn print_model(out: &mut dyn Write, args: &Args, model: &Model) -> io::Result<()
     };
     let opsets: Vec<String> = model.opsets.iter().map(opset).collect();
     writeln!(out, "model  {}", args.model.path.display())?;
-    writeln!(
-        out,
-        "  written by {} {}, IR version {}, {}",
-        model.producer,
-        model.producer_version,
-        model.ir_version,
-        opsets.join(", ")
-    )?;
+    writeln!(out, "  written by {}, IR version {}, {}", writer(model), model.ir_version, opsets.join(", "))?;
     for input in &model.inputs {
         writeln!(out, "  input   {:<24} {}", input.name, fact(&input.fact))?;
     }
@@ -312,6 +305,15 @@ fn fact(fact: &Fact) -> String {
     let dtype = fact.dtype.map_or("?".to_owned(), |dtype| dtype.to_string());
     let shape = fact.shape.as_ref().map_or("[…]".to_owned(), |shape| format!("{:?}", shape.as_slice()));
     format!("{dtype}{shape}")
+}
+
+/// The tool that wrote a model, with its version where the model says them.
+fn writer(model: &Model) -> String {
+    match (model.producer.as_str(), model.producer_version.as_str()) {
+        ("", _) => "an unnamed tool".to_owned(),
+        (producer, "") => producer.to_owned(),
+        (producer, version) => format!("{producer} {version}"),
+    }
 }
 
 #[cfg(test)]
