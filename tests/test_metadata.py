@@ -1,6 +1,8 @@
 """Metadata, configuration, readiness and statistics over HTTP and gRPC."""
 
+import numpy as np
 import pytest
+from onnx import TensorProto, helper, numpy_helper
 from tritonclient.grpc import service_pb2 as pb
 
 from support import models
@@ -151,8 +153,6 @@ STATISTICS = ["success", "fail", "queue", "compute_input", "compute_infer", "com
 
 
 def test_statistics(repository, serve):
-    from onnx import TensorProto
-
     repository.add("simple", models.add_sub(TensorProto.INT32, ["batch", 16]), models.BATCHED_INT32)
     server = serve(repository)
     data = {"shape": [2, 16], "datatype": "INT32", "data": [1] * 32}
@@ -175,6 +175,26 @@ def test_statistics(repository, serve):
     assert (same.inference_count, same.execution_count) == (6, 3)
     assert same.inference_stats.success.count == 3
     grpc.close()
+
+
+def test_statistics_say_where_the_time_went(serve, repository):
+    width, layers = 1024, 16
+    names = ["x", *(f"h{i}" for i in range(layers - 1)), "y"]
+    nodes = [helper.make_node("MatMul", [a, f"w{i}"], [b]) for i, (a, b) in enumerate(zip(names, names[1:]))]
+    weights = [numpy_helper.from_array(np.eye(width, dtype=np.float32), f"w{i}") for i in range(layers)]
+    shape = [32, width]
+    x, y = (models.info(name, TensorProto.FLOAT, shape) for name in "xy")
+    model = models.onnx_model(nodes, [x], [y], weights)
+    repository.add("deep", model)
+    server = serve(repository)
+    request = {"inputs": [{"name": "x", "shape": shape, "datatype": "FP32", "data": [0.5] * (32 * width)}]}
+    for _ in range(2):
+        assert server.http.infer("deep", request).status == 200
+    (stats,) = server.http.get("/v2/models/deep/stats").json["model_stats"]
+    for spent in (stats["inference_stats"], stats["batch_stats"][0]):
+        # Half a billion products against a copy of 128 KiB.
+        assert spent["compute_infer"]["ns"] > spent["compute_input"]["ns"] > 0
+        assert spent["compute_infer"]["ns"] > spent["compute_output"]["ns"] > 0
 
 
 def test_statistics_of_every_model(http):

@@ -162,11 +162,9 @@ impl Kernel for ConvKernel {
         let epilogue = epilogue()?;
         let window = Window::new(&self.op, &x.shape, &w.shape, &output.shape)?;
         if self.op.transposed.is_some() {
-            if epilogue.is_some() {
-                return Err(OpError::unsupported("an epilogue on a transposed convolution"));
-            }
-            let step = TransposedStep { window, has_bias, machine: self.machine.clone() };
-            return Ok(Prepared { step: Box::new(step), workspace: 0 });
+            let step = TransposedStep { window, has_bias, epilogue, machine: self.machine.clone() };
+            let workspace = step.workspace();
+            return Ok(Prepared { step: Box::new(step), workspace });
         }
         if window.inputs == 1 && window.groups > 1 {
             let step = DepthwiseStep::new(window, has_bias, epilogue, self.machine.clone());

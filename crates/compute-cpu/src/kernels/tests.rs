@@ -233,7 +233,11 @@ fn transposed_convolutions() {
             ..conv(&[stride, stride], &[1, 1], &[1, 0, 1, 1], groups)
         };
         let inputs = [Some(floats(&[2, 4, 5, 6], 1)), Some(floats(&[4, 3, 3, 3], 2)), Some(floats(&[3 * groups], 3))];
-        check(Op::Conv(op), &inputs, &[], 2e-6);
+        check(Op::Conv(op.clone()), &inputs, &[], 2e-6);
+        let mut epilogue = Map::default();
+        let result = epilogue.push(Instruction::Input(0));
+        epilogue.push(Instruction::Unary(Unary::Silu, result));
+        check(Op::Conv(Conv { epilogue: Some(epilogue), ..op }), &inputs, &[], 2e-6);
     }
 }
 
@@ -250,7 +254,12 @@ fn transposed_convolutions_with_the_channels_last() {
         };
         let inputs = [Some(floats(&[2, 5, 6, 7], 1)), Some(floats(&[7, 40, taps, taps], 2)), Some(floats(&[40], 3))];
         check(Op::Conv(op.clone()), &inputs, &[1], 2e-6);
-        check(Op::Conv(op), &inputs[..2], &[1], 2e-6);
+        check(Op::Conv(op.clone()), &inputs[..2], &[1], 2e-6);
+        let mut epilogue = Map::default();
+        let (result, scale) = (epilogue.push(Instruction::Input(0)), epilogue.push(Instruction::Input(1)));
+        epilogue.push(Instruction::Binary(Binary::Mul, result, scale));
+        let inputs = [inputs.to_vec(), vec![Some(floats(&[1, 1, 1, 40], 4))]].concat();
+        check(Op::Conv(Conv { epilogue: Some(epilogue), ..op }), &inputs, &[1, 2], 2e-6);
     }
 }
 

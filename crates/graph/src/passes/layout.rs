@@ -217,15 +217,21 @@ impl Layouts<'_> {
         if !more.iter().flatten().all(|&value| self.fits(value, rank)) {
             return None;
         }
+        let inputs = self.conv_inputs(node, data, rank)?;
+        self.replaced(node, Op::Conv(Conv { channels_last: true, ..op.clone() }), inputs)
+    }
+
+    /// The inputs of a convolution: weights and bias stay, what its epilogue reads comes along.
+    fn conv_inputs(&mut self, node: &Node, data: ValueId, rank: usize) -> Option<SmallVec<[Option<ValueId>; 4]>> {
         let mut inputs: SmallVec<[Option<ValueId>; 4]> = smallvec![Some(self.channels_last(data)?)];
         inputs.extend(node.inputs.iter().skip(1).take(2).copied());
-        for value in more {
+        for value in node.inputs.get(3..).unwrap_or_default() {
             inputs.push(match value {
                 Some(value) => Some(self.operand(*value, rank)?),
                 None => None,
             });
         }
-        self.replaced(node, Op::Conv(Conv { channels_last: true, ..op.clone() }), inputs)
+        Some(inputs)
     }
 
     /// A transposed convolution whose taps do not depend on the size of the data.
@@ -235,11 +241,14 @@ impl Layouts<'_> {
             && op.transposed.as_ref().is_some_and(|transposed| transposed.output_shape.is_empty());
         let simple = fixed && op.groups == 1 && op.dilations.iter().all(|&dilation| dilation == 1);
         let fits = simple && (3..=4).contains(&rank) && channels >= CHANNELS_MIN;
-        if op.channels_last || !fits || op.epilogue.is_some() || !self.is_f32(data) || !self.is_f32(node.inputs[1]?) {
+        let more = node.inputs.get(3..).unwrap_or_default();
+        if op.channels_last || !fits || !self.is_f32(data) || !self.is_f32(node.inputs[1]?) {
             return None;
         }
-        let mut inputs: SmallVec<[Option<ValueId>; 4]> = smallvec![Some(self.channels_last(data)?)];
-        inputs.extend(node.inputs.iter().skip(1).copied());
+        if !more.iter().flatten().all(|&value| self.fits(value, rank)) {
+            return None;
+        }
+        let inputs = self.conv_inputs(node, data, rank)?;
         self.replaced(node, Op::Conv(Conv { channels_last: true, ..op.clone() }), inputs)
     }
 

@@ -71,7 +71,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
         "model": args.model.path,
         "unit": args.model.unit,
         "precision": args.model.precision,
-        "threads": args.model.threads,
+        "threads": args.model.threads.unwrap_or_else(halimede_platform::threads::parallelism),
         "chip": Chip::detect().key(),
         "load_seconds": load_seconds,
         "arena_bytes": session.arena_bytes(),

@@ -125,5 +125,8 @@ fn print(args: &Args, report: &Report, differences: Option<&[String]>) -> Result
         report.by_reference.iter().for_each(|case| println!("by reference: {case}"));
     }
     println!("{}", report.summary());
+    if report.passed + report.failed == 0 {
+        eprintln!("nothing was checked: a case is a model.onnx beside folders test_data_set_*");
+    }
     Ok(())
 }

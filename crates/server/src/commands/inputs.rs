@@ -56,7 +56,12 @@ pub(super) fn collect(model: &Model, specs: &[String], npz: Option<&Path>) -> Re
         .map(|input| match (given.remove(&input.name), &input.default) {
             (Some(tensor), _) => Ok(tensor.into()),
             (None, Some(default)) => Ok(default.clone().into()),
-            (None, None) => make_up(input, &mut random).map(Value::from),
+            (None, None) => {
+                let tensor = make_up(input, &mut random)?;
+                let (name, dtype, shape) = (&input.name, tensor.dtype(), tensor.shape());
+                eprintln!("input '{name}' is not given: made up as {dtype}{shape:?}");
+                Ok(tensor.into())
+            }
         })
         .collect()
 }

@@ -198,8 +198,9 @@ struct OnnxInstance {
 
 impl Instance for OnnxInstance {
     fn execute(&mut self, batch: &mut Batch) {
-        let outputs = self.run(|name| batch.gather(name), &|| batch.is_cancelled());
+        let inputs = self.parts.gather(|name| batch.gather(name));
         batch.inputs_ready();
+        let outputs = inputs.and_then(|inputs| self.run(&inputs, &|| batch.is_cancelled()));
         match outputs {
             Ok(outputs) => {
                 batch.outputs_computed();
@@ -222,7 +223,8 @@ impl OnnxInstance {
     /// Runs one request of a batch that failed as a whole.
     fn execute_alone(&mut self, batch: &mut Batch, index: usize) {
         let is_cancelled = || batch.request(index).responder.is_cancelled();
-        match self.run(|name| batch.gather_one(index, name), &is_cancelled) {
+        let inputs = self.parts.gather(|name| batch.gather_one(index, name));
+        match inputs.and_then(|inputs| self.run(&inputs, &is_cancelled)) {
             Ok(outputs) => {
                 for (name, output) in
                     outputs.into_iter().filter(|(name, _)| batch.wants(index, name)).collect::<Vec<_>>()
@@ -234,20 +236,14 @@ impl OnnxInstance {
         }
     }
 
-    /// Runs the model on what `gather` finds for each input, as long as somebody waits for it.
-    fn run(
-        &mut self,
-        gather: impl Fn(&str) -> Result<Option<Gathered>, Error>,
-        is_cancelled: &dyn Fn() -> bool,
-    ) -> Result<Vec<(String, Gathered)>, Error> {
+    /// Runs the model, as long as somebody waits for it.
+    fn run(&mut self, inputs: &[Value], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<(String, Gathered)>, Error> {
         let parts = &self.parts;
-        let inputs = parts.inputs.iter().map(|input| input.value(gather(&input.name)?, &parts.model));
-        let inputs = inputs.collect::<Result<Vec<Value>, Error>>()?;
         let failed = |error: RunError| match error {
             RunError::Cancelled => Error::cancelled("the request was cancelled"),
             error => Error::internal(format!("model '{}': {error}", parts.model)),
         };
-        self.session.run_watched(&inputs, is_cancelled).map_err(failed)?;
+        self.session.run_watched(inputs, is_cancelled).map_err(failed)?;
         let values = self.session.take_outputs().map_err(failed)?;
         let names = parts.outputs.iter();
         values.into_iter().zip(names).map(|(value, name)| Ok((name.clone(), parts.output(name, &value)?))).collect()
@@ -255,6 +251,11 @@ impl OnnxInstance {
 }
 
 impl Parts {
+    /// What `gather` finds for each input, as the engine takes it.
+    fn gather(&self, gather: impl Fn(&str) -> Result<Option<Gathered>, Error>) -> Result<Vec<Value>, Error> {
+        self.inputs.iter().map(|input| input.value(gather(&input.name)?, &self.model)).collect()
+    }
+
     /// An output in wire form.
     fn output(&self, name: &str, value: &Value) -> Result<Gathered, Error> {
         let tensor = value

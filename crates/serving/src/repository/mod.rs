@@ -17,7 +17,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::PathBuf,
+    path::{Path, PathBuf},
     sync::Arc,
     thread,
 };
@@ -84,7 +84,7 @@ impl Repository {
         &self.loader.options
     }
 
-    fn namespace(&self, repository: &std::path::Path) -> String {
+    fn namespace(&self, repository: &Path) -> String {
         if self.options().model_namespacing { repository.display().to_string() } else { String::new() }
     }
 
@@ -269,6 +269,9 @@ impl Repository {
                         message: format!("Poll failed for model directory '{id}': {}", error.message),
                         ..error
                     });
+                    if let Some(hint) = misplaced(&directory) {
+                        tracing::error!("{hint}");
+                    }
                     // What was loaded before serves on.
                     if known.contains_key(&id) {
                         polled.unchanged.insert(id);
@@ -448,6 +451,30 @@ impl Polled {
         tracing::error!("{}", error.message);
         self.errors.push(error);
     }
+}
+
+/// What a person who has put a model in the wrong place wants to know; `None` where its folder holds a
+/// folder with a version's number.
+fn misplaced(directory: &Path) -> Option<String> {
+    let entries = std::fs::read_dir(directory).ok()?;
+    let names: Vec<String> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
+    if names.iter().any(|name| name.parse::<i64>().is_ok() && directory.join(name).is_dir()) {
+        return None;
+    }
+    let name = directory.file_name().unwrap_or_default().to_string_lossy();
+    // The model's own folder was given as the repository: what looks like a model is one of its versions.
+    let (repository, model) = match (name.parse::<i64>(), directory.parent().and_then(Path::parent)) {
+        (Ok(_), Some(repository)) => {
+            let model = directory.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
+            (repository.display().to_string(), model)
+        }
+        _ => (directory.parent()?.display().to_string(), name.into_owned()),
+    };
+    Some(format!(
+        "'{}' holds no folder with a version's number. A model's file lies in REPOSITORY/MODEL/VERSION/, as \
+         {repository}/{model}/1/model.onnx with --model-repository {repository}",
+        directory.display()
+    ))
 }
 
 /// A name that could leave the repository is none.
