@@ -1,5 +1,6 @@
 """How the process starts and ends: exit codes, signals, flags."""
 
+import http.client
 import signal
 import socket
 import subprocess
@@ -103,6 +104,39 @@ def test_serves_under_the_name_tritonserver(tmp_path, small, monkeypatch):
     monkeypatch.setenv("TRITONSERVER", str(link))
     with Server([small.path]) as server:
         assert server.http.get("/v2").json["name"] == "triton"
+
+
+def ask(connection):
+    connection.request("GET", "/v2/health/live")
+    reply = connection.getresponse()
+    reply.read()
+    return reply.status
+
+
+@pytest.mark.halimede_only
+@pytest.mark.parametrize("patient", [True, False])
+def test_open_connections_at_the_end(tmp_path, small, monkeypatch, patient):
+    """As tritonserver it serves them on until their clients close them; as halimede it does not wait."""
+    if patient:
+        link = tmp_path / "tritonserver"
+        link.symlink_to(binary())
+        monkeypatch.setenv("TRITONSERVER", str(link))
+    server = Server([small.path])
+    connection = http.client.HTTPConnection("127.0.0.1", server.http_port)
+    assert ask(connection) == 200
+    server.process.send_signal(signal.SIGTERM)
+    if patient:
+        end = time.monotonic() + 60
+        while listening(server.http_port):
+            assert time.monotonic() < end, "new connections are still accepted"
+            time.sleep(0.02)
+        assert ask(connection) == 200
+        assert server.process.poll() is None
+        assert server.log_text().count("Timeout 30: ") == 1
+        connection.close()
+    assert server.wait_exit() == 0
+    assert "Waiting for in-flight requests to complete." in server.log_text()
+    connection.close()
 
 
 def test_port_in_use(small, repository_for):

@@ -67,22 +67,36 @@ impl Endpoint {
     }
 }
 
+/// How far the server is.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+enum Phase {
+    Open,
+    /// No new connections; those there are go on.
+    Closed,
+    /// Connections end after their current request.
+    Ending,
+}
+
 /// Tells connections that the server ends.
 #[derive(Debug, Clone)]
-pub(crate) struct Stop(watch::Receiver<bool>);
+pub(crate) struct Stop(watch::Receiver<Phase>);
 
 impl Stop {
-    /// Returns once the server ends.
+    /// Returns once connections shall end.
     pub async fn requested(&mut self) {
+        self.reached(Phase::Ending).await;
+    }
+
+    async fn reached(&mut self, phase: Phase) {
         // A sender that is gone means the same.
-        let _ = self.0.wait_for(|stop| *stop).await;
+        let _ = self.0.wait_for(|now| *now >= phase).await;
     }
 }
 
 /// The services of the server: whoever holds this can end them.
 #[derive(Debug)]
 pub(crate) struct Services {
-    stop: watch::Sender<bool>,
+    phase: watch::Sender<Phase>,
     /// A copy lives in each service and connection.
     alive: mpsc::Sender<()>,
     ended: mpsc::Receiver<()>,
@@ -93,7 +107,7 @@ pub(crate) struct Services {
 impl Services {
     pub fn new() -> Self {
         let (alive, ended) = mpsc::channel(1);
-        Self { stop: watch::Sender::new(false), alive, ended, connections: Vec::new() }
+        Self { phase: watch::Sender::new(Phase::Open), alive, ended, connections: Vec::new() }
     }
 
     /// Accepts connections and serves each with `serve`, in the background.
@@ -104,7 +118,7 @@ impl Services {
     {
         let count = Arc::<AtomicUsize>::default();
         self.connections.push((name, count.clone()));
-        let (mut stop, alive, serve) = (Stop(self.stop.subscribe()), self.alive.clone(), Arc::new(serve));
+        let (mut stop, alive, serve) = (Stop(self.phase.subscribe()), self.alive.clone(), Arc::new(serve));
         tokio::spawn(async move {
             let connection_stop = stop.clone();
             let accept = async {
@@ -132,14 +146,19 @@ impl Services {
             };
             tokio::select! {
                 () = accept => {}
-                () = stop.requested() => {}
+                () = stop.reached(Phase::Closed) => {}
             }
         });
     }
 
+    /// Closes the sockets. Open connections go on.
+    pub fn close(&self) {
+        self.phase.send_replace(Phase::Closed);
+    }
+
     /// Closes the sockets and asks connections to end after their current request.
     pub fn stop(&self) {
-        self.stop.send_replace(true);
+        self.phase.send_replace(Phase::Ending);
     }
 
     /// Names of services with the number of their open connections.

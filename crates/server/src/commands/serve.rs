@@ -8,7 +8,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_platform::signals::{Signal, SignalListener};
+use halimede_platform::signals::SignalListener;
 use halimede_serving::{Error, ModelState, Server, backends::Onnx};
 use tokio::runtime::Runtime;
 
@@ -24,12 +24,17 @@ use crate::{
     units,
 };
 
+/// The service whose clients a server under Triton's name waits for.
+const HTTP: &str = "HTTP";
+
 /// Under which name the server was started.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Name {
-    /// `halimede serve`: for a person at a desk. Listens on this machine only.
+    /// `halimede serve`: for a person at a desk. Listens on this machine only, and ends when requests are
+    /// answered, whoever holds a connection open.
     Halimede,
-    /// `tritonserver`: takes the place of another program. Listens where that does.
+    /// `tritonserver`: takes the place of another program. Listens where that does, and serves open
+    /// connections on until their clients close them or the exit timeout is over.
     Tritonserver,
 }
 
@@ -56,7 +61,7 @@ pub(crate) fn run(arguments: &[String], name: Name) -> ExitCode {
             return ExitCode::FAILURE;
         }
     };
-    match serve(&flags) {
+    match serve(&flags, name) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
             eprintln!("error: {message}");
@@ -70,7 +75,7 @@ fn during(step: &'static str) -> impl Fn(Error) -> String {
     move |error| format!("{step}: {} - {}", error.code.name(), error.message)
 }
 
-fn serve(flags: &Flags) -> Result<(), String> {
+fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     if !flags.refused.is_empty() {
         return Err(flags.refused.join("\nerror: "));
     }
@@ -111,7 +116,27 @@ fn serve(flags: &Flags) -> Result<(), String> {
     report(&server);
 
     let signal = signals.wait().map_err(|error| error.to_string())?;
-    end(&signals, signal, flags.exit_timeout, &server, &runtime, listening)
+    println!("Signal ({}) received.", signal.number());
+    let deadline = Instant::now() + flags.exit_timeout;
+    listening.close();
+    for (service, count) in listening.open_connections() {
+        let seconds = flags.exit_timeout.as_secs();
+        tracing::info!("Timeout {seconds}: Found {count} {service} service connections and inference handlers");
+    }
+    if name == Name::Tritonserver {
+        wait_for_clients(&signals, deadline, &listening);
+    }
+    end(&signals, deadline, &server, &runtime, listening)
+}
+
+/// Serves open HTTP connections on until their clients close them, as Triton does.
+fn wait_for_clients(signals: &SignalListener, deadline: Instant, listening: &listen::Services) {
+    while listening.open_connections().any(|(service, _)| service == HTTP) && Instant::now() < deadline {
+        if let Ok(Some(signal)) = signals.next() {
+            give_up(&format!("Signal ({}) received again. Exiting immediately.", signal.number()));
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 fn runtime(flags: &Flags) -> io::Result<Runtime> {
@@ -164,8 +189,7 @@ impl Endpoints {
         if let Some(endpoint) = self.http {
             let (listener, address) = endpoint.listen()?;
             let services = services.clone();
-            listening
-                .spawn("HTTP", listener, move |stream, stop| http::serve_connection(stream, services.clone(), stop));
+            listening.spawn(HTTP, listener, move |stream, stop| http::serve_connection(stream, services.clone(), stop));
             tracing::info!("Started HTTPService at {address}");
         }
         if let Some(endpoint) = self.metrics {
@@ -197,22 +221,17 @@ fn report(server: &Server) {
     }
 }
 
-/// Answers what is in flight, unloads the models and ends the connections; gives up after `timeout`.
+/// Answers what is in flight, unloads the models and ends the connections; gives up at `deadline`.
 fn end(
     signals: &SignalListener,
-    signal: Signal,
-    timeout: Duration,
+    deadline: Instant,
     server: &Arc<Server>,
     runtime: &Runtime,
     listening: listen::Services,
 ) -> Result<(), String> {
-    println!("Signal ({}) received.", signal.number());
-    let deadline = Instant::now() + timeout;
+    tracing::info!("Waiting for in-flight requests to complete.");
     listening.stop();
-    for (name, count) in listening.open_connections() {
-        let seconds = timeout.as_secs();
-        tracing::info!("Timeout {seconds}: Found {count} {name} service connections and inference handlers");
-    }
+    let timeout = deadline.saturating_duration_since(Instant::now());
     let (sender, ended) = std::sync::mpsc::channel();
     let draining = server.clone();
     let drain = move || {
