@@ -104,9 +104,9 @@ class UNet(nn.Module):
 class Yolo(nn.Module):
     """A YOLO-shaped detector: CSP blocks, spatial pyramid pooling, two-way neck, three heads, decoded boxes."""
 
-    def __init__(self, width=32, classes=20):
+    def __init__(self, width=32, classes=20, suppress=True):
         super().__init__()
-        self.classes = classes
+        self.classes, self.suppress = classes, suppress
         w = [width, width * 2, width * 4, width * 8, width * 16]
         self.stem = self.conv(3, w[0], 3, 2)
         self.stages = nn.ModuleList(
@@ -139,6 +139,8 @@ class Yolo(nn.Module):
         middle, size = found[..., :2].sigmoid(), found[..., 2:4].sigmoid() * 0.5
         boxes = torch.cat([middle - size / 2, middle + size / 2], -1)
         scores = found[..., 4:5].sigmoid() * found[..., 5:].sigmoid()
+        if not self.suppress:
+            return boxes, scores
         # Per image the boxes kept; torchvision's operator becomes NonMaxSuppression.
         best, _ = scores.max(-1)
         kept = torchvision.ops.nms(boxes[0], best[0], 0.5)
@@ -177,26 +179,26 @@ def encoder(config):
 
 
 class Causal(nn.Module):
-    """A decoder with its cache as plain inputs and outputs."""
+    """A decoder with its cache as plain inputs and outputs; `options` go to the model."""
 
-    def __init__(self, model, layers):
+    def __init__(self, model, **options):
         super().__init__()
-        self.model, self.layers = model, layers
+        self.model, self.options = model, options
 
     def forward(self, input_ids, *past):
         cache = DynamicCache()
         for i in range(len(past) // 2):
             cache.update(past[2 * i], past[2 * i + 1], i)
-        out = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True)
+        out = self.model(input_ids=input_ids, past_key_values=cache, use_cache=True, **self.options)
         return out.logits, *(t for layer in out.past_key_values.layers for t in (layer.keys, layer.values))
 
 
 GPT2 = dict(vocab_size=50257, n_positions=1024, n_embd=768, n_layer=12, n_head=12)
 
 
-def gpt2(cached):
+def gpt2(cached, **options):
     def build():
-        return Causal(hf.GPT2LMHeadModel(hf.GPT2Config(**GPT2, attn_implementation="sdpa")), 12)
+        return Causal(hf.GPT2LMHeadModel(hf.GPT2Config(**GPT2, attn_implementation="sdpa")), **options)
 
     def example(batch, length):
         if not cached:
@@ -289,6 +291,13 @@ def cases():
                      lambda batch, length: [rows(batch, batch, 3, 320, 320)], lengths=(1,)),
         "unet": Case(lambda: seeded(UNet), {"image": {0: "batch"}}, ["mask"],
                      lambda batch, length: [rows(batch, batch, 3, 128, 128)], lengths=(1,)),
+        # Sizes that are served in earnest, for benchmarks.
+        "yolo_640": Case(lambda: seeded(lambda: Yolo(suppress=False)), {"image": {0: "batch"}}, ["boxes", "scores"],
+                         lambda batch, length: [rows(batch, batch, 3, 640, 640)], lengths=(1,)),
+        "unet_256": Case(lambda: seeded(UNet), {"image": {0: "batch"}}, ["mask"],
+                         lambda batch, length: [rows(batch, batch, 3, 256, 256)], lengths=(1,)),
+        # What a prompt needs: the last token's logits, and the cache.
+        "gpt2_prefill": gpt2(False, logits_to_keep=1),
         "bert_base": encoder(hf.BertConfig()),
         "minilm": encoder(hf.BertConfig(hidden_size=384, num_hidden_layers=6, num_attention_heads=12, intermediate_size=1536)),
         "vit_base": Case(lambda: seeded(lambda: Only(hf.ViTModel(vit), ["pixel_values"], lambda o: o.last_hidden_state)),
