@@ -100,15 +100,50 @@ def test_bench_interactive(add_sub, npz):
     assert "run SECONDS MIN_ITERATIONS" in halimede("bench", add_sub, "--interactive", stdin="go\n", status=1)
 
 
+def test_bench_runs_every_file_of_inputs(add_sub, npz, tmp_path):
+    np.savez(tmp_path / "three.npz", INPUT0=np.ones((3, 2), np.float32), INPUT1=np.ones((3, 2), np.float32))
+    command = ["bench", add_sub, "--inputs", npz, "--inputs", tmp_path / "three.npz", "--seconds", "0", "--json"]
+    assert json.loads(halimede(*command))["runs"] == 1
+    np.savez(tmp_path / "wrong.npz", INPUT0=np.ones((3, 5), np.float32), INPUT1=np.ones((3, 5), np.float32))
+    assert "INPUT0" in halimede("bench", add_sub, "--inputs", npz, "--inputs", tmp_path / "wrong.npz", status=1)
+
+
+def test_bench_suite_in_json():
+    seen = json.loads(halimede("bench", "--suite", "rmsnorm", "read L1", "--seconds", "0", "--threads", "1", "--json"))
+    assert (seen["threads"], seen["precision"]) == (1, "exact")
+    read, norm = seen["kernels"]
+    assert read["name"] == "read L1" and read["gbps"] > 0 and seen["best"]["f32_gflops"] > 0
+    assert norm["ms"] > 0 and norm["reference"] == 0 and norm["slow"] <= norm["samples"]
+    # A kernel of 3 MB at so many GB/s, held against how fast that much is read.
+    assert norm["gbps"] == pytest.approx(2 * 4 * 512 * 768 / norm["ms"] / 1e6)
+    assert 0 < norm["share"] and norm["roof"] == "reading"
+
+
+def test_bench_suite_for_people():
+    printed = halimede("bench", "--suite", "layernorm", "--seconds", "0")
+    assert "one thread at best" in printed and "of reading" in printed
+    assert "no kernel of the suite" in halimede("bench", "--suite", "nosuchkernel", status=1)
+    assert "cannot be used with" in halimede("bench", "--suite", "norm", "--inputs", "x.npz", status=2)
+    assert "required" in halimede("bench", status=2)
+
+
 def test_explain_prints_graph_passes_and_plan():
     printed = halimede("explain", ENCODER)
     for word in ("written by", "opset", "input", "output", "passes", "pointwise fusion", "coverage", "gemm", "memory"):
         assert word in printed, word
 
 
+def test_doctor_answers_each_line_with_a_probe():
+    first, *lines = halimede("doctor", "--probe", stdin="now\nnow\n").splitlines()
+    assert first == "READY {}"
+    probes = [json.loads(line) for line in lines]
+    assert len(probes) == 2
+    assert all(set(probe) == {"f32_gflops", "l1_read_gbps"} and min(probe.values()) > 0 for probe in probes)
+
+
 def test_doctor_names_the_machine():
     printed = halimede("doctor")
-    for word in ("chip", "features", "cache", "memory", "unit", "cpu: ", "probe"):
+    for word in ("chip", "features", "cache", "memory", "unit", "cpu: ", "rates"):
         assert word in printed, word
 
 

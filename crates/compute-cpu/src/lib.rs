@@ -8,6 +8,7 @@ mod isa;
 mod kernels;
 mod map;
 mod pool;
+pub mod rates;
 mod unit;
 
 pub use isa::Isa;

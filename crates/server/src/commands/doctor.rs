@@ -1,7 +1,7 @@
 //! `halimede doctor`: what this machine has.
 
 use std::{
-    hint::black_box,
+    io::{self, BufRead, Write},
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -11,6 +11,7 @@ use halimede_platform::{
     limits, memory, threads,
 };
 
+use super::steady::Probe;
 use crate::units;
 
 /// Print the compute units, instruction sets, caches and memory of this machine, and whether its speed is
@@ -20,10 +21,23 @@ pub struct Args {
     /// How long to watch the speed.
     #[arg(long, default_value_t = 1.0)]
     seconds: f64,
+    /// Print nothing of that, but for each line on standard input one line with the rates of this moment,
+    /// `{"f32_gflops":…,"l1_read_gbps":…}`: for those who measure on a machine whose speed changes.
+    #[arg(long)]
+    probe: bool,
 }
 
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
+    if args.probe {
+        return match answer_probes() {
+            Ok(()) => ExitCode::SUCCESS,
+            Err(error) => {
+                eprintln!("error: {error}");
+                ExitCode::FAILURE
+            }
+        };
+    }
     let chip = Chip::detect();
     let unknown = || "unknown".to_owned();
     println!("chip      {}", chip.brand.clone().unwrap_or_else(unknown));
@@ -75,7 +89,7 @@ pub fn run(args: &Args) -> ExitCode {
             Err(error) => println!("unit      {name}: {error}"),
         }
     }
-    print_steadiness(Duration::try_from_secs_f64(args.seconds).unwrap_or(Duration::from_secs(1)));
+    print_rates(Duration::try_from_secs_f64(args.seconds).unwrap_or(Duration::from_secs(1)));
     ExitCode::SUCCESS
 }
 
@@ -84,34 +98,33 @@ fn describe(cache: Cache) -> String {
     format!("{} KiB{shared}", cache.bytes / 1024)
 }
 
-/// Bytes that the probe reads again and again: they lie in the first-level cache of every chip.
-const PROBE_BYTES: usize = 16 << 10;
+/// A line with the probe's rates for every line of standard input.
+fn answer_probes() -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    writeln!(out, "READY {{}}")?;
+    out.flush()?;
+    for line in io::stdin().lock().lines() {
+        line?;
+        writeln!(out, "{}", serde_json::to_string(&Probe::now())?)?;
+        out.flush()?;
+    }
+    Ok(())
+}
 
-/// A sample this much slower than the fastest one counts as slow.
-const SLOW: f64 = 1.3;
-
-/// Reads a block from the first-level cache again and again. Some machines, virtual ones above all, fall
-/// into a slow mode for seconds in which exactly this takes longer; figures taken then say nothing.
-fn print_steadiness(duration: Duration) {
-    let block = vec![1u64; PROBE_BYTES / 8];
+fn print_rates(duration: Duration) {
     let mut samples = Vec::new();
     let begin = Instant::now();
     while begin.elapsed() < duration || samples.len() < 10 {
-        let start = Instant::now();
-        for _ in 0..50 {
-            let sum: u64 = black_box(&block).iter().fold(0, |sum, value| sum.wrapping_add(*value));
-            black_box(sum);
-        }
-        samples.push(start.elapsed().as_secs_f64());
+        samples.push(Probe::now());
     }
-    let fastest = samples.iter().copied().fold(f64::INFINITY, f64::min);
-    let slow = samples.iter().filter(|sample| **sample > fastest * SLOW).count();
+    let Some(best) = samples.iter().copied().reduce(Probe::best) else { return };
+    let slow = samples.iter().filter(|sample| sample.is_slow(best)).count();
     let share = slow as f64 / samples.len() as f64 * 100.0;
-    let bandwidth = (PROBE_BYTES * 50) as f64 / fastest / 1e9;
     println!(
-        "probe     {bandwidth:.1} GB/s from the first-level cache at best, {share:.0} % of {} samples slow",
-        samples.len()
+        "rates     one thread at best: {:.1} GFLOP/s in f32, {:.1} GB/s from the first-level cache",
+        best.f32_gflops, best.l1_read_gbps
     );
+    println!("          {share:.0} % of {} samples slow", samples.len());
     if share > 10.0 {
         println!("          the machine is not steady now: measure again later, and compare only interleaved runs");
     }

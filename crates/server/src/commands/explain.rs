@@ -18,7 +18,7 @@ use halimede_graph::{
 
 use super::{
     inputs,
-    model::{ModelArgs, describe},
+    model::{ModelArgs, UnitArgs, describe},
 };
 
 /// Print the graph of a model, what each pass did and why it refused, the plan, memory and where time goes.
@@ -28,6 +28,8 @@ use super::{
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    on: UnitArgs,
     /// Arrays for the inputs, by name.
     #[arg(long, value_name = "FILE.npz")]
     inputs: Option<PathBuf>,
@@ -77,7 +79,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let values = inputs::collect(&model, &args.model.input, args.inputs.as_deref())?;
     let given: Vec<String> =
         model.inputs.iter().zip(&values).map(|(input, value)| format!("{} {}", input.name, describe(value))).collect();
-    let compiled = args.model.compile(model)?;
+    let compiled = args.model.compile(model, &args.on)?;
     let mut session = compiled.session();
     let best = measure(&mut session, &values, args.runs)?;
     let steps = session.steps();

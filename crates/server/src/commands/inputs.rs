@@ -106,6 +106,11 @@ fn dtype(name: &str) -> Option<DType> {
     DTYPES.iter().find(|row| row.0.contains(&name.as_str())).map(|row| row.1)
 }
 
+/// A tensor of f32 from -1 to 1, the same for the same shape.
+pub(super) fn random(shape: &[usize]) -> Result<Tensor, String> {
+    fill_tensor(DType::F32, shape, Fill::Random, &mut Random(0x2545_f491_4f6c_dd1d))
+}
+
 /// An input nobody gave: random numbers, and ones where they may be indices.
 fn make_up(input: &Input, random: &mut Random) -> Result<Tensor, String> {
     let hint = || format!("input '{0}': give it with --input {0}=…", input.name);

@@ -8,3 +8,4 @@ mod inputs;
 mod model;
 pub mod run;
 pub mod serve;
+mod steady;

@@ -5,22 +5,33 @@ use std::{
     path::{Path, PathBuf},
 };
 
-use halimede_compute::{CompileOptions, Model as Compiled, ModelOptions, Precision};
+use halimede_compute::{CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision};
 use halimede_graph::{
     onnx::import::{self, Model},
     passes::{PassOptions, PassReport, optimize},
 };
+use halimede_platform::threads;
 use halimede_tensor::Value;
 
-use super::inputs;
 use crate::units;
 
-/// Which model, and how it is compiled.
+/// Which model, and its inputs.
 #[derive(Debug, clap::Args)]
 pub struct ModelArgs {
     /// An ONNX file, a folder that holds one, or the folder of a model in a repository.
     #[arg(value_name = "MODEL")]
     pub path: PathBuf,
+    /// `off` runs the model as it was imported.
+    #[arg(long, default_value = "on")]
+    pub passes: String,
+    /// An input: name=FILE.npy, name=FILE.json, name=[1, 2] or name=dtype:1x128[:zeros|:ones|:random].
+    #[arg(long, value_name = "NAME=VALUE")]
+    pub input: Vec<String>,
+}
+
+/// Where and how exactly to compute.
+#[derive(Debug, clap::Args)]
+pub struct UnitArgs {
     /// The compute unit.
     #[arg(long, default_value = "cpu")]
     pub unit: String,
@@ -30,12 +41,27 @@ pub struct ModelArgs {
     /// How exactly to compute: exact.
     #[arg(long, default_value = "exact")]
     pub precision: String,
-    /// `off` runs the model as it was imported.
-    #[arg(long, default_value = "on")]
-    pub passes: String,
-    /// An input: name=FILE.npy, name=FILE.json, name=[1, 2] or name=dtype:1x128[:zeros|:ones|:random].
-    #[arg(long, value_name = "NAME=VALUE")]
-    pub input: Vec<String>,
+}
+
+impl UnitArgs {
+    /// The unit.
+    pub fn find(&self) -> Result<Box<dyn ComputeUnit>, String> {
+        units::find(&self.unit, self.threads)
+    }
+
+    /// The threads that run one operation together.
+    pub fn threads(&self) -> usize {
+        self.threads.unwrap_or_else(threads::parallelism)
+    }
+
+    /// What the unit is to be told.
+    pub fn options(&self) -> Result<CompileOptions, String> {
+        let precision = match self.precision.as_str() {
+            "exact" => Precision::Exact,
+            other => return Err(format!("--precision {other}: this version computes in exact precision only")),
+        };
+        Ok(CompileOptions { precision })
+    }
 }
 
 impl ModelArgs {
@@ -59,24 +85,12 @@ impl ModelArgs {
     }
 
     /// Compiles a model that was read.
-    pub fn compile(&self, model: Model) -> Result<Compiled, Box<dyn Error>> {
-        let precision = match self.precision.as_str() {
-            "exact" => Precision::Exact,
-            other => return Err(format!("--precision {other}: this version computes in exact precision only").into()),
-        };
-        let unit = units::find(&self.unit, self.threads)?;
+    pub fn compile(&self, model: Model, on: &UnitArgs) -> Result<Compiled, Box<dyn Error>> {
         // The passes ran when the model was read, or were left out.
-        let options = ModelOptions { passes: None, compile: CompileOptions { precision } };
-        let compiled = Compiled::compile(model.graph, &*unit, &options)?;
+        let options = ModelOptions { passes: None, compile: on.options()? };
+        let compiled = Compiled::compile(model.graph, &*on.find()?, &options)?;
         model.files.release();
         Ok(compiled)
-    }
-
-    /// Reads and compiles the model and finds its inputs.
-    pub fn load(&self, npz: Option<&Path>) -> Result<(Compiled, Vec<Value>), Box<dyn Error>> {
-        let (model, _) = self.read()?;
-        let inputs = inputs::collect(&model, &self.input, npz)?;
-        Ok((self.compile(model)?, inputs))
     }
 }
 

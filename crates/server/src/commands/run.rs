@@ -5,7 +5,7 @@ use std::{error::Error, fs, path::PathBuf, process::ExitCode};
 use halimede_tensor::{DType, Tensor, Value};
 use serde_json::{Value as Json, json};
 
-use super::model::ModelArgs;
+use super::model::{ModelArgs, UnitArgs};
 use crate::npy;
 
 /// Run a model once and print its outputs as JSON, or write them as .npy files.
@@ -13,6 +13,8 @@ use crate::npy;
 pub struct Args {
     #[command(flatten)]
     model: ModelArgs,
+    #[command(flatten)]
+    on: UnitArgs,
     /// Arrays for the inputs, by name.
     #[arg(long, value_name = "FILE.npz")]
     inputs: Option<PathBuf>,
@@ -36,7 +38,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let (model, _) = args.model.read()?;
     let names: Vec<String> = model.outputs.iter().map(|output| output.name.clone()).collect();
     let inputs = super::inputs::collect(&model, &args.model.input, args.inputs.as_deref())?;
-    let mut session = args.model.compile(model)?.session();
+    let mut session = args.model.compile(model, &args.on)?.session();
     session.run(&inputs)?;
     let outputs = session.take_outputs()?;
     let mut printed = serde_json::Map::new();

@@ -1,4 +1,7 @@
-//! `halimede bench`: how long a model takes.
+//! `halimede bench`: how long a model takes, and the kernels by themselves.
+
+mod cases;
+mod suite;
 
 use std::{
     error::Error,
@@ -8,26 +11,41 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_compute::Session;
+use halimede_compute::{RunError, Session};
 use halimede_platform::{chip::Chip, cpu_time};
 use halimede_tensor::Value;
 use serde_json::json;
 
-use super::model::{self, ModelArgs};
+use super::{
+    inputs,
+    model::{self, ModelArgs, UnitArgs},
+};
 
-/// Measure latency and throughput of a model.
+/// Measure latency and throughput of a model, or of the engine's kernels by themselves.
 ///
-/// Runs on made-up inputs unless they are given; unknown dimensions are 1.
+/// A model runs on made-up inputs unless they are given; unknown dimensions are 1.
 #[derive(Debug, clap::Args)]
 pub struct Args {
     #[command(flatten)]
-    model: ModelArgs,
-    /// Arrays for the inputs, by name.
+    model: Option<ModelArgs>,
+    #[command(flatten)]
+    on: UnitArgs,
+    /// Instead of a model, the kernels whose names contain a NAME; all when none is given. Products,
+    /// ResNet-50's convolutions, attention, norms and reading memory, each beside what this machine can do.
+    #[arg(
+        long,
+        value_name = "NAME",
+        num_args = 0..,
+        conflicts_with_all = ["ModelArgs", "inputs", "interactive"],
+        required_unless_present = "path"
+    )]
+    suite: Option<Vec<String>>,
+    /// Arrays for the inputs, by name. Given several times, a run computes them all one after the other.
     #[arg(long, value_name = "FILE.npz")]
-    inputs: Option<PathBuf>,
-    /// How long to measure.
-    #[arg(long, default_value_t = 3.0)]
-    seconds: f64,
+    inputs: Vec<PathBuf>,
+    /// How long to measure: a model, or each kernel. 3 for a model, 0.5 for a kernel when left out.
+    #[arg(long)]
+    seconds: Option<f64>,
     /// Runs before measuring.
     #[arg(long, default_value_t = 3)]
     warmup: usize,
@@ -60,37 +78,52 @@ struct Times {
 }
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
+    let Some(model) = &args.model else {
+        let names = args.suite.as_deref().unwrap_or_default();
+        return suite::run(names, &args.on, args.seconds.unwrap_or(0.5), args.json);
+    };
     let start = Instant::now();
-    let (compiled, inputs) = args.model.load(args.inputs.as_deref())?;
+    let (read, _) = model.read()?;
+    let feeds: Vec<Vec<Value>> = match args.inputs.as_slice() {
+        [] => vec![inputs::collect(&read, &model.input, None)?],
+        files => files.iter().map(|file| inputs::collect(&read, &model.input, Some(file))).collect::<Result<_, _>>()?,
+    };
+    let compiled = model.compile(read, &args.on)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let mut session = compiled.session();
     for _ in 0..args.warmup.max(1) {
-        session.run(&inputs)?;
+        run_all(&mut session, &feeds)?;
     }
     let facts = json!({
-        "model": args.model.path,
-        "unit": args.model.unit,
-        "precision": args.model.precision,
-        "threads": args.model.threads.unwrap_or_else(halimede_platform::threads::parallelism),
+        "model": model.path,
+        "unit": args.on.unit,
+        "precision": args.on.precision,
+        "threads": args.on.threads(),
         "chip": Chip::detect().key(),
         "load_seconds": load_seconds,
         "arena_bytes": session.arena_bytes(),
         "packed_bytes": compiled.packed_bytes(),
         "kernels": session.coverage().kernels,
         "reference": session.coverage().reference,
-        "inputs": inputs.iter().map(model::describe).collect::<Vec<_>>(),
+        "inputs": feeds[0].iter().map(model::describe).collect::<Vec<_>>(),
     });
     if args.interactive {
-        return interactive(&facts, &mut session, &inputs);
+        return interactive(&facts, &mut session, &feeds);
     }
-    let times = measure(&mut session, &inputs, Duration::try_from_secs_f64(args.seconds)?, 1)?;
-    report(args, facts, &times)
+    let duration = Duration::try_from_secs_f64(args.seconds.unwrap_or(3.0))?;
+    let times = measure(&mut session, &feeds, duration, 1)?;
+    report(args.json, facts, &times)
+}
+
+/// One run: the answers to all feeds.
+fn run_all(session: &mut Session, feeds: &[Vec<Value>]) -> Result<(), RunError> {
+    feeds.iter().try_for_each(|inputs| session.run(inputs))
 }
 
 /// Runs for at least so long and so often.
 fn measure(
     session: &mut Session,
-    inputs: &[Value],
+    feeds: &[Vec<Value>],
     duration: Duration,
     iterations_min: usize,
 ) -> Result<Times, Box<dyn Error>> {
@@ -99,14 +132,14 @@ fn measure(
     while begin.elapsed() < duration || times.lat.len() < iterations_min {
         let cpu = cpu_time::process()?;
         let start = Instant::now();
-        session.run(inputs)?;
+        run_all(session, feeds)?;
         times.lat.push(start.elapsed().as_secs_f64());
         times.cpu.push((cpu_time::process()? - cpu).as_secs_f64());
     }
     Ok(times)
 }
 
-fn interactive(facts: &serde_json::Value, session: &mut Session, inputs: &[Value]) -> Result<(), Box<dyn Error>> {
+fn interactive(facts: &serde_json::Value, session: &mut Session, feeds: &[Vec<Value>]) -> Result<(), Box<dyn Error>> {
     let mut out = io::stdout().lock();
     writeln!(out, "READY {facts}")?;
     out.flush()?;
@@ -117,14 +150,14 @@ fn interactive(facts: &serde_json::Value, session: &mut Session, inputs: &[Value
             return Err(format!("'{line}': a line has the form `run SECONDS MIN_ITERATIONS`").into());
         };
         let duration = Duration::try_from_secs_f64(seconds.parse()?)?;
-        let times = measure(session, inputs, duration, iterations.parse()?)?;
+        let times = measure(session, feeds, duration, iterations.parse()?)?;
         writeln!(out, "{}", serde_json::to_string(&times)?)?;
         out.flush()?;
     }
     Ok(())
 }
 
-fn report(args: &Args, mut facts: serde_json::Value, times: &Times) -> Result<(), Box<dyn Error>> {
+fn report(as_json: bool, mut facts: serde_json::Value, times: &Times) -> Result<(), Box<dyn Error>> {
     let mut sorted = times.lat.clone();
     sorted.sort_by(f64::total_cmp);
     let percentile = |p: f64| sorted[((sorted.len() - 1) as f64 * p).round() as usize] * 1e3;
@@ -143,7 +176,7 @@ fn report(args: &Args, mut facts: serde_json::Value, times: &Times) -> Result<()
         "cpu_ms": cpu / count * 1e3,
         "runs_per_second": count / sum,
     });
-    if args.json {
+    if as_json {
         if let (Some(facts), Some(figures)) = (facts.as_object_mut(), figures.as_object()) {
             facts.extend(figures.clone());
         }
@@ -152,9 +185,9 @@ fn report(args: &Args, mut facts: serde_json::Value, times: &Times) -> Result<()
     }
     println!(
         "{} on {} ({}), {} kernels, {} by reference",
-        args.model.path.display(),
-        args.model.unit,
-        args.model.precision,
+        facts["model"].as_str().unwrap_or_default(),
+        facts["unit"].as_str().unwrap_or_default(),
+        facts["precision"].as_str().unwrap_or_default(),
         facts["kernels"],
         facts["reference"]
     );

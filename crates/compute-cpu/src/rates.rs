@@ -1,0 +1,146 @@
+//! What one thread of this machine does at best, measured: the roofs that kernels are held against.
+
+use std::{hint::black_box, time::Instant};
+
+use crate::{Isa, gemm::Micro};
+
+/// Samples, the best of which counts: neighbours on the machine only ever make one slower.
+const SAMPLES: usize = 16;
+
+/// f32 multiplications and additions a second, operands in the first-level cache.
+pub fn f32_operations() -> f64 {
+    const DEPTH: usize = 256;
+    const TILES: usize = 24;
+    let micro = Micro::new(Isa::detect());
+    let (a, b) = (vec![0f32; micro.mr * DEPTH], vec![0f32; micro.nr * DEPTH]);
+    let mut c = vec![0f32; micro.mr * micro.nr];
+    let seconds = fastest(|| {
+        for _ in 0..TILES {
+            let c = (black_box(&mut c).as_mut_ptr(), micro.nr);
+            // SAFETY: operands and result have the sizes of a whole tile of this depth.
+            unsafe { micro.tile(micro.mr, DEPTH, (a.as_ptr(), 1, micro.mr), b.as_ptr(), c, true) };
+        }
+    });
+    (TILES * 2 * micro.mr * micro.nr * DEPTH) as f64 / seconds
+}
+
+/// Bytes a second of reading a block of `bytes` from its start to its end again and again, so from the
+/// cache that it fits into.
+pub fn read(bytes: usize) -> f64 {
+    /// A sample reads at least so much.
+    const SAMPLE_BYTES: usize = 1 << 20;
+    let isa = Isa::detect();
+    // Not zeros, of which the system might hand out one page again and again.
+    let block = vec![Group([1; 32]); (bytes / size_of::<Group>()).max(1)];
+    let bytes = size_of_val(&*block);
+    let passes = (SAMPLE_BYTES / bytes).max(1);
+    let seconds = fastest(|| {
+        for _ in 0..passes {
+            black_box(any(isa, black_box(&block)));
+        }
+    });
+    (passes * bytes) as f64 / seconds
+}
+
+/// Four lines of a cache, from where one starts: no load touches two.
+#[derive(Clone, Default)]
+#[repr(align(64))]
+struct Group([u64; 32]);
+
+/// All bits that are set anywhere in a block: reads everything, and computes less than anything else
+/// that does.
+///
+/// The compiler makes no good loop of this by itself: it would rather transpose than keep four sums apart.
+fn any(isa: Isa, block: &[Group]) -> u64 {
+    #[cfg(target_arch = "x86_64")]
+    {
+        if isa.has_avx512() {
+            // SAFETY: an `Isa` with AVX-512 exists only where the machine has it.
+            return unsafe { x86::any_avx512(block) };
+        }
+        if isa.has_avx2() {
+            // SAFETY: as above for AVX2.
+            return unsafe { x86::any_avx2(block) };
+        }
+    }
+    let _ = isa;
+    block.iter().flat_map(|group| &group.0).fold(0, |bits, number| bits | number)
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use std::arch::x86_64::*;
+
+    use super::Group;
+
+    #[target_feature(enable = "avx512f")]
+    pub(super) fn any_avx512(block: &[Group]) -> u64 {
+        let mut bits = [_mm512_setzero_si512(); 4];
+        for group in block {
+            let from = group.0.as_ptr().cast::<__m512i>();
+            for (i, bits) in bits.iter_mut().enumerate() {
+                // SAFETY: a group is four aligned vectors.
+                *bits = _mm512_or_si512(*bits, unsafe { _mm512_load_si512(from.add(i)) });
+            }
+        }
+        let [a, b, c, d] = bits;
+        _mm512_reduce_or_epi64(_mm512_or_si512(_mm512_or_si512(a, b), _mm512_or_si512(c, d))) as u64
+    }
+
+    #[target_feature(enable = "avx2")]
+    pub(super) fn any_avx2(block: &[Group]) -> u64 {
+        let mut bits = [_mm256_setzero_si256(); 8];
+        for group in block {
+            let from = group.0.as_ptr().cast::<__m256i>();
+            for (i, bits) in bits.iter_mut().enumerate() {
+                // SAFETY: a group is eight aligned vectors.
+                *bits = _mm256_or_si256(*bits, unsafe { _mm256_load_si256(from.add(i)) });
+            }
+        }
+        let mut numbers = [0u64; 4];
+        for bits in bits {
+            let mut lanes = [0u64; 4];
+            // SAFETY: room for one vector, aligned or not.
+            unsafe { _mm256_storeu_si256(lanes.as_mut_ptr().cast(), bits) };
+            for (number, lane) in numbers.iter_mut().zip(lanes) {
+                *number |= lane;
+            }
+        }
+        numbers.iter().fold(0, |bits, number| bits | number)
+    }
+}
+
+fn fastest(mut sample: impl FnMut()) -> f64 {
+    let seconds = (0..SAMPLES).map(|_| {
+        let start = Instant::now();
+        sample();
+        start.elapsed().as_secs_f64()
+    });
+    // A clock that stands still would make the rate infinite.
+    seconds.fold(f64::INFINITY, f64::min).max(1e-9)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_number_is_read() {
+        for groups in [0, 1, 3] {
+            for place in 0..32 * groups {
+                let mut block = vec![Group::default(); groups];
+                block[place / 32].0[place % 32] = 1 << (place % 64);
+                for isa in Isa::available() {
+                    assert_eq!(any(isa, &block), 1 << (place % 64), "number {place} with {}", isa.name());
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn rates_are_of_this_world() {
+        let (operations, bytes) = (f32_operations(), read(16 << 10));
+        assert!((1e7..1e13).contains(&operations), "{operations}");
+        assert!((1e7..1e13).contains(&bytes), "{bytes}");
+    }
+}

@@ -1,0 +1,280 @@
+//! The kernels that `halimede bench --suite` measures: the one list, each as a graph of one operation.
+
+use halimede_compute::CompileError;
+use halimede_graph::{
+    Builder, Dim, Fact, Graph, OpError, ValueId,
+    ops::{Attention, Contract, Conv, Norm, NormKind, Op, Padding, Softmax},
+};
+use halimede_tensor::{DType, Tensor, Value};
+
+use super::super::inputs;
+
+/// What limits a kernel that is as good as it can be.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Roof {
+    /// Multiplications and additions.
+    Operations,
+    /// Reading as many bytes as the kernel reads.
+    Reading,
+}
+
+/// A kernel on a size.
+pub(super) struct Case {
+    pub name: String,
+    /// Multiplications and additions of one run.
+    pub operations: f64,
+    /// Bytes of operands and results.
+    pub bytes: usize,
+    pub roof: Roof,
+    operation: Operation,
+}
+
+/// What a case computes.
+enum Operation {
+    /// `[rows, depth] x [depth, columns]`, the right side constant.
+    Product {
+        rows: usize,
+        depth: usize,
+        columns: usize,
+    },
+    /// A convolution of an image whose channels lie last.
+    Convolution(Layer),
+    /// 12 heads of 64.
+    Attention {
+        length: usize,
+        causal: bool,
+    },
+    Layernorm {
+        rows: usize,
+        columns: usize,
+    },
+    RmsNorm {
+        rows: usize,
+        columns: usize,
+    },
+    Softmax {
+        rows: usize,
+        columns: usize,
+    },
+}
+
+/// A convolution: channels in and out, size of the kernel, stride, size of the image.
+#[derive(Clone, Copy)]
+struct Layer(usize, usize, usize, usize, usize);
+
+/// The convolutions of ResNet-50, each once.
+const RESNET_50: [Layer; 22] = [
+    Layer(3, 64, 7, 2, 224),
+    Layer(64, 64, 1, 1, 56),
+    Layer(64, 64, 3, 1, 56),
+    Layer(64, 256, 1, 1, 56),
+    Layer(256, 64, 1, 1, 56),
+    Layer(256, 128, 1, 1, 56),
+    Layer(128, 128, 3, 2, 56),
+    Layer(256, 512, 1, 2, 56),
+    Layer(128, 512, 1, 1, 28),
+    Layer(512, 128, 1, 1, 28),
+    Layer(128, 128, 3, 1, 28),
+    Layer(512, 256, 1, 1, 28),
+    Layer(256, 256, 3, 2, 28),
+    Layer(512, 1024, 1, 2, 28),
+    Layer(256, 1024, 1, 1, 14),
+    Layer(1024, 256, 1, 1, 14),
+    Layer(256, 256, 3, 1, 14),
+    Layer(1024, 512, 1, 1, 14),
+    Layer(512, 512, 3, 2, 14),
+    Layer(512, 2048, 1, 1, 7),
+    Layer(2048, 512, 1, 1, 7),
+    Layer(512, 512, 3, 1, 7),
+];
+
+const HEADS: usize = 12;
+const HEAD_WIDTH: usize = 64;
+
+/// Every kernel of the suite.
+pub(super) fn all() -> Vec<Case> {
+    let mut cases = Vec::new();
+    for size in [512, 1024, 2048] {
+        cases.push(product(format!("product {size}"), size, size, size));
+    }
+    for (depth, columns) in [(768, 3072), (4096, 4096)] {
+        cases.push(product(format!("vector {depth}x{columns}"), 1, depth, columns));
+    }
+    cases.extend(RESNET_50.map(convolution));
+    for causal in [false, true] {
+        for length in [128, 512, 2048] {
+            cases.push(attention(length, causal));
+        }
+    }
+    let (rows, columns) = (512, 768);
+    let rowwise = [
+        ("layernorm", rows, columns, Operation::Layernorm { rows, columns }),
+        ("rmsnorm", rows, columns, Operation::RmsNorm { rows, columns }),
+        ("softmax", HEADS * 512, 512, Operation::Softmax { rows: HEADS * 512, columns: 512 }),
+    ];
+    for (name, rows, columns, operation) in rowwise {
+        let elements = rows * columns;
+        cases.push(Case {
+            name: format!("{name} {rows}x{columns}"),
+            // Of the order of what each element takes; the roof is another.
+            operations: 5.0 * elements as f64,
+            bytes: 2 * size_of::<f32>() * elements,
+            roof: Roof::Reading,
+            operation,
+        });
+    }
+    cases
+}
+
+fn product(name: String, rows: usize, depth: usize, columns: usize) -> Case {
+    Case {
+        name,
+        operations: 2.0 * (rows * depth * columns) as f64,
+        bytes: size_of::<f32>() * (rows * depth + depth * columns + rows * columns),
+        roof: if rows == 1 { Roof::Reading } else { Roof::Operations },
+        operation: Operation::Product { rows, depth, columns },
+    }
+}
+
+fn convolution(layer: Layer) -> Case {
+    let Layer(from, to, kernel, stride, size) = layer;
+    let pixels = (size / stride).pow(2);
+    Case {
+        name: format!("conv {kernel}x{kernel}/{stride} {from}-{to} {size}"),
+        operations: 2.0 * (pixels * to * from * kernel * kernel) as f64,
+        bytes: size_of::<f32>() * (size * size * from + kernel * kernel * from * to + pixels * to),
+        roof: Roof::Operations,
+        operation: Operation::Convolution(layer),
+    }
+}
+
+fn attention(length: usize, causal: bool) -> Case {
+    let pairs = if causal { length * (length + 1) / 2 } else { length * length };
+    Case {
+        name: format!("attention {} {length}", if causal { "causal" } else { "full" }),
+        operations: 4.0 * (HEADS * HEAD_WIDTH * pairs) as f64,
+        bytes: 4 * size_of::<f32>() * HEADS * HEAD_WIDTH * length,
+        roof: Roof::Operations,
+        operation: Operation::Attention { length, causal },
+    }
+}
+
+/// What stops a graph from being built.
+#[derive(Debug, thiserror::Error)]
+pub(super) enum CaseError {
+    #[error(transparent)]
+    Operation(#[from] OpError),
+    #[error("{0}")]
+    Numbers(String),
+    #[error(transparent)]
+    Compile(#[from] CompileError),
+}
+
+impl Case {
+    /// The graph and its inputs.
+    pub(super) fn build(&self) -> Result<(Graph, Vec<Value>), CaseError> {
+        let mut made = Made::default();
+        match self.operation {
+            Operation::Product { rows, depth, columns } => {
+                let left = made.input(&[rows, depth])?;
+                let right = made.constant(&[depth, columns])?;
+                made.add(Op::Contract(Contract::matmul(0)), &[left, right])
+            }
+            Operation::Convolution(Layer(from, to, kernel, stride, size)) => {
+                let image = made.input(&[1, size, size, from])?;
+                let weights = made.constant(&[to, from, kernel, kernel])?;
+                let bias = made.constant(&[to])?;
+                let border = (kernel / 2) as i64;
+                let conv = Conv {
+                    strides: [stride; 2].into(),
+                    dilations: [1; 2].into(),
+                    padding: Padding::Explicit([border; 4].into()),
+                    groups: 1,
+                    transposed: None,
+                    channels_last: true,
+                    epilogue: None,
+                };
+                made.add(Op::Conv(conv), &[image, weights, bias])
+            }
+            Operation::Attention { length, causal } => {
+                let shape = [1, HEADS, length, HEAD_WIDTH];
+                let operands = [made.input(&shape)?, made.input(&shape)?, made.input(&shape)?];
+                let attention = Attention { scale: None, causal, causal_from_end: false, softcap: 0.0 };
+                made.add(Op::Attention(attention), &operands)
+            }
+            Operation::Layernorm { rows, columns } => {
+                let operands = [made.input(&[rows, columns])?, made.constant(&[columns])?, made.constant(&[columns])?];
+                made.add(Op::Norm(norm(NormKind::Layer { axis: 1 })), &operands)
+            }
+            Operation::RmsNorm { rows, columns } => {
+                let operands = [made.input(&[rows, columns])?, made.constant(&[columns])?];
+                made.add(Op::Norm(norm(NormKind::Rms { axis: 1 })), &operands)
+            }
+            Operation::Softmax { rows, columns } => {
+                let x = made.input(&[rows, columns])?;
+                made.add(Op::Softmax(Softmax { axis: 1, log: false }), &[x])
+            }
+        }?;
+        Ok((made.graph, made.inputs))
+    }
+}
+
+fn norm(kind: NormKind) -> Norm {
+    Norm { kind, epsilon: 1e-5, epilogue: None }
+}
+
+/// A graph as it grows, with numbers for its inputs.
+#[derive(Default)]
+struct Made {
+    graph: Graph,
+    inputs: Vec<Value>,
+}
+
+impl Made {
+    fn random(shape: &[usize]) -> Result<Tensor, CaseError> {
+        inputs::random(shape).map_err(CaseError::Numbers)
+    }
+
+    fn input(&mut self, shape: &[usize]) -> Result<ValueId, CaseError> {
+        let dims = shape.iter().map(|&size| Dim::from(size));
+        let value = self.graph.add_value(format!("input{}", self.inputs.len()), Fact::tensor(DType::F32, dims));
+        self.graph.inputs.push(value);
+        self.inputs.push(Made::random(shape)?.into());
+        Ok(value)
+    }
+
+    fn constant(&mut self, shape: &[usize]) -> Result<ValueId, CaseError> {
+        let tensor = Made::random(shape)?;
+        Ok(Builder::new(&mut self.graph).constant(tensor))
+    }
+
+    fn add(&mut self, op: Op, operands: &[ValueId]) -> Result<(), CaseError> {
+        let output = Builder::new(&mut self.graph).add(op, operands)?;
+        self.graph.outputs.push(output);
+        Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::collections::HashSet;
+
+    #[test]
+    fn names_differ_and_sizes_are_those_of_the_graph() {
+        let cases = all();
+        let names: HashSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
+        assert_eq!(names.len(), cases.len());
+        // The largest ones take long to fill with numbers.
+        for case in cases.iter().filter(|case| case.bytes < 4 << 20) {
+            let (graph, inputs) = case.build().unwrap();
+            let elements = |value: ValueId| graph.fact(value).count().unwrap();
+            let constants = graph.values.iter().filter_map(|value| value.fact.constant.as_ref()).map(Tensor::len);
+            let read: usize = inputs.iter().map(|input| input.tensor().unwrap().len()).sum::<usize>();
+            let written: usize = graph.outputs.iter().map(|&value| elements(value)).sum();
+            let bytes = size_of::<f32>() * (read + written + constants.sum::<usize>());
+            // Scales and biases are not counted.
+            assert!((0.98..=1.0).contains(&(case.bytes as f64 / bytes as f64)), "{}", case.name);
+        }
+    }
+}

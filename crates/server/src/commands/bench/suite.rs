@@ -1,0 +1,178 @@
+//! `halimede bench --suite`: kernels by themselves, beside what the machine can do at best.
+
+use std::{
+    error::Error,
+    io::{self, Write},
+    time::Duration,
+};
+
+use halimede_compute::{ComputeUnit, Model, ModelOptions};
+use halimede_compute_cpu::rates;
+use halimede_platform::chip::Chip;
+use serde_json::{Value as Json, json};
+
+use super::{
+    super::{model::UnitArgs, steady::Probe},
+    cases::{self, Case, Roof},
+    measure,
+};
+
+/// Parts that the time of a kernel is cut into, with a probe of the machine around each.
+const SLICES: u32 = 8;
+
+/// Bytes whose reading is measured: in the first-level cache, in the second, in memory.
+const READS: [(&str, usize); 3] = [("read L1", 16 << 10), ("read L2", 512 << 10), ("read memory", 256 << 20)];
+
+/// What was measured of a kernel, in the order of its slices.
+struct Measured {
+    case: Case,
+    /// Seconds of a run.
+    times: Vec<f64>,
+    /// The slower of the probes before and after.
+    probes: Vec<Probe>,
+    /// Bytes a second of reading as much as the kernel does, where that is its roof.
+    read: Option<f64>,
+    /// Steps run by their definition.
+    reference: usize,
+}
+
+/// Measures the kernels whose names contain one of `names`, all where there is none.
+pub(super) fn run(names: &[String], on: &UnitArgs, seconds: f64, as_json: bool) -> Result<(), Box<dyn Error>> {
+    let unit = on.find()?;
+    let wanted = |name: &str| names.is_empty() || names.iter().any(|part| name.contains(part.as_str()));
+    let reads: Vec<(&str, usize, f64)> = READS
+        .into_iter()
+        .filter(|(name, _)| wanted(name))
+        .map(|(name, bytes)| (name, bytes, rates::read(bytes)))
+        .collect();
+    let mut kernels = Vec::new();
+    for case in cases::all().into_iter().filter(|case| wanted(&case.name)) {
+        let name = case.name.clone();
+        kernels.push(measured(case, &*unit, on, seconds).map_err(|error| format!("{name}: {error}"))?);
+    }
+    if reads.is_empty() && kernels.is_empty() {
+        return Err(format!("no kernel of the suite has '{}' in its name", names.join("' or '")).into());
+    }
+    // What the machine can do is what it did at its best moment during all this.
+    let best = kernels.iter().flat_map(|kernel| kernel.probes.iter().copied()).fold(Probe::now(), Probe::best);
+    let rows = reads
+        .into_iter()
+        .map(|(name, bytes, rate)| json!({ "name": name, "ms": bytes as f64 / rate * 1e3, "gbps": rate / 1e9 }))
+        .chain(kernels.iter().map(|kernel| kernel.row(best, on.threads())))
+        .collect();
+    let report = json!({
+        "unit": on.unit,
+        "precision": on.precision,
+        "threads": on.threads(),
+        "chip": Chip::detect().key(),
+        "best": best,
+        "kernels": Json::Array(rows),
+    });
+    if as_json {
+        println!("{report}");
+        return Ok(());
+    }
+    Ok(print(&report)?)
+}
+
+/// Compiles a kernel and runs it for so long.
+fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, seconds: f64) -> Result<Measured, Box<dyn Error>> {
+    let (graph, inputs) = case.build()?;
+    let options = ModelOptions { compile: on.options()?, ..ModelOptions::default() };
+    let mut session = Model::compile(graph, unit, &options)?.session();
+    session.run(&inputs)?;
+    let (mut times, mut probes) = (Vec::new(), Vec::new());
+    let slice = Duration::try_from_secs_f64(seconds)? / SLICES;
+    for _ in 0..SLICES {
+        let before = Probe::now();
+        let runs = measure(&mut session, std::slice::from_ref(&inputs), slice, 1)?;
+        // On one thread processor time: what else runs on the machine is not in it.
+        times.push(median(if on.threads() == 1 { runs.cpu } else { runs.lat }));
+        probes.push(before.worst(Probe::now()));
+    }
+    let read = (case.roof == Roof::Reading).then(|| rates::read(case.bytes));
+    Ok(Measured { case, times, probes, read, reference: session.coverage().reference })
+}
+
+impl Measured {
+    /// How long a run takes, and how near that is to the machine's best.
+    fn row(&self, best: Probe, threads: usize) -> Json {
+        let steady = |(time, probe): (&f64, &Probe)| (!probe.is_slow(best)).then_some(*time);
+        let times: Vec<f64> = self.times.iter().zip(&self.probes).filter_map(steady).collect();
+        let slow = self.times.len() - times.len();
+        let time = median(if times.is_empty() { self.times.clone() } else { times });
+        let (roof, possible) = match self.read {
+            Some(rate) => ("reading", self.case.bytes as f64 / rate),
+            None => ("f32 operations", self.case.operations / (best.f32_gflops * 1e9 * threads as f64)),
+        };
+        json!({
+            "name": self.case.name,
+            "ms": time * 1e3,
+            "gflops": self.case.operations / time / 1e9,
+            "gbps": self.case.bytes as f64 / time / 1e9,
+            "share": possible / time,
+            "roof": roof,
+            "slow": slow,
+            "samples": self.times.len(),
+            "reference": self.reference,
+        })
+    }
+}
+
+fn print(report: &Json) -> io::Result<()> {
+    let mut out = io::stdout().lock();
+    let text = |key: &str| report[key].as_str().unwrap_or_default().to_owned();
+    writeln!(out, "{}, {} thread(s), precision {}", text("chip"), report["threads"], text("precision"))?;
+    writeln!(
+        out,
+        "one thread at best: {:.1} GFLOP/s in f32, {:.1} GB/s from the first-level cache",
+        number(&report["best"]["f32_gflops"]),
+        number(&report["best"]["l1_read_gbps"])
+    )?;
+    writeln!(out, "{:30} {:>10} {:>9} {:>8}  share of what the machine can do", "", "time", "GFLOP/s", "GB/s")?;
+    for row in report["kernels"].as_array().into_iter().flatten() {
+        print_row(&mut out, row)?;
+    }
+    Ok(())
+}
+
+fn print_row(out: &mut impl Write, row: &Json) -> io::Result<()> {
+    let ms = number(&row["ms"]);
+    let time = if ms < 1.0 { format!("{:.1} us", ms * 1e3) } else { format!("{ms:.2} ms") };
+    write!(out, "{:30} {time:>10}", row["name"].as_str().unwrap_or_default())?;
+    match row["gflops"].as_f64() {
+        Some(gflops) => write!(out, " {gflops:9.1}")?,
+        None => write!(out, " {:9}", "")?,
+    }
+    write!(out, " {:8.1}", number(&row["gbps"]))?;
+    if let Some(share) = row["share"].as_f64() {
+        write!(out, "  {share:.2} of {}", row["roof"].as_str().unwrap_or_default())?;
+        if row["slow"] != 0 {
+            write!(out, ", {} of {} samples slow", row["slow"], row["samples"])?;
+        }
+        if row["reference"] != 0 {
+            write!(out, ", by its definition")?;
+        }
+    }
+    writeln!(out)
+}
+
+fn number(json: &Json) -> f64 {
+    json.as_f64().unwrap_or(f64::NAN)
+}
+
+fn median(mut numbers: Vec<f64>) -> f64 {
+    numbers.sort_by(f64::total_cmp);
+    numbers.get(numbers.len() / 2).copied().unwrap_or(f64::NAN)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_median_is_in_the_middle() {
+        assert_eq!(median(vec![3.0, 1.0, 2.0]), 2.0);
+        assert!(median(Vec::new()).is_nan());
+    }
+}
