@@ -1,0 +1,101 @@
+"""Draw the tables of a report of run.py, and write them down.
+
+    python benches/peers/draw.py REPORT.json [--svg FOLDER] [--markdown FILE.md]
+
+An SVG per group of workloads and precision: bars of how long a run takes, each workload on a scale of its
+own, ours first and in colour. Colours follow the reader's light or dark scheme.
+"""
+
+import argparse
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+import reports
+
+STYLE = """
+text { font: 12px system-ui, sans-serif; fill: #1f2328; }
+.title { font-size: 15px; font-weight: 600; } .workload { font-weight: 600; } .note { fill: #656d76; font-size: 11px; }
+.ours { fill: #0f7a6c; } .peer { fill: #a8b1bb; }
+@media (prefers-color-scheme: dark) {
+text { fill: #e6edf3; } .note { fill: #8d96a0; } .ours { fill: #2dbfa9; } .peer { fill: #59636e; }
+}
+"""
+WIDTH, LABEL, BAR, GAP, TOP = 860, 180, 18, 14, 58
+
+
+def svg(title, note, workloads):
+    """`workloads`: [(name, [(program, milliseconds, text beside the bar, whether it is ours)])]."""
+    parts, y = [], TOP
+    for name, bars in workloads:
+        parts.append(f'<text class="workload" x="10" y="{y + 12}">{escape(name)}</text>')
+        y += BAR + 2
+        longest = max(ms for _, ms, _, _ in bars)
+        for program, ms, text, ours in bars:
+            length = max(2, (WIDTH - LABEL - 230) * ms / longest)
+            kind = "ours" if ours else "peer"
+            parts.append(f'<text x="{LABEL - 8}" y="{y + 13}" text-anchor="end">{escape(program)}</text>')
+            parts.append(f'<rect class="{kind}" x="{LABEL}" y="{y + 2}" width="{length:.1f}" height="{BAR - 4}" rx="2"/>')
+            parts.append(f'<text x="{LABEL + length + 6:.1f}" y="{y + 13}">{escape(text)}</text>')
+            y += BAR
+        y += GAP
+    return "\n".join([
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}" role="img">',
+        f"<title>{escape(title)}</title>", f"<style>{STYLE}</style>",
+        f'<text class="title" x="10" y="22">{escape(title)}</text>',
+        f'<text class="note" x="10" y="42">{escape(note)}</text>', *parts, "</svg>", "",
+    ])  # fmt: skip
+
+
+def bars(peers, compared, precision):
+    """The bars of one workload in one precision, ours first."""
+    chosen = [(name, figure) for name, figure in peers.items() if figure.precision == precision]
+    made = []
+    for name, figure in sorted(chosen, key=lambda entry: (not entry[1].ours, entry[1].ms)):
+        text = f"{figure.ms:.2f} ms" if figure.ms >= 1 else f"{1e3 * figure.ms:.1f} µs"
+        if name in compared:
+            text += f"  ×{reports.between(compared[name])}"
+        made.append((name.removesuffix(f" {precision}"), figure.ms, text, figure.ours))
+    return made
+
+
+def pictures(report):
+    """{name: SVG} of every group and precision that there are figures of."""
+    found = {}
+    groups = dict.fromkeys(row["group"] for row in report["rows"])
+    machine = report["machine"]
+    note = (f"class {machine['class']}, {report['threads']} thread(s), {report['clock']}, {report['date']}; shorter is "
+            "faster; ×: how many times as fast halimede is, with a 95 % interval")  # fmt: skip
+    measured = {name: (peers, reports.speedups(peers)) for name, peers in reports.figures(report).items()}
+    for group in groups:
+        for precision in reports.PRECISIONS:
+            workloads = [
+                (name, bars(peers, compared, precision))
+                for name, (peers, compared) in measured.items()
+                if next(iter(peers.values())).row["group"] == group
+            ]
+            workloads = [(name, made) for name, made in workloads if made]
+            if workloads:
+                found[f"{group}-{precision}"] = svg(f"{group.capitalize()}, products in {precision}", note, workloads)
+    return found
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("report", type=Path)
+    parser.add_argument("--svg", type=Path, help="files named as the report, with the group and the precision")
+    parser.add_argument("--markdown", type=Path)
+    options = parser.parse_args()
+    report = reports.load(options.report)
+    names = []
+    if options.svg:
+        for name, picture in pictures(report).items():
+            names.append(f"{options.report.stem}-{name}.svg")
+            (options.svg / names[-1]).write_text(picture)
+    if options.markdown or not options.svg:
+        images = [f"![{name.removesuffix('.svg')}]({name})" for name in names]
+        text = "\n\n".join(["# Beside other engines", reports.heading(report), *images, reports.markdown(report)])
+        options.markdown.write_text(text + "\n") if options.markdown else print(text)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,223 @@
+"""The parts of benches/peers that measure nothing: statistics, comparison, tables, pictures, workloads."""
+
+import copy
+import importlib
+import json
+import os
+import re
+import subprocess
+import sys
+import xml.etree.ElementTree as tree
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto
+from support import models
+from support.server import ROOT, binary
+
+PEERS = ROOT / "benches" / "peers"
+pytestmark = pytest.mark.halimede_only("tools of ours")
+
+
+@pytest.fixture(autouse=True)
+def path(monkeypatch):
+    monkeypatch.syspath_prepend(str(PEERS))
+
+
+def module(name):
+    return importlib.import_module(name)
+
+
+def noisy(middle, seed, count=15, spread=0.02):
+    return list(middle * (1 + spread * np.random.default_rng(seed).standard_normal(count)))
+
+
+def row(peer, precision, ms, probes=None, **more):
+    return {
+        "workload": "resnet50_b1", "group": "vision", "batch": 1, "peer": peer, "precision": precision, "version": "1",
+        "together": 1, "ms": ms, "probes": probes or [[140.0, 200.0]] * len(ms), **more,
+    }  # fmt: skip
+
+
+def report(*rows):
+    machine = {"class": "M", "cpu": "a processor", "cores": 2, "system": "Linux x86_64"}
+    return {
+        "format": 1, "date": "2026-11-21", "machine": machine, "threads": 1, "clock": "processor time", "rounds": 15,
+        "seconds": 0.25, "rows": list(rows), "not_run": [{"workload": "resnet50_b1", "peer": "tract f32", "reason": "why"}],
+    }  # fmt: skip
+
+
+@pytest.fixture
+def both():
+    return report(
+        row("halimede exact", "f32", noisy(10, 1)),
+        row("onnxruntime f32", "f32", noisy(15, 2), cosine=1.0),
+        row("openvino bf16", "bf16", noisy(4, 3)),
+    )
+
+
+def test_a_speedup_lies_in_its_interval_and_is_the_same_each_time():
+    speedup = module("stats").speedup
+    found = speedup(noisy(10, 1), noisy(15, 2))
+    assert found["low"] < 1.5 < found["high"]
+    assert found["high"] - found["low"] < 0.1
+    assert found == speedup(noisy(10, 1), noisy(15, 2))
+
+
+def test_more_noise_makes_the_interval_wider():
+    speedup = module("stats").speedup
+    calm, wild = (speedup(noisy(10, 1, spread=s), noisy(15, 2, spread=s)) for s in (0.01, 0.2))
+    assert wild["high"] - wild["low"] > 5 * (calm["high"] - calm["low"])
+
+
+def test_the_common_speed_is_the_highest_that_everybody_saw():
+    stats = module("stats")
+    fast, slow, cold = [140.0, 200.0], [70.0, 200.0], [140.0, 110.0]
+    assert stats.common_speed([[fast, fast, slow], [fast, slow, fast]], 2) == tuple(fast)
+    # The second program met only the slow machine: the first one's fast samples would flatter it.
+    assert stats.common_speed([[fast, fast, slow, slow], [slow, slow, cold]], 2) == tuple(slow)
+    assert stats.common_speed([[fast, fast], [slow, slow]], 1) is None
+    assert [stats.at_speed(probe, slow) for probe in (fast, slow, [60.0, 190.0], cold)] == [False, True, True, False]
+
+
+def test_a_change_of_the_machine_is_no_change_of_ours():
+    slowdown = module("stats").slowdown
+    before, after = noisy(10, 1), noisy(13, 2)
+    peer = (noisy(20, 3), noisy(26, 4))
+    assert slowdown(before, after)["low"] > 1.25
+    with_peer = slowdown(before, after, [peer])
+    assert with_peer["low"] < 1 < with_peer["high"]
+
+
+def test_figures_leave_out_samples_of_another_speed(both):
+    probes = [[140.0, 200.0]] * 12 + [[70.0, 200.0]] * 3
+    both["rows"][1] |= {"probes": probes, "ms": [15.0] * 12 + [40.0] * 3}
+    figure = module("reports").figures(both)["resnet50_b1"]["onnxruntime f32"]
+    assert (figure.ms, figure.dropped, figure.speed) == (15.0, 3, (140.0, 200.0))
+
+
+def test_ratios_are_of_equal_precision(both):
+    reports = module("reports")
+    found = reports.speedups(reports.figures(both)["resnet50_b1"])
+    assert list(found) == ["onnxruntime f32"]
+    table = reports.markdown(both)
+    assert re.search(r"\| resnet50_b1 \(f32 peak 140 GFLOP/s\) \| f32 \| onnxruntime f32 \| 1[45]\.\d+ \| 1\.\d\d \(", table)
+    assert re.search(r"\| resnet50_b1 .*\| bf16 \| openvino bf16 \| \d\.\d+ \|  \|", table)
+    assert "- resnet50_b1, tract f32: why" in table
+
+
+def run(*arguments):
+    return subprocess.run([sys.executable, *map(str, arguments)], capture_output=True, text=True)
+
+
+@pytest.mark.parametrize(
+    "ours, peer, status, word",
+    [(1.0, 1.0, 0, ""), (1.2, 1.0, 1, "SLOWER"), (1.2, 1.2, 0, ""), (0.8, 1.0, 0, "faster"), (1.02, 1.0, 0, "")],
+)
+def test_compare_flags_what_is_sure(both, tmp_path, ours, peer, status, word):
+    later = copy.deepcopy(both)
+    for entry, factor in zip(later["rows"], (ours, peer, peer)):
+        entry["ms"] = [factor * ms for ms in entry["ms"]]
+    files = [tmp_path / name for name in ("before.json", "after.json")]
+    for file, content in zip(files, (both, later)):
+        file.write_text(json.dumps(content))
+    done = run(PEERS / "compare.py", *files)
+    assert done.returncode == status, done.stdout + done.stderr
+    assert done.stdout.strip().endswith(word or "times as long")
+
+
+def test_compare_refuses_other_machines_and_other_files(both, tmp_path):
+    other = copy.deepcopy(both)
+    other["machine"]["class"] = "Z"
+    (tmp_path / "a.json").write_text(json.dumps(both))
+    (tmp_path / "b.json").write_text(json.dumps(other))
+    assert "different machines" in run(PEERS / "compare.py", tmp_path / "a.json", tmp_path / "b.json").stderr
+    (tmp_path / "b.json").write_text("{}")
+    assert run(PEERS / "compare.py", tmp_path / "a.json", tmp_path / "b.json").returncode != 0
+
+
+def test_run_measures_two_programs_in_turn(tmp_path):
+    onnx.save(models.add_sub(TensorProto.FLOAT, ["n", 2]), tmp_path / "add_sub.onnx")
+    entry = f"{tmp_path}/add_sub.onnx@INPUT0=3x2,INPUT1=3x2"
+    options = ["--peers", "halimede exact,onnxruntime f32,onnxruntime int8", "--rounds", "3", "--seconds", "0.01"]
+    command = [PEERS / "run.py", tmp_path, entry, *options, "--binary", binary(), "--json", tmp_path / "out.json"]
+    done = run(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = module("reports").load(tmp_path / "out.json")
+    assert [entry["peer"] for entry in made["rows"]] == ["halimede exact", "onnxruntime f32"]
+    for entry in made["rows"]:
+        assert entry["cosine"] > 0.99999
+        assert len(entry["ms"]) == len(entry["probes"]) >= 3 and min(entry["ms"]) > 0
+    assert [entry["peer"] for entry in made["not_run"]] == ["onnxruntime int8"]
+    # A second time the rows are replaced, not added.
+    assert run(*command).returncode == 0
+    assert len(module("reports").load(tmp_path / "out.json")["rows"]) == 2
+
+
+def test_a_program_that_ends_stops_nobody_else():
+    runner = module("run")
+    script = "print('READY {}', flush=True); input(); print('{\"cpu\": [2, 1, 3]}', flush=True)"
+    program = runner.Program([sys.executable, "-c", script], os.sched_getaffinity(0))
+    assert program.ready and program.sample(0.1, 1, "cpu") == 2
+    with pytest.raises(runner.Ended):
+        program.sample(0.1, 1, "cpu")
+    program.close()
+    assert not runner.Program([sys.executable, "-c", "pass"], os.sched_getaffinity(0)).ready
+
+
+def test_draw_writes_pictures_and_a_table(both, tmp_path):
+    both["rows"][1]["peer"] = "a < b f32"
+    file = tmp_path / "m.json"
+    file.write_text(json.dumps(both))
+    done = run(PEERS / "draw.py", file, "--svg", tmp_path, "--markdown", tmp_path / "m.md")
+    assert done.returncode == 0, done.stderr
+    names = {"m-vision-f32.svg", "m-vision-bf16.svg"}
+    assert {path.name for path in tmp_path.glob("*.svg")} == names
+    lengths = {}
+    for name in names:
+        root = tree.parse(tmp_path / name).getroot()
+        bars = root.findall("{*}rect")
+        lengths[name] = [float(bar.get("width")) for bar in bars]
+        assert [bar.get("class") for bar in bars][1:] == ["peer"] * (len(bars) - 1)
+    ours, theirs = lengths["m-vision-f32.svg"]
+    assert theirs / ours == pytest.approx(1.5, rel=0.05)
+    assert all(name in (tmp_path / "m.md").read_text() for name in names)
+
+
+def test_workloads_have_one_name_each_and_the_sizes_they_say():
+    workloads = module("workloads")
+    assert len(workloads.BY_NAME) == len(workloads.WORKLOADS)
+    for workload in workloads.WORKLOADS:
+        if workload.texts or workload.group in ("product", "attention"):
+            continue
+        (feed,) = workload.feeds()
+        assert {array.shape[0] for array in feed.values()} == {workload.batch}, workload.name
+    feed = workloads.BY_NAME["bert_base_s384_b1"].feeds()[0]
+    assert feed["input_ids"].shape == feed["attention_mask"].shape == (1, 384)
+
+
+def test_texts_are_grouped_without_losing_a_token():
+    workloads = module("workloads")
+    assert len(workloads.MIXED) == 32 and min(workloads.MIXED) >= 5 and max(workloads.MIXED) <= 128
+    for group in workloads.GROUPS:
+        feeds = workloads.texts(workloads.MIXED, group)
+        assert len(feeds) == 32 // group
+        assert sum(int(feed["attention_mask"].sum()) for feed in feeds) == sum(workloads.MIXED)
+        assert all(feed["attention_mask"][:, -1].any() for feed in feeds)
+
+
+def test_a_file_is_a_workload():
+    adhoc = module("workloads").adhoc("folder/model.onnx@image=1x3x8x8,ids=i64:1x5")
+    (feed,) = adhoc.feeds()
+    assert adhoc.model == "folder/model.onnx"
+    assert (feed["image"].dtype, feed["image"].shape) == (np.float32, (1, 3, 8, 8))
+    assert (feed["ids"].dtype, feed["ids"].shape) == (np.int64, (1, 5))
+
+
+def test_every_peer_has_a_runtime_and_a_precision():
+    peers, worker, reports = module("peers"), module("worker"), module("reports")
+    for peer in peers.PEERS:
+        assert peer.runtime == "halimede" or peer.runtime in worker.RUNTIMES
+        assert peer.precision in reports.PRECISIONS
+        assert (peer.name.split()[0] == reports.OURS) == (peer.runtime == "halimede")
