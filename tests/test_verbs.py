@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 import subprocess
 
 import numpy as np
@@ -14,6 +15,7 @@ from support.server import ROOT, binary
 
 pytestmark = pytest.mark.halimede_only("verbs of ours")
 ENCODER = ROOT / "examples" / "repository" / "encoder"
+CLASSIFIER = ENCODER.parent / "digits_classifier"
 
 
 def halimede(*arguments, stdin="", status=0):
@@ -63,13 +65,29 @@ def test_run_takes_the_folder_of_a_model(add_sub):
 @pytest.mark.parametrize("arguments, expected", [
     (["--input", "NOPE=[1]"], "the model has no input 'NOPE'; there are: INPUT0, INPUT1"),
     (["--input", "INPUT0=[[1, 2"], "INPUT0"),
-    (["--precision", "wild"], "--precision wild"),
     (["--unit", "abacus"], "no compute unit 'abacus'"),
     (["--passes", "some"], "--passes some"),
 ])  # fmt: skip
 def test_what_is_wrong_is_named(add_sub, arguments, expected):
     text = halimede("run", add_sub, *arguments, status=1)
     assert text.splitlines()[-1].startswith("error: ") and expected in text
+
+
+def test_precisions(add_sub):
+    assert "'wild' is no precision: it is exact or balanced" in halimede("run", add_sub, "--precision", "wild", status=2)
+    image = ["--input", "image=f32:4x1x8x8:random"]
+    answers = {}
+    for precision in ("exact", "balanced"):
+        printed = json.loads(halimede("run", CLASSIFIER, "--precision", precision, *image))
+        answers[precision] = [number for output in printed.values() for number in output["data"]]
+    pairs = list(zip(answers["exact"], answers["balanced"]))
+    largest = max(map(abs, answers["exact"]))
+    assert all(abs(a - b) < 0.02 * largest for a, b in pairs)
+    # Where the machine multiplies bf16, it did.
+    if "balanced" in re.search(r"unit +cpu: .*", halimede("doctor", "--seconds", "0"))[0]:
+        assert any(a != b for a, b in pairs)
+        exact = json.loads(halimede("run", CLASSIFIER, "--precision", "balanced", "--disable-matrix", *image))
+        assert [number for output in exact.values() for number in output["data"]] == answers["exact"]
 
 
 def test_a_missing_model_is_named(tmp_path):

@@ -7,10 +7,14 @@ mod gemm;
 mod isa;
 mod kernels;
 mod map;
+mod matrix;
 mod pool;
+mod precision;
 pub mod rates;
+mod real;
 mod unit;
 
 pub use isa::Isa;
+pub use matrix::Matrix;
 pub use pool::Pool;
-pub use unit::{CpuOptions, CpuUnit};
+pub use unit::{CpuOptions, CpuUnit, MatrixChoice};

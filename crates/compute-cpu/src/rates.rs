@@ -110,7 +110,8 @@ mod x86 {
     }
 }
 
-fn fastest(mut sample: impl FnMut()) -> f64 {
+/// Seconds of the fastest of several samples.
+pub(crate) fn fastest(mut sample: impl FnMut()) -> f64 {
     let seconds = (0..SAMPLES).map(|_| {
         let start = Instant::now();
         sample();

@@ -1,5 +1,6 @@
-use crate::kernels::Kernels;
-use crate::{Isa, Pool};
+use crate::kernels::{Kernels, Machine};
+use crate::precision;
+use crate::{Isa, Matrix, Pool};
 use halimede_compute::{
     Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
 };
@@ -8,8 +9,7 @@ use std::sync::Arc;
 
 /// The CPU as a compute unit.
 pub struct CpuUnit {
-    isa: Isa,
-    pool: Arc<Pool>,
+    machine: Machine,
     bytes_max: usize,
 }
 
@@ -20,9 +20,23 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// The instruction set; the widest of the machine where `None`.
     pub isa: Option<Isa>,
+    /// Which matrix unit multiplies in 16 bits.
+    pub matrix: MatrixChoice,
     /// Memory that the tensors of one run may take; half of the machine's, or of its container's, where
     /// `None`: a step outside of the plan may hold as much again while it writes its outputs.
     pub bytes_max: Option<usize>,
+}
+
+/// Which matrix unit to use.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum MatrixChoice {
+    /// The fastest of this machine, where it is faster than f32.
+    #[default]
+    Fastest,
+    /// This one.
+    Only(Matrix),
+    /// None: every product is in f32.
+    None,
 }
 
 impl CpuUnit {
@@ -32,7 +46,13 @@ impl CpuUnit {
         let pool = Arc::new(Pool::new(options.threads.unwrap_or_else(cores)));
         let usable = || halimede_platform::memory::machine().usable().and_then(|bytes| usize::try_from(bytes).ok());
         let bytes_max = options.bytes_max.or_else(|| usable().map(|bytes| bytes / 2)).unwrap_or(usize::MAX);
-        CpuUnit { isa: options.isa.unwrap_or_else(Isa::detect), pool, bytes_max }
+        let matrix = match options.matrix {
+            MatrixChoice::Fastest => Matrix::fastest(),
+            MatrixChoice::Only(matrix) => Some(matrix),
+            MatrixChoice::None => None,
+        };
+        let machine = Machine { isa: options.isa.unwrap_or_else(Isa::detect), matrix, pool };
+        CpuUnit { machine, bytes_max }
     }
 }
 
@@ -44,18 +64,29 @@ impl ComputeUnit for CpuUnit {
     fn describe(&self) -> Capabilities {
         Capabilities {
             device: std::env::consts::ARCH.to_owned(),
-            features: vec![self.isa.name().to_owned()],
-            threads: self.pool.threads(),
-            precisions: vec![Precision::Exact],
+            features: [self.machine.isa.name()]
+                .into_iter()
+                .chain(self.machine.matrix.map(Matrix::name))
+                .map(str::to_owned)
+                .collect(),
+            threads: self.machine.pool.threads(),
+            precisions: match self.machine.matrix {
+                Some(_) => vec![Precision::Exact, Precision::Balanced],
+                None => vec![Precision::Exact],
+            },
         }
     }
 
     fn supports(&self, operation: &OpDesc<'_>) -> Option<CostHint> {
-        Kernels::new(self.isa, self.pool.clone()).cost(operation)
+        Kernels::new(self.machine.clone()).cost(operation)
     }
 
-    fn compile(&self, part: &Graph, _options: &CompileOptions) -> Result<Arc<dyn Executable>, CompileError> {
-        let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(self.isa, self.pool.clone()));
-        Ok(Arc::new(Program::new(part.clone(), &kernels, self.bytes_max)?))
+    fn compile(&self, part: &Graph, options: &CompileOptions) -> Result<Arc<dyn Executable>, CompileError> {
+        let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(self.machine.clone()));
+        let mut graph = part.clone();
+        if options.precision != Precision::Exact && self.machine.matrix.is_some() {
+            precision::narrow(&mut graph);
+        }
+        Ok(Arc::new(Program::new(graph, &kernels, self.bytes_max)?))
     }
 }

@@ -5,8 +5,8 @@
 
 #![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
-use halimede_compute::{Model, ModelOptions};
-use halimede_compute_cpu::{CpuOptions, CpuUnit};
+use halimede_compute::{CompileOptions, Model, ModelOptions, Precision};
+use halimede_compute_cpu::{CpuOptions, CpuUnit, Matrix, MatrixChoice};
 use halimede_graph::ops::{
     Attention, Binary, Contract, Conv, Map, Norm, NormKind, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Softmax,
     Unary,
@@ -64,6 +64,7 @@ fn graph() -> Graph {
         groups: 1,
         transposed: None,
         channels_last: false,
+        multiply: None,
         epilogue: None,
     };
     let x = b.add(Op::Conv(conv), &[image, w]).unwrap();
@@ -86,6 +87,7 @@ fn graph() -> Graph {
     let scores = b.add(Op::Softmax(Softmax { axis: 1, log: false }), &[x]).unwrap();
 
     let attention = Attention { scale: None, causal: true, causal_from_end: false, softcap: 0.0 };
+    let tokens = b.unary(Unary::Tanh, tokens).unwrap();
     let y = b.add(Op::Attention(attention), &[tokens, tokens, tokens]).unwrap();
     let y = b.binary(Binary::Add, y, tokens).unwrap();
     let norm = Norm { kind: NormKind::Layer { axis: 3 }, epsilon: 1e-5, epilogue: None };
@@ -105,9 +107,14 @@ fn main() {
 }
 
 fn a_second_run_allocates_nothing() {
-    for threads in [1, 2] {
-        let unit = CpuUnit::new(&CpuOptions { threads: Some(threads), ..CpuOptions::default() });
-        let model = Model::compile(graph(), &unit, &ModelOptions::default()).unwrap();
+    for (threads, precision) in
+        [(1, Precision::Exact), (2, Precision::Exact), (1, Precision::Balanced), (2, Precision::Balanced)]
+    {
+        // Any matrix unit: whether the machine has a fast one is no matter here.
+        let matrix = MatrixChoice::Only(Matrix::available().last().copied().unwrap_or(Matrix::PORTABLE));
+        let unit = CpuUnit::new(&CpuOptions { threads: Some(threads), matrix, ..CpuOptions::default() });
+        let options = ModelOptions { compile: CompileOptions { precision }, ..ModelOptions::default() };
+        let model = Model::compile(graph(), &unit, &options).unwrap();
         let mut session = model.session();
         let numbers = |shape: &[usize]| {
             let count: usize = shape.iter().product();
@@ -125,7 +132,7 @@ fn a_second_run_allocates_nothing() {
             session.run(&inputs).unwrap();
         }
         let count = ALLOCATIONS.load(Ordering::Relaxed) - before;
-        assert_eq!(count, 0, "{count} allocations in five runs on {threads} threads");
+        assert_eq!(count, 0, "{count} allocations in five runs on {threads} threads, {precision:?}");
         assert_eq!(session.output(1).map(|(_, bytes)| bytes.to_vec()), first);
     }
 }

@@ -25,4 +25,4 @@ pub use model::{Model, ModelOptions};
 pub use plan::{Plan, StepReport};
 pub use program::{Kernels, Program};
 pub use session::{Coverage, Session, StepTime};
-pub use unit::{Capabilities, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision};
+pub use unit::{Capabilities, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, UnknownPrecision};

@@ -2,6 +2,8 @@
 
 use crate::{CompileError, Session, TensorDesc};
 use halimede_graph::{Graph, Op};
+use std::fmt;
+use std::str::FromStr;
 use std::sync::Arc;
 
 /// One place where models run: a CPU, a GPU, a Neural Engine.
@@ -63,6 +65,35 @@ pub enum Precision {
     /// 8-bit products.
     Fast,
 }
+
+impl Precision {
+    /// Those that can be asked for, with their names.
+    const NAMES: [(&str, Precision); 2] = [("exact", Precision::Exact), ("balanced", Precision::Balanced)];
+}
+
+impl fmt::Display for Precision {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Precision::Exact => "exact",
+            Precision::Balanced => "balanced",
+            Precision::Fast => "fast",
+        })
+    }
+}
+
+impl FromStr for Precision {
+    type Err = UnknownPrecision;
+
+    fn from_str(name: &str) -> Result<Precision, UnknownPrecision> {
+        let known = Precision::NAMES.iter().find(|(known, _)| *known == name);
+        known.map(|(_, precision)| *precision).ok_or_else(|| UnknownPrecision(name.to_owned()))
+    }
+}
+
+/// A name that is no precision's.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no precision: it is exact or balanced")]
+pub struct UnknownPrecision(String);
 
 /// Choices for [`ComputeUnit::compile`].
 #[derive(Debug, Clone, Default)]

@@ -1,7 +1,7 @@
 //! The one list of compute units.
 
 use halimede_compute::ComputeUnit;
-use halimede_compute_cpu::{CpuOptions, CpuUnit};
+use halimede_compute_cpu::{CpuOptions, CpuUnit, MatrixChoice};
 
 /// Names of the units that there are.
 pub const NAMES: &[&str] = &["cpu"];
@@ -9,15 +9,32 @@ pub const NAMES: &[&str] = &["cpu"];
 /// More threads than this for each core only wait for each other.
 const MOST_THREADS_PER_CORE: usize = 16;
 
-/// The unit of that name. `threads` bounds the workers that run one operation together; `None` leaves the
-/// choice to the unit.
-pub fn find(name: &str, threads: Option<usize>) -> Result<Box<dyn ComputeUnit>, String> {
+/// Choices for a unit.
+#[derive(Debug, Clone, Copy)]
+pub struct Choice {
+    /// Most workers that run one operation together; `None` leaves that to the unit.
+    pub threads: Option<usize>,
+    /// Whether the matrix unit may be used.
+    pub matrix: bool,
+}
+
+impl Default for Choice {
+    fn default() -> Choice {
+        Choice { threads: None, matrix: true }
+    }
+}
+
+/// The unit of that name.
+pub fn find(name: &str, Choice { threads, matrix }: Choice) -> Result<Box<dyn ComputeUnit>, String> {
     let most = MOST_THREADS_PER_CORE * std::thread::available_parallelism().map_or(1, |cores| cores.get());
     if let Some(threads) = threads.filter(|threads| !(1..=most).contains(threads)) {
         return Err(format!("--threads {threads}: it is a number from 1 to {most} on this machine"));
     }
     match name {
-        "cpu" => Ok(Box::new(CpuUnit::new(&CpuOptions { threads, ..CpuOptions::default() }))),
+        "cpu" => {
+            let matrix = if matrix { MatrixChoice::Fastest } else { MatrixChoice::None };
+            Ok(Box::new(CpuUnit::new(&CpuOptions { threads, matrix, ..CpuOptions::default() })))
+        }
         other => Err(format!("no compute unit '{other}' here; there is: {}", NAMES.join(", "))),
     }
 }

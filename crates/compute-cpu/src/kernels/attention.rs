@@ -13,8 +13,11 @@
 //!     out = O / l
 //! ```
 
+mod tiled;
+
 use super::Machine;
 use super::softmax::{exp_and_sum, max_of};
+use crate::Isa;
 use crate::gemm::{self, Left, Micro, Target};
 use crate::isa::multiversion;
 use crate::map::{exp, tanh};
@@ -23,6 +26,7 @@ use halimede_graph::OpError;
 use halimede_graph::ops::Attention;
 use halimede_tensor::{DType, View};
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tiled::TiledStep;
 
 /// Queries in a block; a multiple of every micro-kernel's rows.
 const QUERIES: usize = 48;
@@ -38,7 +42,7 @@ pub(super) struct AttentionKernel {
 
 impl Kernel for AttentionKernel {
     fn name(&self) -> &str {
-        "flash attention f32"
+        "flash attention"
     }
 
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
@@ -47,8 +51,8 @@ impl Kernel for AttentionKernel {
             return Err(OpError::invalid("attention needs queries, keys and values"));
         };
         let output = &outputs[0];
-        if [q, k, v, output].iter().any(|desc| desc.dtype != DType::F32 || desc.shape.len() != 4) {
-            return Err(OpError::unsupported("attention but for f32 of rank 4"));
+        if [q, k, v, output].iter().any(|desc| desc.dtype != q.dtype || desc.shape.len() != 4) {
+            return Err(OpError::unsupported("attention but for one datatype and rank 4"));
         }
         let mask = match operand(3) {
             None => None,
@@ -62,7 +66,7 @@ impl Kernel for AttentionKernel {
             return Err(OpError::invalid(format!("{heads} query heads do not divide over {groups} key heads")));
         }
         let (queries, keys) = (q.shape[2], k.shape[2]);
-        let step = AttentionStep {
+        let heads = Heads {
             batch: q.shape[0],
             heads,
             groups,
@@ -74,9 +78,20 @@ impl Kernel for AttentionKernel {
             causal: self.op.causal.then(|| if self.op.causal_from_end { keys as isize - queries as isize } else { 0 }),
             softcap: self.op.softcap,
             mask,
-            micro: Micro::new(self.machine.isa),
-            machine: self.machine.clone(),
         };
+        let machine = self.machine.clone();
+        match (q.dtype, self.machine.matrix) {
+            (DType::F32, _) => {}
+            (DType::Bf16, Some(matrix)) => {
+                let Some(step) = TiledStep::new(heads, matrix, machine) else {
+                    return Err(OpError::unsupported(format!("attention of heads {} deep", q.shape[3])));
+                };
+                let workspace = step.workspace();
+                return Ok(Prepared { step: Box::new(step), workspace });
+            }
+            (other, _) => return Err(OpError::unsupported(format!("attention of {other}"))),
+        }
+        let step = AttentionStep { heads, micro: Micro::new(machine.isa), machine };
         let workspace = step.shared_bytes() + step.thread_bytes() * self.machine.pool.threads();
         Ok(Prepared { step: Box::new(step), workspace })
     }
@@ -105,7 +120,8 @@ impl Mask {
     }
 }
 
-struct AttentionStep {
+/// What is computed, for known sizes.
+struct Heads {
     batch: usize,
     heads: usize,
     groups: usize,
@@ -120,28 +136,88 @@ struct AttentionStep {
     causal: Option<isize>,
     softcap: f32,
     mask: Option<Mask>,
+}
+
+struct AttentionStep {
+    heads: Heads,
     micro: Micro,
     machine: Machine,
 }
 
+impl Heads {
+    /// Multiplications.
+    fn products(&self) -> usize {
+        self.batch * self.heads * self.queries * self.keys * (self.depth + self.width)
+    }
+
+    /// The key head of a query head, both counted over the batch.
+    fn key_head(&self, head: usize) -> usize {
+        head / self.heads * self.groups + head % self.heads / (self.heads / self.groups)
+    }
+
+    /// Keys beyond the last that the last of `rows` queries from `first` on sees are skipped.
+    fn seen(&self, first: usize, rows: usize) -> usize {
+        match self.causal {
+            Some(offset) => usize::try_from((first + rows) as isize + offset).unwrap_or(0).min(self.keys),
+            None => self.keys,
+        }
+    }
+
+    /// Scales a line of scores from key `start` on and applies softcap, mask and causality; `head` is
+    /// counted over the batch.
+    fn mask_line(
+        &self,
+        isa: Isa,
+        arguments: &Arguments<'_>,
+        line: &mut [f32],
+        head: usize,
+        query: usize,
+        start: usize,
+    ) {
+        scale_line(isa, line, self.scale, self.softcap);
+        if let (Some(mask), Some(view)) = (&self.mask, arguments.inputs.get(3).copied().flatten()) {
+            let [b, h, q, k] = mask.strides;
+            let base = head / self.heads * b + head % self.heads * h + query * q + start * k;
+            // Adjacent, or one for all keys.
+            let count = if k == 0 { 1 } else { line.len() };
+            // SAFETY: inputs are not written during the step.
+            unsafe {
+                match mask.boolean {
+                    true => hide(isa, line, &view.slice::<u8>()[base..base + count]),
+                    false => bias(isa, line, &view.slice::<f32>()[base..base + count]),
+                }
+            }
+        }
+        if let Some(offset) = self.causal {
+            let visible = usize::try_from(query as isize + offset + 1 - start as isize).unwrap_or(0).min(line.len());
+            line[visible..].fill(f32::NEG_INFINITY);
+        }
+    }
+
+    /// Whether a score is no more than a product.
+    fn is_plain(&self) -> bool {
+        self.softcap <= 0.0 && self.mask.is_none() && self.causal.is_none()
+    }
+}
+
 impl AttentionStep {
     fn packed_keys(&self) -> usize {
-        gemm::panels_len(&self.micro, self.keys, self.depth)
+        gemm::panels_len(&self.micro, self.heads.keys, self.heads.depth)
     }
 
     fn packed_values(&self) -> usize {
-        gemm::panels_len(&self.micro, self.width, self.keys)
+        gemm::panels_len(&self.micro, self.heads.width, self.heads.keys)
     }
 
     /// Packed keys and values of every key head.
     fn shared_bytes(&self) -> usize {
-        let floats = self.batch * self.groups * (self.packed_keys() + self.packed_values());
+        let floats = self.heads.batch * self.heads.groups * (self.packed_keys() + self.packed_values());
         (floats * size_of::<f32>()).next_multiple_of(64)
     }
 
     /// Scores, block result, sums and maxima, scratch of the driver.
     fn thread_bytes(&self) -> usize {
-        let floats = QUERIES * (KEYS + self.width + 2) + gemm::scratch_len(&self.micro);
+        let floats = QUERIES * (KEYS + self.heads.width + 2) + gemm::scratch_len(&self.micro);
         (floats * size_of::<f32>()).next_multiple_of(64)
     }
 }
@@ -155,26 +231,37 @@ impl Step for AttentionStep {
         let packed_len = self.packed_keys() + self.packed_values();
         let workspace = Shared(arguments.workspace.as_ptr());
         let workspace = &workspace;
-        let work = self.batch * self.heads * self.queries * self.keys * (self.depth + self.width);
-        let small = work < PARALLEL_PRODUCTS;
+        let small = self.heads.products() < PARALLEL_PRODUCTS;
         let each = |parts: usize, task: &(dyn Fn(usize) + Sync)| match small {
             true => (0..parts).for_each(task),
             false => self.machine.pool.run(parts, task),
         };
-        each(self.batch * self.groups, &|head| {
+        each(self.heads.batch * self.heads.groups, &|head| {
             // SAFETY: each part packs its own head; operands have those sizes.
             unsafe {
                 let start = workspace.0.cast::<f32>().add(head * packed_len);
                 let packed = std::slice::from_raw_parts_mut(start, packed_len);
                 let (keys, values) = packed.split_at_mut(self.packed_keys());
-                let k = &k[head * self.keys * self.depth..];
-                let v = &v[head * self.keys * self.width..];
-                gemm::pack_columns(&self.micro, k.as_ptr(), (1, self.depth), (self.keys, self.depth), keys);
-                gemm::pack_columns(&self.micro, v.as_ptr(), (self.width, 1), (self.width, self.keys), values);
+                let k = &k[head * self.heads.keys * self.heads.depth..];
+                let v = &v[head * self.heads.keys * self.heads.width..];
+                gemm::pack_columns(
+                    &self.micro,
+                    k.as_ptr(),
+                    (1, self.heads.depth),
+                    (self.heads.keys, self.heads.depth),
+                    keys,
+                );
+                gemm::pack_columns(
+                    &self.micro,
+                    v.as_ptr(),
+                    (self.heads.width, 1),
+                    (self.heads.width, self.heads.keys),
+                    values,
+                );
             }
         });
-        let blocks = self.queries.div_ceil(QUERIES);
-        let tasks = self.batch * self.heads * blocks;
+        let blocks = self.heads.queries.div_ceil(QUERIES);
+        let tasks = self.heads.batch * self.heads.heads * blocks;
         let next = AtomicUsize::new(0);
         let threads = if small { 1 } else { self.machine.pool.threads().min(tasks) };
         each(threads, &|thread| {
@@ -203,11 +290,10 @@ impl AttentionStep {
     /// One block of queries of one head.
     fn run_block(&self, arguments: &Arguments<'_>, shared: &Shared, scratch: &mut [f32], head: usize, first: usize) {
         let micro = &self.micro;
-        let rows = QUERIES.min(self.queries - first);
-        let (batch, query_head) = (head / self.heads, head % self.heads);
-        let key_head = batch * self.groups + query_head / (self.heads / self.groups);
+        let rows = QUERIES.min(self.heads.queries - first);
+        let key_head = self.heads.key_head(head);
         let (scores, rest) = scratch.split_at_mut(QUERIES * KEYS);
-        let (result, rest) = rest.split_at_mut(QUERIES * self.width);
+        let (result, rest) = rest.split_at_mut(QUERIES * self.heads.width);
         let (maxima, rest) = rest.split_at_mut(QUERIES);
         let (sums, driver) = rest.split_at_mut(QUERIES);
         maxima.fill(f32::NEG_INFINITY);
@@ -216,16 +302,12 @@ impl AttentionStep {
         let (packed, q, out) = unsafe {
             let packed = shared.0.cast::<f32>().add(key_head * (self.packed_keys() + self.packed_values()));
             let q = arguments.inputs[0].unwrap_or(View::empty()).as_ptr().cast::<f32>();
-            let offset = (head * self.queries + first) * self.width;
-            let out = super::rows::part_mut::<f32>(arguments.outputs[0], offset, rows * self.width);
-            (packed, q.add((head * self.queries + first) * self.depth), out)
+            let offset = (head * self.heads.queries + first) * self.heads.width;
+            let out = super::rows::part_mut::<f32>(arguments.outputs[0], offset, rows * self.heads.width);
+            (packed, q.add((head * self.heads.queries + first) * self.heads.depth), out)
         };
         out.fill(0.0);
-        // Keys beyond the last that the last query of the block sees are skipped.
-        let seen = match self.causal {
-            Some(offset) => usize::try_from((first + rows) as isize + offset).unwrap_or(0).min(self.keys),
-            None => self.keys,
-        };
+        let seen = self.heads.seen(first, rows);
         for start in (0..seen).step_by(KEYS) {
             let count = KEYS.min(seen - start);
             let panels = (start / micro.nr, (start + count).div_ceil(micro.nr));
@@ -234,11 +316,11 @@ impl AttentionStep {
             unsafe {
                 gemm::multiply(
                     micro,
-                    Left::Strided { start: q, row: self.depth, column: 1 },
+                    Left::Strided { start: q, row: self.heads.depth, column: 1 },
                     (0, rows),
                     panels,
-                    (self.keys, self.depth),
-                    &|p, k| packed.add((p * self.depth + k) * micro.nr),
+                    (self.heads.keys, self.heads.depth),
+                    &|p, k| packed.add((p * self.heads.depth + k) * micro.nr),
                     &mut |_| {},
                     Target { start: scores.as_mut_ptr().wrapping_sub(start), row: KEYS },
                     driver,
@@ -247,13 +329,13 @@ impl AttentionStep {
             }
             for row in 0..rows {
                 let line = &mut scores[row * KEYS..row * KEYS + count];
-                self.mask_line(arguments, line, batch, query_head, first + row, start);
+                self.heads.mask_line(self.machine.isa, arguments, line, head, first + row, start);
                 online_row(
                     self.machine.isa,
                     line,
                     &mut maxima[row],
                     &mut sums[row],
-                    &mut out[row * self.width..(row + 1) * self.width],
+                    &mut out[row * self.heads.width..(row + 1) * self.heads.width],
                 );
             }
             let values = packed.wrapping_add(self.packed_keys());
@@ -263,11 +345,11 @@ impl AttentionStep {
                     micro,
                     Left::Strided { start: scores.as_ptr(), row: KEYS, column: 1 },
                     (0, rows),
-                    (0, self.width.div_ceil(micro.nr)),
-                    (self.width, count),
-                    &|p, k| values.add((p * self.keys + start + k) * micro.nr),
+                    (0, self.heads.width.div_ceil(micro.nr)),
+                    (self.heads.width, count),
+                    &|p, k| values.add((p * self.heads.keys + start + k) * micro.nr),
                     &mut |_| {},
-                    Target { start: result.as_mut_ptr(), row: self.width },
+                    Target { start: result.as_mut_ptr(), row: self.heads.width },
                     driver,
                     None,
                 );
@@ -276,49 +358,50 @@ impl AttentionStep {
                 *out += part;
             }
         }
-        for (row, line) in out.chunks_exact_mut(self.width.max(1)).enumerate() {
+        for (row, line) in out.chunks_exact_mut(self.heads.width.max(1)).enumerate() {
             // A query that sees no key gives zeros.
             let factor = if sums[row] > 0.0 || sums[row].is_nan() { 1.0 / sums[row] } else { 0.0 };
             line.iter_mut().for_each(|element| *element *= factor);
         }
     }
+}
 
-    /// Scales a line of scores and applies softcap, mask and causality.
-    fn mask_line(
-        &self,
-        arguments: &Arguments<'_>,
-        line: &mut [f32],
-        batch: usize,
-        head: usize,
-        query: usize,
-        start: usize,
-    ) {
-        line.iter_mut().for_each(|score| *score *= self.scale);
-        if self.softcap > 0.0 {
-            line.iter_mut().for_each(|score| *score = self.softcap * tanh(*score / self.softcap));
-        }
-        if let (Some(mask), Some(view)) = (&self.mask, arguments.inputs.get(3).copied().flatten()) {
-            let [b, h, q, k] = mask.strides;
-            let base = batch * b + head * h + query * q + start * k;
-            // SAFETY: inputs are not written during the step.
-            unsafe {
-                if mask.boolean {
-                    let mask = view.slice::<u8>();
-                    for (index, score) in line.iter_mut().enumerate() {
-                        *score = if mask[base + index * k] != 0 { *score } else { f32::NEG_INFINITY };
-                    }
-                } else {
-                    let mask = view.slice::<f32>();
-                    for (index, score) in line.iter_mut().enumerate() {
-                        *score += mask[base + index * k];
-                    }
-                }
-            }
-        }
-        if let Some(offset) = self.causal {
-            let visible = usize::try_from(query as isize + offset + 1 - start as isize).unwrap_or(0).min(line.len());
-            line[visible..].fill(f32::NEG_INFINITY);
-        }
+multiversion! {
+    fn scale_line(line: &mut [f32], scale: f32, softcap: f32) = scale_each
+}
+
+multiversion! {
+    /// Hides the keys where a mask, as long as the line or one for all, is false.
+    fn hide(line: &mut [f32], mask: &[u8]) = hide_each
+}
+
+multiversion! {
+    /// Adds a mask as long as the line, or one for all.
+    fn bias(line: &mut [f32], mask: &[f32]) = bias_each
+}
+
+#[inline(always)]
+fn scale_each(line: &mut [f32], scale: f32, softcap: f32) {
+    line.iter_mut().for_each(|score| *score *= scale);
+    if softcap > 0.0 {
+        line.iter_mut().for_each(|score| *score = softcap * tanh(*score / softcap));
+    }
+}
+
+#[inline(always)]
+fn hide_each(line: &mut [f32], mask: &[u8]) {
+    let hidden = |score: f32, seen: u8| if seen != 0 { score } else { f32::NEG_INFINITY };
+    match mask {
+        [seen] => line.iter_mut().for_each(|score| *score = hidden(*score, *seen)),
+        mask => line.iter_mut().zip(mask).for_each(|(score, seen)| *score = hidden(*score, *seen)),
+    }
+}
+
+#[inline(always)]
+fn bias_each(line: &mut [f32], mask: &[f32]) {
+    match mask {
+        [bias] => line.iter_mut().for_each(|score| *score += bias),
+        mask => line.iter_mut().zip(mask).for_each(|(score, bias)| *score += bias),
     }
 }
 

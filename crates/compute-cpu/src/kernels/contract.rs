@@ -2,10 +2,12 @@
 
 mod generic;
 mod layout;
+mod tiled;
 
 use super::Machine;
 use super::epilogue::Epilogue;
 use super::packed::{PackedWeights, f32_bytes};
+use super::tiled::{Finish, TiledWeights, is_factor};
 use crate::gemm::{self, Left, Micro, Target};
 use crate::map::Register;
 use generic::GenericStep;
@@ -13,10 +15,12 @@ use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::ops::Contract;
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Tensor, View};
-use layout::{Layout, Operand};
+pub(super) use layout::Layout;
+use layout::Operand;
 use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+pub(super) use tiled::TiledStep;
 
 /// Rows of A that one task takes; with eight panels of B its part of C stays in the second-level cache.
 const TASK_ROWS: usize = 96;
@@ -28,12 +32,18 @@ pub(super) struct ContractKernel {
     machine: Machine,
     micro: Micro,
     name: String,
-    weights: Option<Arc<Weights>>,
+    weights: Option<Packed>,
+}
+
+/// A constant right operand in the order of the loop that reads it.
+enum Packed {
+    Panels(Arc<Weights>),
+    Tiled(Arc<TiledWeights>),
 }
 
 /// A constant right operand in panels.
 struct Weights {
-    shape: SmallVec<[usize; 6]>,
+    shape: Vec<usize>,
     n: usize,
     k: usize,
     panels: PackedWeights,
@@ -43,11 +53,26 @@ impl ContractKernel {
     pub fn new(op: &Contract, graph: &Graph, node: &Node, machine: Machine) -> ContractKernel {
         let micro = Micro::new(machine.isa);
         let constant = node.inputs.get(1).copied().flatten().and_then(|value| graph.constant(value));
-        let weights = constant.and_then(|tensor| Weights::pack(op, tensor, &micro)).map(Arc::new);
+        let weights = constant.and_then(|tensor| match op.multiply {
+            None => Weights::pack(op, tensor, &micro).map(Arc::new).map(Packed::Panels),
+            Some(_) => pack_tiled(op, tensor, &machine).map(Arc::new).map(Packed::Tiled),
+        });
         let packed = if weights.is_some() { ", packed weights" } else { "" };
-        let name = format!("gemm {}{packed}", micro.name());
+        let name = match (op.multiply, machine.matrix) {
+            (Some(_), Some(matrix)) => format!("gemm {}{packed}", matrix.name()),
+            _ => format!("gemm {}{packed}", micro.name()),
+        };
         ContractKernel { op: op.clone(), machine, micro, name, weights }
     }
+}
+
+fn pack_tiled(op: &Contract, tensor: &Tensor, machine: &Machine) -> Option<TiledWeights> {
+    machine.matrix?;
+    let elements = f32_bytes(tensor)?;
+    let (n, k) = layout::weight_axes(op, tensor.shape())?;
+    let (sizes, strides) = ((n.size, k.size), (k.stride, n.stride));
+    // SAFETY: the strides are those of the tensor, whose elements the bytes hold.
+    unsafe { TiledWeights::pack(machine.isa, elements, tensor.shape(), &[0], strides, sizes) }
 }
 
 impl Weights {
@@ -61,7 +86,7 @@ impl Weights {
             let strides = (k.stride, n.stride);
             gemm::pack_columns(micro, elements.as_ptr().cast(), strides, (n.size, k.size), panels.elements_mut());
         }
-        Some(Weights { shape: tensor.shape().into(), n: n.size, k: k.size, panels })
+        Some(Weights { shape: tensor.shape().to_vec(), n: n.size, k: k.size, panels })
     }
 }
 
@@ -75,10 +100,16 @@ impl Kernel for ContractKernel {
             return Err(OpError::invalid("a product needs two operands"));
         };
         let output = &outputs[0];
+        if self.op.multiply.is_some() {
+            return self.prepare_tiled(lhs, rhs, inputs, output);
+        }
         let f32s = [lhs, rhs, output].iter().all(|desc| desc.dtype == DType::F32);
         let extra = inputs.get(2..).unwrap_or_default();
         if f32s {
-            let packed = self.weights.clone().filter(|weights| weights.shape == rhs.shape);
+            let packed = match &self.weights {
+                Some(Packed::Panels(weights)) if weights.shape == rhs.shape[..] => Some(weights.clone()),
+                _ => None,
+            };
             if let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, packed.is_some()) {
                 let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
                 let step = GemmStep::new(layout, packed, epilogue, self.machine.clone(), self.micro, output.len());
@@ -102,7 +133,41 @@ impl Kernel for ContractKernel {
     }
 
     fn packed_bytes(&self) -> usize {
-        self.weights.as_ref().map_or(0, |weights| weights.panels.bytes())
+        match &self.weights {
+            Some(Packed::Panels(weights)) => weights.panels.bytes(),
+            Some(Packed::Tiled(weights)) => weights.bytes(),
+            None => 0,
+        }
+    }
+}
+
+impl ContractKernel {
+    fn prepare_tiled(
+        &self,
+        lhs: &TensorDesc,
+        rhs: &TensorDesc,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+    ) -> Result<Prepared, OpError> {
+        let fits = self.op.multiply == Some(DType::Bf16) && is_factor(lhs) && is_factor(rhs);
+        let Some(matrix) = self.machine.matrix.filter(|_| fits) else {
+            return Err(OpError::unsupported(format!("products of {} and {} here", lhs.dtype, rhs.dtype)));
+        };
+        let packed = match &self.weights {
+            Some(Packed::Tiled(weights)) if weights.shape == rhs.shape[..] => Some(weights.clone()),
+            _ => None,
+        };
+        if packed.is_none() && self.weights.is_some() {
+            return Err(OpError::unsupported("packed weights in another layout"));
+        }
+        let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, packed.is_some()) else {
+            return Err(OpError::unsupported("this form of product in bf16"));
+        };
+        let types = if layout.swapped { (rhs.dtype, lhs.dtype) } else { (lhs.dtype, rhs.dtype) };
+        let finish = Finish::new(self.op.epilogue.as_ref(), inputs, None, 2, output, self.machine.isa)?;
+        let step = TiledStep::new(layout, packed, types, finish, self.machine.clone(), matrix);
+        let workspace = step.workspace();
+        Ok(Prepared { step: Box::new(step), workspace })
     }
 }
 

@@ -11,12 +11,15 @@ mod depthwise_pixels;
 mod patches;
 mod phases;
 mod pixels;
+mod tiled;
 mod transposed;
 pub(super) mod window;
 
 use super::Machine;
+use super::contract::{Layout, TiledStep};
 use super::epilogue::Epilogue;
 use super::packed::{PackedWeights, f32_bytes};
+use super::tiled::{Finish, TiledWeights, is_factor};
 use crate::gemm::{self, KC, Left, Micro, Target};
 use crate::map::Register;
 use depthwise::DepthwiseStep;
@@ -32,6 +35,7 @@ use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
+use tiled::TiledConvStep;
 use transposed::TransposedStep;
 use window::Window;
 
@@ -56,6 +60,7 @@ enum Packed {
     Panels(Arc<Panels>),
     Taps(Arc<TapWeights>),
     Phases(Arc<Phases>),
+    Tiled(Arc<TiledWeights>),
 }
 
 /// Constant weights packed in tiles, group after group.
@@ -67,7 +72,7 @@ struct Weights {
 impl ConvKernel {
     pub fn new(op: &Conv, graph: &Graph, node: &Node, machine: Machine) -> ConvKernel {
         let micro = Micro::new(machine.isa);
-        let weights = Packed::new(op, graph, node, &micro);
+        let weights = Packed::new(op, graph, node, &machine, &micro);
         let packed = if weights.is_some() { ", packed weights" } else { "" };
         let kind = match (&op.transposed, &weights) {
             (Some(_), Some(Packed::Phases(_))) => "transposed conv of pixels",
@@ -76,16 +81,23 @@ impl ConvKernel {
             (None, Some(Packed::Taps(_))) => "depthwise conv of pixels",
             _ => "conv",
         };
-        let name = format!("{kind} {}{packed}", micro.name());
+        let name = match (&weights, machine.matrix) {
+            (Some(Packed::Tiled(_)), Some(matrix)) => format!("conv of pixels {}{packed}", matrix.name()),
+            _ => format!("{kind} {}{packed}", micro.name()),
+        };
         ConvKernel { op: op.clone(), machine, micro, name, weights }
     }
 }
 
 impl Packed {
-    fn new(op: &Conv, graph: &Graph, node: &Node, micro: &Micro) -> Option<Packed> {
+    fn new(op: &Conv, graph: &Graph, node: &Node, machine: &Machine, micro: &Micro) -> Option<Packed> {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
         let groups = op.groups.max(1);
         match *tensor.shape() {
+            [_, _, ..] if op.multiply.is_some() => {
+                let fits = op.channels_last && op.transposed.is_none() && groups == 1;
+                fits.then(|| tiled::pack(tensor, machine))?.map(Arc::new).map(Packed::Tiled)
+            }
             [_, _, ..] if op.channels_last && op.transposed.is_some() => {
                 Phases::pack(op, tensor, micro).map(Arc::new).map(Packed::Phases)
             }
@@ -104,6 +116,7 @@ impl Packed {
             Packed::Panels(panels) => &panels.shape,
             Packed::Taps(taps) => &taps.shape,
             Packed::Phases(phases) => &phases.shape,
+            Packed::Tiled(weights) => &weights.shape,
         }
     }
 
@@ -113,6 +126,7 @@ impl Packed {
             Packed::Panels(panels) => panels.elements.bytes(),
             Packed::Taps(taps) => taps.elements.bytes(),
             Packed::Phases(phases) => phases.bytes(),
+            Packed::Tiled(weights) => weights.bytes(),
         }
     }
 }
@@ -149,6 +163,9 @@ impl Kernel for ConvKernel {
             return Err(OpError::invalid("a convolution needs data and weights"));
         };
         let output = &outputs[0];
+        if self.op.multiply.is_some() {
+            return self.prepare_tiled(x, w, inputs, output);
+        }
         if [x, w, output].iter().any(|desc| desc.dtype != DType::F32) {
             return Err(OpError::unsupported(format!("a convolution of {}", x.dtype)));
         }
@@ -190,6 +207,40 @@ impl Kernel for ConvKernel {
 }
 
 impl ConvKernel {
+    /// Products of bf16 on the matrix unit.
+    fn prepare_tiled(
+        &self,
+        x: &TensorDesc,
+        w: &TensorDesc,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+    ) -> Result<Prepared, OpError> {
+        let machine = self.machine.clone();
+        let (Some(Packed::Tiled(weights)), Some(matrix), true) = (&self.weights, machine.matrix, is_factor(x)) else {
+            return Err(OpError::unsupported(format!("this convolution of {} in fewer bits", x.dtype)));
+        };
+        if weights.shape != w.shape[..] {
+            return Err(OpError::unsupported("packed weights of another shape"));
+        }
+        let first = |shape: &[usize]| channels_first::<usize, Shape>(shape);
+        let window = Window::new(&self.op, &first(&x.shape), &w.shape, &first(&output.shape))?;
+        if window.kernel[0] != 1 || window.x[0] != 1 {
+            return Err(OpError::unsupported("a convolution over three axes with the channels last"));
+        }
+        let finish = Finish::new(self.op.epilogue.as_ref(), inputs, Some(2), 3, output, machine.isa)?;
+        let weights = weights.clone();
+        if window.is_pointwise() {
+            // Every pixel of every image is a row of one product.
+            let layout = Layout::plain(window.batch * window.pixels(), window.rows, window.inputs);
+            let step = TiledStep::new(layout, Some(weights), (x.dtype, w.dtype), finish, machine, matrix);
+            let workspace = step.workspace();
+            return Ok(Prepared { step: Box::new(step), workspace });
+        }
+        let step = TiledConvStep::new(window, weights, x.dtype, finish, machine, matrix);
+        let workspace = step.workspace();
+        Ok(Prepared { step: Box::new(step), workspace })
+    }
+
     fn prepare_pixels(
         &self,
         x: &TensorDesc,
@@ -223,7 +274,9 @@ impl ConvKernel {
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }
-            _ => Err(OpError::unsupported("a convolution with the channels last and weights that vary")),
+            Some(Packed::Tiles(_) | Packed::Tiled(_)) | None => {
+                Err(OpError::unsupported("a convolution with the channels last and weights that vary"))
+            }
         }
     }
 }

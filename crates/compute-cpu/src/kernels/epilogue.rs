@@ -2,10 +2,10 @@
 
 use crate::Isa;
 use crate::isa::multiversion;
-use crate::map::{BLOCK, Class, Code, Program, Register, Walk, class, execute};
+use crate::map::{BLOCK, Class, Code, Program, Register, Walk, class, execute, gelu_erf, gelu_tanh, sigmoid, tanh};
 use halimede_compute::TensorDesc;
 use halimede_graph::OpError;
-use halimede_graph::ops::{Binary, Map, Scalar};
+use halimede_graph::ops::{Binary, Map, Scalar, Unary};
 use halimede_tensor::{DType, View};
 
 /// A map whose input 0 is an f32 result and whose other inputs broadcast to the output.
@@ -18,67 +18,104 @@ pub(super) struct Epilogue {
     bounded: Option<Bounded>,
 }
 
-/// The commonest epilogue, which needs no program: a residual, then bounds (ReLU, ReLU6, Clip).
+/// The commonest epilogues, which need no program: a bias for each column, a residual, an activation and
+/// bounds (ReLU, ReLU6, Clip), each where it is there, in this order.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Bounded {
+    /// The input, after the operator's own, of which each column of the output has one number in f32.
+    pub bias: Option<usize>,
     /// The input, after the operator's own, that is added; it has the output's elements.
     pub residual: Option<usize>,
+    /// Datatype of the residual.
+    pub residual_type: DType,
+    pub function: Option<Unary>,
     pub low: f32,
     pub high: f32,
 }
 
+/// What an instruction's result is, in these terms.
+#[derive(Clone, Copy)]
+enum Term {
+    Bias(usize),
+    Residual(usize),
+    Number(f32),
+    Sum(Bounded),
+}
+
 impl Bounded {
-    fn of(program: &Program, types: &[DType], walks: &[Walk]) -> Option<Bounded> {
-        // What each instruction's result is, in these terms.
-        enum Term {
-            Sums,
-            Residual(usize),
-            Number(f32),
-            Sum(Bounded),
-        }
-        let none = Bounded { residual: None, low: f32::NEG_INFINITY, high: f32::INFINITY };
-        let unbounded = |sum: &Bounded| sum.low == f32::NEG_INFINITY && sum.high == f32::INFINITY;
+    const NONE: Bounded = Bounded {
+        bias: None,
+        residual: None,
+        residual_type: DType::F32,
+        function: None,
+        low: f32::NEG_INFINITY,
+        high: f32::INFINITY,
+    };
+
+    /// Whether nothing follows the sums yet.
+    fn is_sum(&self) -> bool {
+        self.function.is_none() && self.is_unbounded()
+    }
+
+    fn is_unbounded(&self) -> bool {
+        self.low == f32::NEG_INFINITY && self.high == f32::INFINITY
+    }
+
+    /// Whether there is no more than an f32 residual and bounds.
+    fn is_simple(&self) -> bool {
+        self.bias.is_none() && self.function.is_none() && self.residual_type == DType::F32
+    }
+
+    fn of(program: &Program, types: &[DType], walks: &[Walk], columns: usize) -> Option<Bounded> {
         let mut terms: Vec<Term> = Vec::new();
         for code in &program.codes {
-            let term = match *code {
-                Code::Load(0) => Term::Sums,
-                Code::Load(input) if types[input] == DType::F32 && matches!(walks[input - 1], Walk::Same) => {
-                    Term::Residual(input - 1)
-                }
+            terms.push(match *code {
+                Code::Load(0) => Term::Sum(Bounded::NONE),
+                Code::Load(input) => match (&walks[input - 1], types[input]) {
+                    (Walk::Same, DType::F32 | DType::Bf16) => Term::Residual(input),
+                    (walk, DType::F32) if walk.is_a_row_of(columns) => Term::Bias(input),
+                    _ => return None,
+                },
+                // As every kernel reads it.
+                Code::Cast { from: DType::Bf16, to: DType::F32, register } => terms[register],
                 Code::Constant(Scalar::Float(number, DType::F32)) if !number.is_nan() => Term::Number(number as f32),
+                Code::Unary(function, x, DType::F32) if is_activation(function) => match terms[x] {
+                    Term::Sum(sum) if sum.is_sum() => Term::Sum(Bounded { function: Some(function), ..sum }),
+                    _ => return None,
+                },
                 Code::Binary(function, a, b, DType::F32) => {
-                    match (function, &terms[a], &terms[b]) {
-                        (Binary::Add, Term::Sums, &Term::Residual(input))
-                        | (Binary::Add, &Term::Residual(input), Term::Sums) => {
-                            Term::Sum(Bounded { residual: Some(input), ..none })
-                        }
-                        (Binary::Max, Term::Sums, &Term::Number(low))
-                        | (Binary::Max, &Term::Number(low), Term::Sums) => Term::Sum(Bounded { low, ..none }),
-                        (Binary::Max, Term::Sum(sum), &Term::Number(low))
-                        | (Binary::Max, &Term::Number(low), Term::Sum(sum))
-                            if unbounded(sum) =>
-                        {
-                            Term::Sum(Bounded { low, ..*sum })
-                        }
-                        (Binary::Min, Term::Sums, &Term::Number(high))
-                        | (Binary::Min, &Term::Number(high), Term::Sums) => Term::Sum(Bounded { high, ..none }),
-                        (Binary::Min, Term::Sum(sum), &Term::Number(high))
-                        | (Binary::Min, &Term::Number(high), Term::Sum(sum))
-                            if sum.high == f32::INFINITY && sum.low <= high =>
-                        {
-                            Term::Sum(Bounded { high, ..*sum })
-                        }
-                        _ => return None,
-                    }
+                    let (Term::Sum(sum), term) = (match (terms[a], terms[b]) {
+                        (Term::Sum(_), _) => (terms[a], terms[b]),
+                        _ => (terms[b], terms[a]),
+                    }) else {
+                        return None;
+                    };
+                    Term::Sum(sum.then(function, term, types)?)
                 }
                 _ => return None,
-            };
-            terms.push(term);
+            });
         }
         match terms.pop()? {
             Term::Sum(sum) => Some(sum),
             _ => None,
         }
+    }
+
+    /// A function of this and a term, either way round.
+    fn then(self, function: Binary, term: Term, types: &[DType]) -> Option<Bounded> {
+        Some(match (function, term) {
+            (Binary::Add, Term::Bias(input)) if self.is_sum() && self.bias.is_none() => {
+                Bounded { bias: Some(input - 1), ..self }
+            }
+            (Binary::Add, Term::Residual(input)) if self.is_sum() && self.residual.is_none() => {
+                Bounded { residual: Some(input - 1), residual_type: types[input], ..self }
+            }
+            (Binary::Max, Term::Number(low)) if self.is_unbounded() => Bounded { low, ..self },
+            (Binary::Min, Term::Number(high)) if self.high == f32::INFINITY && self.low <= high => {
+                Bounded { high, ..self }
+            }
+            _ => return None,
+        })
     }
 
     /// Writes `sums + residual` within the bounds to `target`; as many as there are.
@@ -108,9 +145,34 @@ fn bound_in_place(sums: &mut [f32], residual: Option<&[f32]>, bounds: (f32, f32)
     }
 }
 
+/// Whether [`activate`] knows a function.
+fn is_activation(function: Unary) -> bool {
+    use Unary::{GeluErf, GeluTanh, HardSwish, QuickGelu, Sigmoid, Silu, Tanh};
+    matches!(function, GeluErf | GeluTanh | HardSwish | QuickGelu | Sigmoid | Silu | Tanh)
+}
+
+/// Applies an activation to every number of a line.
+#[inline(always)]
+pub(super) fn activate(function: Unary, line: &mut [f32]) {
+    #[inline(always)]
+    fn each(line: &mut [f32], function: impl Fn(f32) -> f32) {
+        line.iter_mut().for_each(|x| *x = function(*x));
+    }
+    match function {
+        Unary::GeluErf => each(line, gelu_erf),
+        Unary::GeluTanh => each(line, gelu_tanh),
+        Unary::QuickGelu => each(line, |x| x * sigmoid(1.702 * x)),
+        Unary::Silu => each(line, |x| x * sigmoid(x)),
+        Unary::HardSwish => each(line, |x| x * (x * (1.0 / 6.0) + 0.5).clamp(0.0, 1.0)),
+        Unary::Sigmoid => each(line, sigmoid),
+        Unary::Tanh => each(line, tanh),
+        _ => debug_assert!(false, "{function:?} is no activation"),
+    }
+}
+
 /// NaN passes, as it does through a program.
 #[inline(always)]
-fn within(x: f32, (low, high): (f32, f32)) -> f32 {
+pub(super) fn within(x: f32, (low, high): (f32, f32)) -> f32 {
     if x < low {
         low
     } else if x > high {
@@ -142,9 +204,24 @@ impl Epilogue {
         self.bounded.as_ref()
     }
 
-    /// An epilogue for an output; `None` where there is nothing to do. `extra` are the inputs that
+    /// An epilogue for an f32 output; `None` where there is nothing to do. `extra` are the inputs that
     /// follow the operator's own.
     pub fn new(
+        map: Option<&Map>,
+        extra: &[Option<TensorDesc>],
+        output: &TensorDesc,
+        isa: Isa,
+    ) -> Result<Option<Epilogue>, OpError> {
+        if map.is_some() && output.dtype != DType::F32 {
+            return Err(OpError::unsupported("an epilogue that changes the datatype"));
+        }
+        let epilogue = Epilogue::narrowed(map, extra, output, isa)?;
+        // Kernels of f32 read everything else through the program.
+        Ok(epilogue.map(|epilogue| Epilogue { bounded: epilogue.bounded.filter(Bounded::is_simple), ..epilogue }))
+    }
+
+    /// An epilogue for an output in f32 or bf16: it computes in f32, and the kernel rounds what it stores.
+    pub fn narrowed(
         map: Option<&Map>,
         extra: &[Option<TensorDesc>],
         output: &TensorDesc,
@@ -157,15 +234,22 @@ impl Epilogue {
             types.push(desc.dtype);
             walks.push(Walk::new(&desc.shape, &output.shape)?);
         }
-        let program = Program::new(map, &types)?;
-        if program.result() != DType::F32 || output.dtype != DType::F32 {
+        let mut program = Program::new(map, &types)?;
+        if program.result() != output.dtype || !program.narrows_at_the_end_only() {
             return Err(OpError::unsupported("an epilogue that changes the datatype"));
         }
-        let floats = program.types.iter().all(|&dtype| class(dtype) == Some(Class::F32) || dtype == DType::Bool);
-        if !floats {
+        if output.dtype == DType::Bf16 {
+            program.remove_last();
+        }
+        if program.codes == [Code::Load(0)] {
+            return Ok(None);
+        }
+        let floats = |dtype: &DType| class(*dtype) == Some(Class::F32) || *dtype == DType::Bool;
+        if !program.types.iter().all(floats) {
             return Err(OpError::unsupported("an epilogue on integers"));
         }
-        let bounded = Bounded::of(&program, &types, &walks);
+        let columns = output.shape.last().copied().unwrap_or(1);
+        let bounded = Bounded::of(&program, &types, &walks, columns);
         Ok(Some(Epilogue { program, types, walks, isa, bounded }))
     }
 

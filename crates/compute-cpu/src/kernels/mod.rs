@@ -30,9 +30,10 @@ mod scatter;
 mod softmax;
 #[cfg(test)]
 mod tests;
+mod tiled;
 mod transpose;
 
-use crate::{Isa, Pool};
+use crate::{Isa, Matrix, Pool};
 use gather::{GatherKernel, Gathering};
 use halimede_compute::{CostHint, Kernel, OpDesc};
 use halimede_graph::{Graph, Node, Op};
@@ -40,10 +41,12 @@ use parts::{Parts, PartsKernel};
 use scatter::{ScatterKernel, Scattering};
 use std::sync::Arc;
 
-/// What every kernel gets: the instruction set and the threads.
+/// What every kernel gets: the instruction set, the matrix unit and the threads.
 #[derive(Clone)]
 pub(crate) struct Machine {
     pub isa: Isa,
+    /// For products of bf16; without it they run by their definition.
+    pub matrix: Option<Matrix>,
     pub pool: Arc<Pool>,
 }
 
@@ -53,8 +56,8 @@ pub(crate) struct Kernels {
 }
 
 impl Kernels {
-    pub fn new(isa: Isa, pool: Arc<Pool>) -> Kernels {
-        Kernels { machine: Machine { isa, pool } }
+    pub fn new(machine: Machine) -> Kernels {
+        Kernels { machine }
     }
 
     /// Bytes that the operation moves, where a kernel takes it. Arithmetic is counted per operator by

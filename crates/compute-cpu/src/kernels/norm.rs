@@ -5,6 +5,8 @@ use super::epilogue::Epilogue;
 use super::rows::{part_mut, registers_of};
 use crate::isa::multiversion;
 use crate::map::{BLOCK, Register};
+use crate::real::Real;
+use half::bf16;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::{Norm, NormKind};
@@ -26,11 +28,14 @@ impl Kernel for NormKernel {
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
         let output = &outputs[0];
         let Some(Some(x)) = inputs.first() else { return Err(OpError::invalid("a normalisation needs data")) };
-        let own = &inputs[..inputs.len().min(3)];
-        if own.iter().flatten().chain([output]).any(|desc| desc.dtype != DType::F32) {
+        let affine = inputs.iter().take(3).skip(1).flatten();
+        let known = |desc: &TensorDesc| matches!(desc.dtype, DType::F32 | DType::Bf16);
+        if !known(x) || !known(output) || affine.clone().any(|desc| desc.dtype != DType::F32) {
             return Err(OpError::unsupported(format!("normalisation of {}", x.dtype)));
         }
-        let affine = own.iter().skip(1).flatten();
+        if self.op.epilogue.is_none() && x.dtype != output.dtype {
+            return Err(OpError::invalid(format!("a normalisation of {} into {}", x.dtype, output.dtype)));
+        }
         let (length, channel, per) = match self.op.kind {
             NormKind::Layer { axis } | NormKind::Rms { axis } => {
                 let length: usize = x.shape[axis..].iter().product();
@@ -57,8 +62,9 @@ impl Kernel for NormKernel {
         };
         let centred = !matches!(self.op.kind, NormKind::Rms { .. });
         let extra = inputs.get(3..).unwrap_or_default();
-        let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
+        let epilogue = Epilogue::narrowed(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
         let step = NormStep {
+            types: (x.dtype, output.dtype),
             rows: output.len().checked_div(length).unwrap_or(0),
             length,
             channel,
@@ -74,6 +80,8 @@ impl Kernel for NormKernel {
 }
 
 struct NormStep {
+    /// Of data and output.
+    types: (DType, DType),
     /// Independent rows of `length` adjacent elements.
     rows: usize,
     length: usize,
@@ -88,8 +96,14 @@ struct NormStep {
 }
 
 impl NormStep {
-    fn thread_bytes(&self) -> usize {
+    fn registers_bytes(&self) -> usize {
         self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
+    }
+
+    /// Registers, then a row in f32 where rows lie in memory otherwise.
+    fn thread_bytes(&self) -> usize {
+        let row = if self.types == (DType::F32, DType::F32) { 0 } else { self.length * size_of::<f32>() };
+        self.registers_bytes() + row.next_multiple_of(size_of::<Register>())
     }
 
     fn parts(&self) -> usize {
@@ -100,49 +114,101 @@ impl NormStep {
 
 impl Step for NormStep {
     fn run(&self, arguments: &Arguments<'_>) {
-        let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
-        // SAFETY: inputs are not written during the step.
-        let (x, scale, bias) = unsafe { (view(0).slice::<f32>(), view(1).slice::<f32>(), view(2).slice::<f32>()) };
         let parts = self.parts();
         assert!(arguments.workspace.len() >= parts * self.thread_bytes());
-        self.machine.pool.run(parts, &|part| {
-            let (first, last) = (part * self.rows / parts, (part + 1) * self.rows / parts);
-            // SAFETY: each part has its rows of the output and its registers.
-            let (block, registers) = unsafe {
-                let count = (last - first) * self.length;
-                let block = part_mut::<f32>(arguments.outputs[0], first * self.length, count);
-                (block, registers_of(arguments.workspace, part, self.thread_bytes()))
-            };
-            for (row, out) in (first..last).zip(block.chunks_exact_mut(self.length.max(1))) {
-                let start = row * self.length;
-                let source = &x[start..start + self.length];
-                normalise_row(self.machine.isa, source, out, self.centred, self.epsilon);
-                if self.channel == 1 && self.per == self.length {
-                    affine_row(self.machine.isa, out, scale, bias);
-                } else {
-                    for (index, plane) in out.chunks_mut(self.channel.max(1)).enumerate() {
-                        let channel = (start / self.channel + index) % self.per;
-                        let (a, b) = (scale.get(channel).copied().unwrap_or(1.0), bias.get(channel).copied());
-                        let b = b.unwrap_or(0.0);
-                        plane.iter_mut().for_each(|element| *element = *element * a + b);
-                    }
-                }
-                if let Some(epilogue) = &self.epilogue {
-                    let extra = arguments.inputs.get(3..).unwrap_or_default();
-                    for (index, block) in out.chunks_mut(BLOCK).enumerate() {
-                        let columns = block.len();
-                        let place = (start + index * BLOCK, 0);
-                        epilogue.apply(extra, block, columns, (1, columns), place, registers);
-                    }
-                }
-            }
+        self.machine.pool.run(parts, &|part| match self.types {
+            (DType::F32, DType::F32) => self.run_in_place(arguments, part, parts),
+            (DType::F32, _) => self.run_part::<f32, bf16>(arguments, part, parts),
+            (_, DType::F32) => self.run_part::<bf16, f32>(arguments, part, parts),
+            (..) => self.run_part::<bf16, bf16>(arguments, part, parts),
         });
+    }
+}
+
+impl NormStep {
+    /// The registers of a part and its row in f32.
+    fn scratch<'a>(&self, arguments: &Arguments<'a>, part: usize) -> (&'a mut [Register], &'a mut [f32]) {
+        // SAFETY: each part has its own bytes of the workspace, in whole registers.
+        let all = unsafe { registers_of(arguments.workspace, part, self.thread_bytes()) };
+        let (registers, row) = all.split_at_mut(self.registers_bytes() / size_of::<Register>());
+        (registers, bytemuck::cast_slice_mut(row))
+    }
+
+    fn rows(&self, part: usize, parts: usize) -> (usize, usize) {
+        (part * self.rows / parts, (part + 1) * self.rows / parts)
+    }
+
+    /// Rows of f32, written where they end.
+    fn run_in_place(&self, arguments: &Arguments<'_>, part: usize, parts: usize) {
+        let (first, last) = self.rows(part, parts);
+        // SAFETY: inputs are not written during the step; each part has its rows of the output.
+        let (x, block) = unsafe {
+            let count = (last - first) * self.length;
+            let block = part_mut::<f32>(arguments.outputs[0], first * self.length, count);
+            (arguments.inputs[0].unwrap_or(View::empty()).slice::<f32>(), block)
+        };
+        let (registers, _) = self.scratch(arguments, part);
+        for (row, out) in (first..last).zip(block.chunks_exact_mut(self.length.max(1))) {
+            let source = &x[row * self.length..][..self.length];
+            normalise_row(self.machine.isa, source, out, self.centred, self.epsilon);
+            self.finish_row(arguments, row, out, registers);
+        }
+    }
+
+    /// Rows of other datatypes, by way of f32.
+    fn run_part<T: Real, U: Real>(&self, arguments: &Arguments<'_>, part: usize, parts: usize) {
+        let isa = self.machine.isa;
+        let (first, last) = self.rows(part, parts);
+        // SAFETY: inputs are not written during the step; each part has its rows of the output.
+        let (x, block) = unsafe {
+            let count = (last - first) * self.length;
+            let block = part_mut::<U>(arguments.outputs[0], first * self.length, count);
+            (arguments.inputs[0].unwrap_or(View::empty()).slice::<T>(), block)
+        };
+        let (registers, scratch) = self.scratch(arguments, part);
+        let line = &mut scratch[..self.length];
+        for (row, out) in (first..last).zip(block.chunks_exact_mut(self.length.max(1))) {
+            T::widen_all(isa, &x[row * self.length..][..self.length], line);
+            normalise_line(isa, line, self.centred, self.epsilon);
+            self.finish_row(arguments, row, line, registers);
+            U::narrow_all(isa, line, out);
+        }
+    }
+
+    /// Scale, bias and epilogue of a normalised row.
+    fn finish_row(&self, arguments: &Arguments<'_>, row: usize, out: &mut [f32], registers: &mut [Register]) {
+        let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
+        // SAFETY: inputs are not written during the step.
+        let (scale, bias) = unsafe { (view(1).slice::<f32>(), view(2).slice::<f32>()) };
+        let start = row * self.length;
+        if self.channel == 1 && self.per == self.length {
+            affine_row(self.machine.isa, out, scale, bias);
+        } else {
+            for (index, plane) in out.chunks_mut(self.channel.max(1)).enumerate() {
+                let channel = (start / self.channel + index) % self.per;
+                let (a, b) = (scale.get(channel).copied().unwrap_or(1.0), bias.get(channel).copied());
+                let b = b.unwrap_or(0.0);
+                plane.iter_mut().for_each(|element| *element = *element * a + b);
+            }
+        }
+        if let Some(epilogue) = &self.epilogue {
+            let extra = arguments.inputs.get(3..).unwrap_or_default();
+            for (index, block) in out.chunks_mut(BLOCK).enumerate() {
+                let columns = block.len();
+                epilogue.apply(extra, block, columns, (1, columns), (start + index * BLOCK, 0), registers);
+            }
+        }
     }
 }
 
 multiversion! {
     /// One row without scale and bias.
     fn normalise_row(x: &[f32], out: &mut [f32], centred: bool, epsilon: f32) = normalise
+}
+
+multiversion! {
+    /// One row in place, without scale and bias.
+    fn normalise_line(line: &mut [f32], centred: bool, epsilon: f32) = normalise_here
 }
 
 multiversion! {
@@ -165,15 +231,25 @@ pub(super) fn sum_of(row: &[f32], function: impl Fn(f32) -> f32) -> f32 {
     lanes.iter().sum::<f32>() + rest
 }
 
+/// The mean (0 where it is not taken off) and the reciprocal of the deviation of a row.
 #[inline(always)]
-fn normalise(x: &[f32], out: &mut [f32], centred: bool, epsilon: f32) {
+fn moments(x: &[f32], centred: bool, epsilon: f32) -> (f32, f32) {
     let count = x.len() as f32;
     let mean = if centred { sum_of(x, |x| x) / count } else { 0.0 };
     let variance = sum_of(x, |x| (x - mean) * (x - mean)) / count;
-    let factor = 1.0 / (variance + epsilon).sqrt();
-    for (out, &x) in out.iter_mut().zip(x) {
-        *out = (x - mean) * factor;
-    }
+    (mean, 1.0 / (variance + epsilon).sqrt())
+}
+
+#[inline(always)]
+fn normalise(x: &[f32], out: &mut [f32], centred: bool, epsilon: f32) {
+    let (mean, factor) = moments(x, centred, epsilon);
+    out.iter_mut().zip(x).for_each(|(out, &x)| *out = (x - mean) * factor);
+}
+
+#[inline(always)]
+fn normalise_here(line: &mut [f32], centred: bool, epsilon: f32) {
+    let (mean, factor) = moments(line, centred, epsilon);
+    line.iter_mut().for_each(|x| *x = (*x - mean) * factor);
 }
 
 #[inline(always)]

@@ -1,31 +1,32 @@
 //! Memory of packed weights.
 
-use halimede_tensor::{DType, Tensor};
+use halimede_tensor::{DType, Element, Tensor};
+use std::marker::PhantomData;
 use std::ops::Deref;
 
-/// f32 weights in a kernel's own order, on cache lines of their own: a vector load that crossed two
-/// lines would cost two.
-pub(super) struct PackedWeights(Tensor);
+/// Weights in a kernel's own order, on cache lines of their own: a vector load that crossed two lines
+/// would cost two.
+pub(super) struct PackedWeights<T = f32>(Tensor, PhantomData<T>);
 
-impl PackedWeights {
+impl<T: Element> PackedWeights<T> {
     /// `None` where there is no memory for them: the weights are then read as they are.
-    pub fn zeroed(len: usize) -> Option<PackedWeights> {
-        Tensor::zeros(DType::F32, &[len]).ok().map(PackedWeights)
+    pub fn zeroed(len: usize) -> Option<PackedWeights<T>> {
+        Some(PackedWeights(Tensor::zeros(T::DTYPE, &[len]).ok()?, PhantomData))
     }
 
-    pub fn elements_mut(&mut self) -> &mut [f32] {
-        self.0.slice_mut().expect("made as f32 and shared with nobody")
+    pub fn elements_mut(&mut self) -> &mut [T] {
+        self.0.slice_mut().expect("made with this datatype and shared with nobody")
     }
 
     pub fn bytes(&self) -> usize {
-        self.0.len() * size_of::<f32>()
+        self.0.len() * size_of::<T>()
     }
 }
 
-impl Deref for PackedWeights {
-    type Target = [f32];
-    fn deref(&self) -> &[f32] {
-        self.0.slice().expect("made as f32")
+impl<T: Element> Deref for PackedWeights<T> {
+    type Target = [T];
+    fn deref(&self) -> &[T] {
+        self.0.slice().expect("made with this datatype")
     }
 }
 

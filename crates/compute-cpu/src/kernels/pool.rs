@@ -29,7 +29,8 @@ impl Kernel for PoolKernel {
         let Some(Some(x)) = inputs.first() else { return Err(OpError::invalid("pooling needs data")) };
         let floats = matches!(x.dtype, DType::F32 | DType::F64);
         let bytes = matches!(x.dtype, DType::U8 | DType::I8) && matches!(self.op.kind, PoolKind::Max { .. });
-        if !(floats || bytes) || x.shape.len() < 3 {
+        let narrow = x.dtype == DType::Bf16 && self.op.channels_last && !matches!(self.op.kind, PoolKind::Lp { .. });
+        if !(floats || bytes || narrow) || x.shape.len() < 3 {
             return Err(OpError::unsupported(format!("pooling of {}", x.dtype)));
         }
         let first = |shape: &[usize]| match self.op.channels_last {
@@ -47,6 +48,7 @@ impl Kernel for PoolKernel {
             groups: shape[1].max(1),
             transposed: None,
             channels_last: false,
+            multiply: None,
             epilogue: None,
         };
         let weights: Vec<usize> = [shape[1], 1].iter().chain(kernel).copied().collect();
@@ -54,11 +56,12 @@ impl Kernel for PoolKernel {
         window.rows = 1;
         let after = border_after(&self.op, &window, spatial.len());
         if self.op.channels_last {
-            if x.dtype != DType::F32 || outputs.len() > 1 || window.kernel[0] != 1 {
+            if !(narrow || x.dtype == DType::F32) || outputs.len() > 1 || window.kernel[0] != 1 {
                 return Err(OpError::unsupported("this pooling with the channels last"));
             }
-            let step = PixelsStep { kind: self.op.kind, after, window, machine: self.machine.clone() };
-            return Ok(Prepared { step: Box::new(step), workspace: 0 });
+            let step = PixelsStep { dtype: x.dtype, kind: self.op.kind, after, window, machine: self.machine.clone() };
+            let workspace = step.workspace();
+            return Ok(Prepared { step: Box::new(step), workspace });
         }
         let step = PoolStep {
             kind: self.op.kind,

@@ -1,11 +1,11 @@
 //! Every kernel against the definition of its operator, on every instruction set and thread count.
 
-use super::Kernels;
-use crate::Isa;
+use super::{Kernels, Machine};
+use crate::{Isa, Matrix};
 use halimede_compute::{Executable, Program};
 use halimede_graph::ops::*;
 use halimede_graph::{Builder, Fact, Graph, Op};
-use halimede_tensor::{DType, Tensor, Value};
+use halimede_tensor::{CastOptions, DType, Tensor, Value};
 use std::sync::Arc;
 
 /// Runs one operation as a program and by definition, and compares. `weights` are inputs that are
@@ -13,50 +13,72 @@ use std::sync::Arc;
 pub(super) fn check(op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolerance: f32) {
     let values: Vec<Option<Value>> = inputs.iter().map(|input| input.clone().map(Value::from)).collect();
     let expected = op.evaluate(&values).unwrap_or_else(|error| panic!("{op:?}: {error}"));
-    for isa in Isa::available() {
-        for threads in [1, 3] {
-            let mut graph = Graph::default();
-            let mut given = Vec::new();
-            let mut ids = Vec::new();
-            for (index, input) in inputs.iter().enumerate() {
-                ids.push(input.as_ref().map(|tensor| {
-                    if weights.contains(&index) {
-                        return graph.add_constant(format!("w{index}"), tensor.clone());
-                    }
-                    let shape = tensor.shape().iter().map(|&size| size.into());
-                    let id = graph.add_value(format!("x{index}"), Fact::tensor(tensor.dtype(), shape));
-                    graph.inputs.push(id);
-                    given.push(Value::from(tensor.clone()));
-                    id
-                }));
-            }
-            let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
-            graph.outputs = outputs.to_vec();
-            let kernels: Arc<dyn halimede_compute::Kernels> =
-                Arc::new(Kernels::new(isa, Arc::new(crate::Pool::new(threads))));
-            let program = Arc::new(Program::new(graph, &kernels, usize::MAX).unwrap());
-            let mut session = program.session();
-            session.run(&given).unwrap_or_else(|error| panic!("{op:?}: {error}"));
-            assert_eq!(session.coverage().reference, 0, "{op:?} ran by its definition");
-            let made = session.take_outputs().unwrap();
-            for (made, expected) in made.iter().zip(&expected) {
-                compare(&op, isa, made.tensor().unwrap(), expected.tensor().unwrap(), tolerance);
-            }
+    for machine in machines(&op) {
+        let mut graph = Graph::default();
+        let mut given = Vec::new();
+        let mut ids = Vec::new();
+        for (index, input) in inputs.iter().enumerate() {
+            ids.push(input.as_ref().map(|tensor| {
+                if weights.contains(&index) {
+                    return graph.add_constant(format!("w{index}"), tensor.clone());
+                }
+                let shape = tensor.shape().iter().map(|&size| size.into());
+                let id = graph.add_value(format!("x{index}"), Fact::tensor(tensor.dtype(), shape));
+                graph.inputs.push(id);
+                given.push(Value::from(tensor.clone()));
+                id
+            }));
+        }
+        let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
+        graph.outputs = outputs.to_vec();
+        let place = format!("{} {:?}", machine.isa.name(), machine.matrix.map(Matrix::name));
+        let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
+        let program = Arc::new(Program::new(graph, &kernels, usize::MAX).unwrap());
+        let mut session = program.session();
+        session.run(&given).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+        assert_eq!(session.coverage().reference, 0, "{op:?} ran by its definition");
+        let made = session.take_outputs().unwrap();
+        for (made, expected) in made.iter().zip(&expected) {
+            compare(&op, &place, made.tensor().unwrap(), expected.tensor().unwrap(), tolerance);
         }
     }
 }
 
-fn compare(op: &Op, isa: Isa, made: &Tensor, expected: &Tensor, tolerance: f32) {
+/// Every machine that an operation's kernel may meet here: instruction sets, matrix units for products in
+/// fewer bits, and threads.
+fn machines(op: &Op) -> Vec<Machine> {
+    let multiply = match op {
+        Op::Contract(op) => op.multiply,
+        Op::Conv(op) => op.multiply,
+        _ => None,
+    };
+    let units: Vec<(Isa, Option<Matrix>)> = match multiply {
+        None => Isa::available().into_iter().map(|isa| (isa, None)).collect(),
+        Some(_) => {
+            let matrices = [Matrix::PORTABLE].into_iter().chain(Matrix::available());
+            matrices.flat_map(|matrix| [Isa::PORTABLE, Isa::detect()].map(|isa| (isa, Some(matrix)))).collect()
+        }
+    };
+    let machine = |isa, matrix, threads| Machine { isa, matrix, pool: Arc::new(crate::Pool::new(threads)) };
+    units.into_iter().flat_map(|(isa, matrix)| [1, 3].map(|threads| machine(isa, matrix, threads))).collect()
+}
+
+fn compare(op: &Op, place: &str, made: &Tensor, expected: &Tensor, tolerance: f32) {
     assert_eq!((made.dtype(), made.shape()), (expected.dtype(), expected.shape()), "{op:?}");
+    if made.dtype() == DType::Bf16 {
+        // Sums that differ in their last bits may round to neighbours.
+        let wide = |tensor: &Tensor| tensor.cast(DType::F32, CastOptions::default()).unwrap();
+        return compare(op, place, &wide(made), &wide(expected), tolerance.max(1.0 / 256.0));
+    }
     if made.dtype() != DType::F32 {
-        assert_eq!(made.bytes().unwrap(), expected.bytes().unwrap(), "{op:?} on {}", isa.name());
+        assert_eq!(made.bytes().unwrap(), expected.bytes().unwrap(), "{op:?} on {}", place);
         return;
     }
     let (made, expected) = (made.slice::<f32>().unwrap(), expected.slice::<f32>().unwrap());
     let scale = expected.iter().filter(|x| x.is_finite()).fold(1f32, |max, x| max.max(x.abs()));
     for (index, (a, b)) in made.iter().zip(expected).enumerate() {
         let same = a == b || (a.is_nan() && b.is_nan()) || (a - b).abs() <= tolerance * scale;
-        assert!(same, "{op:?} on {}: element {index} is {a}, expected {b}", isa.name());
+        assert!(same, "{op:?} on {}: element {index} is {a}, expected {b}", place);
     }
 }
 
@@ -79,9 +101,7 @@ fn two(a: Tensor, b: Tensor) -> Vec<Option<Tensor>> {
 
 #[test]
 fn products_of_every_layout() {
-    let contract = |lhs: &[u8], rhs: &[u8], out: &[u8]| {
-        Op::Contract(Contract { lhs: lhs.into(), rhs: rhs.into(), out: out.into(), epilogue: None })
-    };
+    let contract = |lhs: &[u8], rhs: &[u8], out: &[u8]| Op::Contract(Contract::new(lhs.into(), rhs.into(), out.into()));
     for (m, n, k) in [(1, 1, 1), (3, 5, 7), (1, 70, 33), (70, 1, 33), (50, 40, 300), (13, 100, 1024)] {
         let (a, b) = (floats(&[m, k], 1), floats(&[k, n], 2));
         let (at, bt) = (floats(&[k, m], 1), floats(&[n, k], 2));
@@ -130,6 +150,109 @@ fn products_with_an_epilogue() {
     check(op, &inputs.map(Some), &[2], 1e-6);
 }
 
+fn narrow(tensor: &Tensor) -> Tensor {
+    tensor.cast(DType::Bf16, CastOptions::default()).unwrap()
+}
+
+/// `(result + bias of its column + residual)` through a function, rounded to bf16 where that is said.
+fn ending(residual: DType, function: Unary, rounded: bool) -> Map {
+    let mut map = Map::default();
+    let result = map.push(Instruction::Input(0));
+    let mut other = map.push(Instruction::Input(1));
+    if residual != DType::F32 {
+        other = map.push(Instruction::Cast(DType::F32, other));
+    }
+    let sum = map.push(Instruction::Binary(Binary::Add, result, other));
+    let last = match function {
+        Unary::Abs => {
+            let zero = map.push(Instruction::Constant(Scalar::Float(0.0, DType::F32)));
+            map.push(Instruction::Binary(Binary::Max, sum, zero))
+        }
+        function => map.push(Instruction::Unary(function, sum)),
+    };
+    if rounded {
+        map.push(Instruction::Cast(DType::Bf16, last));
+    }
+    map
+}
+
+#[test]
+fn products_of_bf16() {
+    let contract = |lhs: &[u8], rhs: &[u8], out: &[u8]| Contract {
+        multiply: Some(DType::Bf16),
+        ..Contract::new(lhs.into(), rhs.into(), out.into())
+    };
+    for (m, n, k) in [(1, 1, 1), (1, 70, 33), (50, 40, 300), (13, 100, 1024), (40, 33, 0)] {
+        let (a, b) = (floats(&[m, k], 1), floats(&[k, n], 2));
+        let (at, bt) = (floats(&[k, m], 1), floats(&[n, k], 2));
+        for weights in [&[][..], &[1]] {
+            let plain = Op::Contract(contract(&[0, 2], &[2, 1], &[0, 1]));
+            check(plain.clone(), &two(a.clone(), b.clone()), weights, 3e-6);
+            check(plain, &two(narrow(&a), b.clone()), weights, 3e-6);
+            check(Op::Contract(contract(&[2, 0], &[2, 1], &[0, 1])), &two(at.clone(), b.clone()), weights, 3e-6);
+            check(Op::Contract(contract(&[0, 2], &[1, 2], &[0, 1])), &two(a.clone(), bt.clone()), weights, 3e-6);
+        }
+        check(Op::Contract(contract(&[0, 2], &[1, 2], &[1, 0])), &two(narrow(&a), narrow(&bt)), &[], 3e-6);
+    }
+    let (a, b) = (floats(&[2, 3, 5, 8], 3), floats(&[2, 3, 8, 9], 4));
+    let batched = contract(&[0, 1, 2, 4], &[0, 1, 4, 3], &[0, 2, 1, 3]);
+    check(Op::Contract(batched), &two(a, narrow(&b)), &[], 3e-6);
+    for (residual, function, rounded) in [
+        (DType::F32, Unary::Abs, false),
+        (DType::Bf16, Unary::Abs, true),
+        (DType::Bf16, Unary::GeluErf, true),
+        (DType::F32, Unary::Silu, false),
+    ] {
+        let op = Contract {
+            epilogue: Some(ending(residual, function, rounded)),
+            multiply: Some(DType::Bf16),
+            ..Contract::matmul(0)
+        };
+        let other = floats(&[45, 70], 3).cast(residual, CastOptions::default()).unwrap();
+        let inputs = [floats(&[45, 64], 1), floats(&[64, 70], 2), other];
+        check(Op::Contract(op), &inputs.map(Some), &[1], 3e-6);
+    }
+}
+
+#[test]
+fn convolutions_of_bf16() {
+    let tiled = |op: Conv| Conv { channels_last: true, multiply: Some(DType::Bf16), ..op };
+    let cases: &[(Conv, &[usize], &[usize])] = &[
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[2, 9, 11, 3], &[40, 3, 3, 3]),
+        (conv(&[2, 2], &[1, 1], &[3, 3, 3, 3], 1), &[1, 20, 17, 3], &[13, 3, 7, 7]),
+        (conv(&[1, 1], &[1, 1], &[0, 0, 0, 0], 1), &[2, 19, 23, 40], &[70, 40, 1, 1]),
+        (conv(&[2, 2], &[1, 1], &[0, 0, 0, 0], 1), &[1, 9, 9, 8], &[9, 8, 1, 1]),
+        (conv(&[1, 2], &[2, 3], &[2, 0, 1, 5], 1), &[1, 12, 14, 4], &[9, 4, 3, 2]),
+        (conv(&[1, 2], &[2, 3], &[2, 0, 1, 5], 1), &[1, 12, 14, 20], &[9, 20, 3, 2]),
+        (conv(&[2, 2], &[1, 1], &[1, 1, 1, 1], 1), &[2, 14, 13, 64], &[33, 64, 3, 3]),
+        // More steps than a pass, more rows than a task.
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 3, 4, 200], &[33, 200, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 40, 40, 96], &[35, 96, 3, 3]),
+        (conv(&[1], &[1], &[1, 1], 1), &[2, 30, 5], &[9, 5, 3]),
+        (conv(&[1, 1], &[1, 1], &[-1, 0, 0, -1], 1), &[1, 8, 8, 20], &[8, 20, 3, 3]),
+        // The kernel is larger than the image.
+        (conv(&[1, 1], &[1, 1], &[4, 4, 4, 4], 1), &[1, 2, 2, 32], &[8, 32, 5, 5]),
+        // Pixels a period of the cache apart.
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 5, 3, 1024], &[8, 1024, 3, 3]),
+    ];
+    for (op, x, w) in cases {
+        let (x, w, bias) = (floats(x, 1), floats(w, 2), floats(&w[..1], 3));
+        check(Op::Conv(tiled(op.clone())), &two(x.clone(), w.clone()), &[1], 3e-6);
+        check(Op::Conv(tiled(op.clone())), &[Some(narrow(&x)), Some(w), Some(bias)], &[1], 3e-6);
+    }
+    for rounded in [false, true] {
+        for function in [Unary::Abs, Unary::Silu] {
+            let residual = if rounded { DType::Bf16 } else { DType::F32 };
+            let plain = tiled(conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1));
+            let op = Conv { epilogue: Some(ending(residual, function, rounded)), ..plain };
+            let other = floats(&[1, 7, 9, 40], 3).cast(residual, CastOptions::default()).unwrap();
+            let bias = floats(&[40], 4);
+            let inputs = [floats(&[1, 7, 9, 24], 1), floats(&[40, 24, 3, 3], 2), bias, other];
+            check(Op::Conv(op), &inputs.map(Some), &[1], 3e-6);
+        }
+    }
+}
+
 fn conv(strides: &[usize], dilations: &[usize], pads: &[i64], groups: usize) -> Conv {
     Conv {
         strides: strides.into(),
@@ -138,6 +261,7 @@ fn conv(strides: &[usize], dilations: &[usize], pads: &[i64], groups: usize) -> 
         groups,
         transposed: None,
         channels_last: false,
+        multiply: None,
         epilogue: None,
     }
 }

@@ -13,7 +13,7 @@ mod functions;
 mod walk;
 
 pub(crate) use execute::execute;
-pub(crate) use functions::{exp, sigmoid, tanh};
+pub(crate) use functions::{exp, gelu_erf, gelu_tanh, sigmoid, tanh};
 pub(crate) use walk::Walk;
 
 use halimede_graph::OpError;
@@ -130,6 +130,24 @@ impl Program {
     /// Datatype of the result.
     pub fn result(&self) -> DType {
         self.types[self.types.len() - 1]
+    }
+
+    /// Whether the result is f32, or is rounded from f32 by the last instruction.
+    pub fn narrows_at_the_end_only(&self) -> bool {
+        match self.codes[self.codes.len() - 1] {
+            Code::Cast { from: DType::F32, to: DType::Bf16, register } => register + 2 == self.codes.len(),
+            _ => self.result() == DType::F32,
+        }
+    }
+
+    /// Gives the result of the instruction before the last one.
+    ///
+    /// # Panics
+    /// Where there is none.
+    pub fn remove_last(&mut self) {
+        assert!(self.codes.len() > 1, "a program of one instruction");
+        self.codes.pop();
+        self.types.pop();
     }
 
     fn compile(&self, instruction: &Instruction, inputs: &[DType]) -> Result<(Code, DType), OpError> {

@@ -65,6 +65,16 @@ impl Walk {
         Ok(Walk::Strided { outer, strides, inner, inner_stride })
     }
 
+    /// Whether the input holds one number for each of the output's `columns`, the same for every row.
+    pub fn is_a_row_of(&self, columns: usize) -> bool {
+        match self {
+            Walk::Strided { strides, inner, inner_stride: 1, .. } => {
+                *inner == columns && strides.iter().all(|&stride| stride == 0)
+            }
+            _ => false,
+        }
+    }
+
     /// Reads the elements that belong to the output's `start..start + count` into a register from `at` on.
     pub fn load(&self, view: View<'_>, dtype: DType, start: usize, count: usize, at: usize, register: &mut Register) {
         // For all three: inputs are not written during the step, but for an in-place output, whose block

@@ -1,10 +1,10 @@
 use super::Map;
 use super::inputs::{required, typed};
 use super::movement::{Offsets, strides};
-use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue};
+use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue, product_type, read_factor};
 use super::{Facts, TensorOp, Tensors};
 use crate::{Dim, Dims, Fact, OpError};
-use halimede_tensor::{Shape, Tensor};
+use halimede_tensor::{DType, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 
 /// The axes of an operand, each named by a label.
@@ -26,28 +26,32 @@ pub struct Contract {
     pub rhs: Labels,
     /// Axes of the output, each found in an operand.
     pub out: Labels,
+    /// What the operands are rounded to before they are multiplied; sums and result are then f32, and
+    /// the operands may be f32 or this. `None`: they are multiplied as they are.
+    pub multiply: Option<DType>,
     /// Pointwise work on each result; its input 0 is the result, the others broadcast to it.
     pub epilogue: Option<Map>,
 }
 
 impl Contract {
+    /// A plain sum of products.
+    pub fn new(lhs: Labels, rhs: Labels, out: Labels) -> Contract {
+        Contract { lhs, rhs, out, multiply: None, epilogue: None }
+    }
+
     /// The product of matrices with `batch` shared leading axes: `[.., M, K] x [.., K, N]`.
     pub fn matmul(batch: usize) -> Contract {
         let leading: Labels = (0..batch as u8).collect();
         let with = |a, b| leading.iter().copied().chain([a, b]).collect();
         let (m, n, k) = (batch as u8, batch as u8 + 1, batch as u8 + 2);
-        Contract { lhs: with(m, k), rhs: with(k, n), out: with(m, n), epilogue: None }
+        Contract::new(with(m, k), with(k, n), with(m, n))
     }
 }
 
 impl TensorOp for Contract {
     fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
         let (lhs, rhs) = (required(inputs, 0)?, required(inputs, 1)?);
-        if let (Some(a), Some(b)) = (lhs.dtype, rhs.dtype)
-            && a != b
-        {
-            return Err(OpError::invalid(format!("a product of {a} and {b}")));
-        }
+        let dtype = product_type(self.multiply, lhs.dtype, rhs.dtype)?;
         let shape = match (&lhs.shape, &rhs.shape) {
             (Some(a), Some(b)) => {
                 let sizes = self.sizes(a, b, |a, b| a.broadcast(b))?;
@@ -55,7 +59,7 @@ impl TensorOp for Contract {
             }
             _ => smallvec![Dim::unknown(); self.out.len()],
         };
-        let result = typed(lhs.dtype, Some(shape));
+        let result = typed(dtype, Some(shape));
         Ok(smallvec![after_epilogue(&self.epilogue, result, inputs.get(2..).unwrap_or_default())?])
     }
 
@@ -75,12 +79,13 @@ impl TensorOp for Contract {
                 [self.view(&self.lhs, lhs, &labels, &dims)?, self.view(&self.rhs, rhs, &labels, &dims)?]
             },
         };
-        let numbers = match (Numbers::read(lhs)?, Numbers::read(rhs)?) {
+        let dtype = product_type(self.multiply, Some(lhs.dtype()), Some(rhs.dtype()))?.unwrap_or(lhs.dtype());
+        let numbers = match (read_factor(self.multiply, lhs)?, read_factor(self.multiply, rhs)?) {
             (Numbers::Float(a), Numbers::Float(b)) => Numbers::Float(views.products(&a, &b)),
             (Numbers::Int(a), Numbers::Int(b)) => Numbers::Int(views.products(&a, &b)),
             _ => return Err(OpError::invalid(format!("a product of {} and {}", lhs.dtype(), rhs.dtype()))),
         };
-        let result = numbers.write(lhs.dtype(), &shape)?;
+        let result = numbers.write(dtype, &shape)?;
         Ok(smallvec![apply_epilogue(&self.epilogue, result, inputs.get(2..).unwrap_or_default())?])
     }
 }
@@ -149,7 +154,6 @@ fn find<D: Clone>(sizes: &[(u8, D)], label: u8) -> Result<D, OpError> {
 mod tests {
     use super::*;
     use crate::ops::{Binary, Unary};
-    use halimede_tensor::DType;
 
     fn run(op: &Contract, inputs: &[Tensor]) -> Result<Tensor, OpError> {
         Ok(op.evaluate(&inputs.iter().map(Some).collect::<Vec<_>>())?.remove(0))
@@ -157,7 +161,7 @@ mod tests {
 
     fn einsum(lhs: &str, rhs: &str, out: &str) -> Contract {
         let labels = |s: &str| s.bytes().collect();
-        Contract { lhs: labels(lhs), rhs: labels(rhs), out: labels(out), epilogue: None }
+        Contract::new(labels(lhs), labels(rhs), labels(out))
     }
 
     #[test]

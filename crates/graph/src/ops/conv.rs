@@ -1,11 +1,11 @@
 use super::Map;
 use super::channels::{channels_first, channels_last, to_channels_first, to_channels_last};
 use super::inputs::{optional, required, typed};
-use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue};
+use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue, product_type, read_factor};
 use super::window::{Axis, explicit, extent, per_axis, windows};
 use super::{Facts, TensorOp, Tensors};
 use crate::{Dim, Dims, Fact, OpError};
-use halimede_tensor::{Shape, Tensor};
+use halimede_tensor::{DType, Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 
 /// How the border of a convolution or pooling window is made.
@@ -38,6 +38,9 @@ pub struct Conv {
     pub transposed: Option<Transposed>,
     /// Data and output have their channels last.
     pub channels_last: bool,
+    /// What data and weights are rounded to before they are multiplied; sums, bias and result are then
+    /// f32, and data and weights may be f32 or this. `None`: they are multiplied as they are.
+    pub multiply: Option<DType>,
     /// Pointwise work on each result; its input 0 is the result, the others broadcast to it.
     pub epilogue: Option<Map>,
 }
@@ -61,7 +64,7 @@ impl TensorOp for Conv {
             (Some(x), Some(w)) => Some(self.shape(x, w)?),
             _ => None,
         };
-        let result = typed(x.dtype, shape);
+        let result = typed(product_type(self.multiply, x.dtype, w.dtype)?, shape);
         Ok(smallvec![after_epilogue(&self.epilogue, result, inputs.get(3..).unwrap_or_default())?])
     }
 
@@ -80,7 +83,9 @@ impl TensorOp for Conv {
         let taps = self.taps(x.shape(), w.shape(), &shape)?;
         let sums = Sums { x: x.shape(), w: w.shape(), out: &shape, groups: self.groups, taps: &taps };
         let transposed = self.transposed.is_some();
-        let numbers = match (Numbers::read(x)?, Numbers::read(w)?, bias.map(Numbers::read).transpose()?) {
+        let dtype = product_type(self.multiply, Some(x.dtype()), Some(w.dtype()))?.unwrap_or(x.dtype());
+        let (x, w) = (read_factor(self.multiply, x)?, read_factor(self.multiply, w)?);
+        let numbers = match (x, w, bias.map(Numbers::read).transpose()?) {
             (Numbers::Float(x), Numbers::Float(w), None) => Numbers::Float(sums.run(&x, &w, None, transposed)),
             (Numbers::Float(x), Numbers::Float(w), Some(Numbers::Float(b))) => {
                 Numbers::Float(sums.run(&x, &w, Some(&b), transposed))
@@ -91,7 +96,7 @@ impl TensorOp for Conv {
             }
             _ => return Err(OpError::invalid("data, weights and bias of a convolution differ in datatype")),
         };
-        let result = numbers.write(x.dtype(), &shape)?;
+        let result = numbers.write(dtype, &shape)?;
         Ok(smallvec![apply_epilogue(&self.epilogue, result, inputs.get(3..).unwrap_or_default())?])
     }
 }
@@ -255,7 +260,6 @@ impl Conv {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use halimede_tensor::DType;
 
     fn conv() -> Conv {
         Conv {
@@ -265,6 +269,7 @@ mod tests {
             groups: 1,
             transposed: None,
             channels_last: false,
+            multiply: None,
             epilogue: None,
         }
     }

@@ -4,7 +4,7 @@ use super::Map;
 use super::inputs::typed;
 use super::movement::{Offsets, strides};
 use crate::{Fact, OpError};
-use halimede_tensor::{DType, Shape, Tensor};
+use halimede_tensor::{CastOptions, DType, Shape, Tensor};
 use smallvec::SmallVec;
 
 /// The elements of a tensor: floats of every width as f64, integers and Bool as i64 (u64 by its bits).
@@ -25,6 +25,33 @@ impl Numbers {
             Numbers::Float(v) => Tensor::from_f64s(dtype, shape, v)?,
             Numbers::Int(v) => Tensor::from_i64s(dtype, shape, v)?,
         })
+    }
+}
+
+/// Datatype of a sum of products of two operands, `multiply` being what both are rounded to first.
+pub(crate) fn product_type(
+    multiply: Option<DType>,
+    a: Option<DType>,
+    b: Option<DType>,
+) -> Result<Option<DType>, OpError> {
+    match (multiply, a, b) {
+        (None, Some(a), Some(b)) if a != b => Err(OpError::invalid(format!("a product of {a} and {b}"))),
+        (None, a, _) => Ok(a),
+        (Some(to), a, b) => {
+            let unfit = [a, b].into_iter().flatten().find(|&dtype| dtype != DType::F32 && dtype != to);
+            match unfit {
+                Some(dtype) => Err(OpError::invalid(format!("a product in {to} of a factor in {dtype}"))),
+                None => Ok(Some(DType::F32)),
+            }
+        }
+    }
+}
+
+/// The elements of an operand of such a product, rounded.
+pub(crate) fn read_factor(multiply: Option<DType>, tensor: &Tensor) -> Result<Numbers, OpError> {
+    match multiply {
+        Some(to) if to != tensor.dtype() => Numbers::read(&tensor.cast(to, CastOptions::default())?),
+        _ => Numbers::read(tensor),
     }
 }
 

@@ -291,6 +291,7 @@ mod tests {
             groups,
             transposed,
             channels_last: false,
+            multiply: None,
             epilogue: None,
         };
         let w = b.constant(floats(weights, 0.02));

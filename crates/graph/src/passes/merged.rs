@@ -65,7 +65,7 @@ impl Lifted {
                 let fresh = fresh_label(op)?;
                 let labels = |own: &Labels| -> Labels { [own[0], fresh, own[1]].into_iter().collect() };
                 let (lhs, out) = (labels(&op.lhs), labels(&op.out));
-                let op = Contract { lhs, rhs: op.rhs.clone(), out, epilogue: None };
+                let op = Contract::new(lhs, op.rhs.clone(), out);
                 rows.then(|| Lifted { op: Op::Contract(op), inputs: smallvec![Some(value), input(1)] })
             }
             Op::Contract(op) if op.epilogue.is_none() => {
@@ -76,7 +76,7 @@ impl Lifted {
                 let fresh = fresh_label(op)?;
                 let out = [batch, fresh].into_iter().chain(op.out[1..].iter().copied()).collect();
                 let labels = |source: &Source| [batch, fresh].into_iter().chain(source.rest).collect();
-                let op = Contract { lhs: labels(&lhs), rhs: labels(&rhs), out, epilogue: None };
+                let op = Contract::new(labels(&lhs), labels(&rhs), out);
                 (batched && first)
                     .then(|| Lifted { op: Op::Contract(op), inputs: smallvec![Some(lhs.value), Some(rhs.value)] })
             }

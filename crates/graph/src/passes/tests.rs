@@ -258,6 +258,7 @@ fn a_border_of_zeros_goes_into_the_convolution() {
                 groups: 1,
                 transposed: None,
                 channels_last: false,
+                multiply: None,
                 epilogue: None,
             };
             b.add(Op::Conv(conv), &[padded, w]).unwrap()
@@ -283,6 +284,7 @@ fn factors_per_channel_go_into_the_weights() {
                 groups: 1,
                 transposed: None,
                 channels_last: false,
+                multiply: None,
                 epilogue: None,
             };
             let (w, bias) = (b.constant(floats(&[3, 2, 2, 2], 0.2)), b.constant(floats(&[3], 1.0)));

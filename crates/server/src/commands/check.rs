@@ -1,7 +1,7 @@
 //! `halimede check`: runs ONNX test cases and says what is right.
 
-use crate::units;
-use halimede_compute::ModelOptions;
+use crate::units::{self, Choice};
+use halimede_compute::{CompileOptions, ModelOptions, Precision};
 use halimede_conformance::{
     CheckOptions, ExpectedFailures, ReferenceRunner, Report, Runner, Tolerance, UnitRunner, check, discover,
 };
@@ -32,6 +32,9 @@ pub struct Args {
     /// The rewrites of the graph that come before it runs.
     #[arg(long, value_enum, default_value_t = Switch::On)]
     passes: Switch,
+    /// How exactly to compute: exact (f32), or balanced (products of bf16), which needs wider tolerances.
+    #[arg(long, default_value_t)]
+    precision: Precision,
     /// Print one JSON object instead of lines.
     #[arg(long)]
     json: bool,
@@ -87,9 +90,10 @@ fn execute(args: &Args) -> Result<bool, Box<dyn Error>> {
         "reference" => check(&cases, &ReferenceRunner as &dyn Runner, &options),
         name => {
             // The cases run side by side; a unit with threads of its own would only get in their way.
-            let unit = units::find(name, Some(1))?;
+            let unit = units::find(name, Choice { threads: Some(1), ..Choice::default() })?;
             // `check` has run the passes, or left them out, itself.
-            let compile = ModelOptions { passes: None, ..ModelOptions::default() };
+            let compile = CompileOptions { precision: args.precision };
+            let compile = ModelOptions { passes: None, compile };
             let run_time_max = Duration::try_from_secs_f64(args.timeout)
                 .map_err(|error| format!("--timeout {}: {error}", args.timeout))?;
             check(&cases, &UnitRunner::new(&*unit, compile).within(run_time_max), &options)

@@ -6,13 +6,14 @@ use std::{
     time::{Duration, Instant},
 };
 
+use halimede_compute_cpu::Matrix;
 use halimede_platform::{
     chip::{Cache, Chip},
     limits, memory, threads,
 };
 
 use super::steady::Probe;
-use crate::units;
+use crate::units::{self, Choice};
 
 /// Print the compute units, instruction sets, caches and memory of this machine, and whether its speed is
 /// steady enough to measure.
@@ -72,18 +73,14 @@ pub fn run(args: &Args) -> ExitCode {
         println!("files     {} open files at once, {} at most", files.soft, files.hard);
     }
     for name in units::NAMES {
-        match units::find(name, None) {
+        match units::find(name, Choice::default()) {
             Ok(unit) => {
                 let unit = unit.describe();
                 println!(
                     "unit      {name}: {} threads, kernels for {}, precision {}",
                     unit.threads,
                     unit.features.join(" "),
-                    unit.precisions
-                        .iter()
-                        .map(|precision| format!("{precision:?}").to_lowercase())
-                        .collect::<Vec<_>>()
-                        .join(" ")
+                    unit.precisions.iter().map(ToString::to_string).collect::<Vec<_>>().join(" ")
                 );
             }
             Err(error) => println!("unit      {name}: {error}"),
@@ -91,6 +88,17 @@ pub fn run(args: &Args) -> ExitCode {
     }
     print_rates(Duration::try_from_secs_f64(args.seconds).unwrap_or(Duration::from_secs(1)));
     ExitCode::SUCCESS
+}
+
+/// What multiplies in bf16, and how fast on one thread, operands in the first-level cache.
+fn print_matrix_units() {
+    for matrix in Matrix::available() {
+        println!("          {:.1} GFLOP/s in bf16 on {}", matrix.peak() / 1e9, matrix.name());
+    }
+    match Matrix::fastest() {
+        Some(matrix) => println!("          balanced precision multiplies on {}", matrix.name()),
+        None => println!("          nothing faster than f32 here: balanced precision is exact"),
+    }
 }
 
 fn describe(cache: Cache) -> String {
@@ -124,6 +132,7 @@ fn print_rates(duration: Duration) {
         "rates     one thread at best: {:.1} GFLOP/s in f32, {:.1} GB/s from the first-level cache",
         best.f32_gflops, best.l1_read_gbps
     );
+    print_matrix_units();
     println!("          {share:.0} % of {} samples slow", samples.len());
     if share > 10.0 {
         println!("          the machine is not steady now: measure again later, and compare only interleaved runs");

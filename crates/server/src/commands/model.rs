@@ -13,7 +13,7 @@ use halimede_graph::{
 use halimede_platform::threads;
 use halimede_tensor::Value;
 
-use crate::units;
+use crate::units::{self, Choice};
 
 /// Which model, and its inputs.
 #[derive(Debug, clap::Args)]
@@ -38,15 +38,18 @@ pub struct UnitArgs {
     /// Threads that run one operation together; as many as there are cores when left out.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// How exactly to compute: exact.
-    #[arg(long, default_value = "exact")]
-    pub precision: String,
+    /// How exactly to compute: exact (f32), or balanced (products of bf16, everything else in f32).
+    #[arg(long, default_value_t)]
+    pub precision: Precision,
+    /// Multiply without a matrix unit (AMX, BF16 instructions): balanced then is exact.
+    #[arg(long)]
+    pub disable_matrix: bool,
 }
 
 impl UnitArgs {
     /// The unit.
     pub fn find(&self) -> Result<Box<dyn ComputeUnit>, String> {
-        units::find(&self.unit, self.threads)
+        units::find(&self.unit, Choice { threads: self.threads, matrix: !self.disable_matrix })
     }
 
     /// The threads that run one operation together.
@@ -55,12 +58,8 @@ impl UnitArgs {
     }
 
     /// What the unit is to be told.
-    pub fn options(&self) -> Result<CompileOptions, String> {
-        let precision = match self.precision.as_str() {
-            "exact" => Precision::Exact,
-            other => return Err(format!("--precision {other}: this version computes in exact precision only")),
-        };
-        Ok(CompileOptions { precision })
+    pub fn options(&self) -> CompileOptions {
+        CompileOptions { precision: self.precision }
     }
 }
 
@@ -87,7 +86,7 @@ impl ModelArgs {
     /// Compiles a model that was read.
     pub fn compile(&self, model: Model, on: &UnitArgs) -> Result<Compiled, Box<dyn Error>> {
         // The passes ran when the model was read, or were left out.
-        let options = ModelOptions { passes: None, compile: on.options()? };
+        let options = ModelOptions { passes: None, compile: on.options() };
         let compiled = Compiled::compile(model.graph, &*on.find()?, &options)?;
         model.files.release();
         Ok(compiled)

@@ -21,7 +21,7 @@ use crate::{
     metrics::{self, Metrics},
     services::Services,
     shared_memory::Regions,
-    units,
+    units::{self, Choice},
 };
 
 /// The service whose clients a server under Triton's name waits for.
@@ -95,8 +95,12 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     let mut options = flags.server_options();
     // No more threads than cores: they would only take turns.
     let cores = halimede_platform::threads::parallelism();
-    let unit = move |threads: Option<usize>| units::find("cpu", threads.map(|count| count.min(cores))).map(Arc::from);
-    options.backends.push(Arc::new(Onnx::new(unit)));
+    let matrix = flags.matrix;
+    let unit = move |threads: Option<usize>| {
+        let threads = threads.map(|count| count.min(cores));
+        units::find("cpu", Choice { threads, matrix }).map(Arc::from)
+    };
+    options.backends.push(Arc::new(Onnx::new(flags.precision, unit)));
     let server = Server::start(options).map_err(during("creating server"))?;
     let server = Arc::new(server);
     let services = Arc::new(Services {

@@ -12,6 +12,7 @@ mod values;
 
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
+use halimede_compute::Precision;
 use halimede_serving::{ControlMode, Error, MetricsOptions};
 
 pub(crate) use parse::{FlagError, parse, usage};
@@ -41,6 +42,10 @@ pub(crate) struct Flags {
     pub log: LogFlags,
     pub trace: TraceFlags,
     pub client_shared_memory: bool,
+    /// Of models whose configuration says nothing of it.
+    pub precision: Precision,
+    /// Whether the matrix unit may be used.
+    pub matrix: bool,
     pub pinned_pool_bytes: u64,
     /// Where services listen whose address no flag gives.
     pub address: &'static str,
@@ -192,6 +197,8 @@ impl Flags {
             log: LogFlags { verbose: 0, info: true, warning: true, error: true, iso8601: false, file: String::new() },
             trace: TraceFlags { rate: 1000, count: -1, log_frequency: 0, file: String::new() },
             client_shared_memory: true,
+            precision: Precision::Exact,
+            matrix: true,
             pinned_pool_bytes: 256 << 20,
             address,
             warnings: Vec::new(),

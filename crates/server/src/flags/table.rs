@@ -628,6 +628,28 @@ pub(super) const FLAGS: &[Flag] = &[
         set: |_, _| Ok(()),
     },
     Flag {
+        group: "Engine",
+        name: "precision",
+        value: "string",
+        help: "How exactly models compute whose configuration has no parameter of this name: exact (f32) or balanced (products of bf16 where the machine has a fast matrix unit). Default: exact.",
+        set: |flags, value| {
+            set(
+                &mut flags.precision,
+                value.parse().map_err(|error| format!("invalid argument for --precision: {error}")),
+            )
+        },
+    },
+    Flag {
+        group: "Engine",
+        name: "disable-matrix",
+        value: "",
+        help: "Multiply without a matrix unit (AMX, BF16 instructions): balanced precision then is exact.",
+        set: |flags, _| {
+            flags.matrix = false;
+            Ok(())
+        },
+    },
+    Flag {
         group: "Deprecated",
         name: "strict-model-config",
         value: "boolean",

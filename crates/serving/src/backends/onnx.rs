@@ -6,7 +6,7 @@ use std::{
     sync::Arc,
 };
 
-use halimede_compute::{ComputeUnit, Model as Compiled, ModelOptions, RunError, Session};
+use halimede_compute::{CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision, RunError, Session};
 use halimede_graph::{
     Fact,
     onnx::import::{self, Input, ValueType},
@@ -29,17 +29,20 @@ type MakeUnit = dyn Fn(Option<usize>) -> Result<Arc<dyn ComputeUnit>, String> + 
 
 /// The backend `onnxruntime`.
 pub struct Onnx {
+    /// Of models whose configuration says nothing of it.
+    precision: Precision,
     make_unit: Box<MakeUnit>,
     /// The units made so far by number of threads: models that ask for the same share one.
     units: Mutex<BTreeMap<Option<usize>, Arc<dyn ComputeUnit>>>,
 }
 
 impl Onnx {
-    /// Runs models on units that `make_unit` makes.
+    /// Runs models on units that `make_unit` makes, in `precision` where their configuration names none.
     pub fn new(
+        precision: Precision,
         make_unit: impl Fn(Option<usize>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
     ) -> Self {
-        Self { make_unit: Box::new(make_unit), units: Mutex::default() }
+        Self { precision, make_unit: Box::new(make_unit), units: Mutex::default() }
     }
 
     fn unit(&self, threads: Option<usize>) -> Result<Arc<dyn ComputeUnit>, Error> {
@@ -65,12 +68,15 @@ impl Backend for Onnx {
         if !path.exists() {
             return Err(Error::unavailable(format!("unable to find '{}' for model instance '{name}'", path.display())));
         }
-        let unit = self.unit(OnnxParameters::read(&context.config)?.intra_op_thread_count)?;
+        let parameters = OnnxParameters::read(&context.config)?;
+        let unit = self.unit(parameters.intra_op_thread_count)?;
         let model = read(&path, &context.config)?;
         let completion = config::finish(context.config.clone(), &facts(&model), &context.options)?;
         let inputs = model.inputs.iter().map(EngineInput::new).collect();
         let outputs = model.outputs.iter().map(|output| output.name.clone()).collect();
-        let compiled = Compiled::compile(model.graph, unit.as_ref(), &ModelOptions::default())
+        let compile = CompileOptions { precision: parameters.precision.unwrap_or(self.precision) };
+        let options = ModelOptions { compile, ..ModelOptions::default() };
+        let compiled = Compiled::compile(model.graph, unit.as_ref(), &options)
             .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
         model.files.release();
         let scalars =

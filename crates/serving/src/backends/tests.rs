@@ -2,6 +2,7 @@
 
 use std::{collections::BTreeMap, fs, path::Path, sync::Arc};
 
+use halimede_compute::Precision;
 use halimede_compute_cpu::{CpuOptions, CpuUnit};
 use halimede_tensor::{Buffer, DType};
 
@@ -24,7 +25,7 @@ fn examples() -> Server {
 }
 
 fn onnx() -> Onnx {
-    Onnx::new(|threads| {
+    Onnx::new(Precision::Exact, |threads| {
         Ok(Arc::new(CpuUnit::new(&CpuOptions { threads: threads.or(Some(2)), ..CpuOptions::default() })))
     })
 }

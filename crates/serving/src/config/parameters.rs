@@ -1,5 +1,7 @@
 //! The `parameters` of a configuration that Triton's ONNX Runtime backend understands.
 
+use halimede_compute::Precision;
+
 use super::proto::ModelConfig;
 use crate::Error;
 
@@ -8,6 +10,8 @@ use crate::Error;
 pub struct OnnxParameters {
     /// Threads inside an operator; the engine's choice where there is none.
     pub intra_op_thread_count: Option<usize>,
+    /// How exactly to compute, a parameter of our own; the server's choice where there is none.
+    pub precision: Option<Precision>,
 }
 
 impl OnnxParameters {
@@ -25,7 +29,12 @@ impl OnnxParameters {
             );
         }
         let threads = |name| integer(config, name).map(|count| usize::try_from(count).ok().filter(|count| *count > 0));
-        let read = Self { intra_op_thread_count: threads("intra_op_thread_count")? };
+        let precision = match text(config, "precision").map(str::parse) {
+            Some(Err(error)) => invalid!("parameter 'precision' of model '{}': {error}", config.name),
+            Some(Ok(precision)) => Some(precision),
+            None => None,
+        };
+        let read = Self { intra_op_thread_count: threads("intra_op_thread_count")?, precision };
         threads("inter_op_thread_count")?;
         for name in ["enable_mem_arena", "enable_mem_pattern"] {
             check_boolean(config, name)?;
@@ -74,17 +83,19 @@ mod tests {
         assert_eq!(OnnxParameters::read(&config(&[("other", "x")])).unwrap(), OnnxParameters::default());
         let given = [
             ("intra_op_thread_count", "4"),
+            ("precision", "balanced"),
             ("inter_op_thread_count", "0"),
             ("execution_mode", "1"),
             ("enable_mem_arena", "False"),
         ];
-        let expected = OnnxParameters { intra_op_thread_count: Some(4) };
+        let expected = OnnxParameters { intra_op_thread_count: Some(4), precision: Some(Precision::Balanced) };
         assert_eq!(OnnxParameters::read(&config(&given)).unwrap(), expected);
     }
 
     #[test]
     fn wrong_values_are_errors() {
         for (name, value, expected) in [
+            ("precision", "some", "parameter 'precision' of model '': 'some' is no precision: it is exact or balanced"),
             ("intra_op_thread_count", "many", "failed to convert 'many' to integral number"),
             ("enable_mem_pattern", "maybe", "failed to convert 'maybe' to boolean"),
             (

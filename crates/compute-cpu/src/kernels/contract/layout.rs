@@ -5,7 +5,7 @@ use smallvec::SmallVec;
 
 /// Distances of one operand, in elements.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) struct Operand {
+pub(in crate::kernels) struct Operand {
     /// Along its free axis: rows of the left, columns of the right operand.
     pub free: usize,
     /// Along the summed axis.
@@ -14,7 +14,7 @@ pub(super) struct Operand {
 
 /// `out[batch, m, n] = Σ left[batch, m, k] · right[batch, k, n]` with columns of the output adjacent.
 #[derive(Debug, Clone, PartialEq)]
-pub(super) struct Layout {
+pub(in crate::kernels) struct Layout {
     pub m: usize,
     pub n: usize,
     pub k: usize,
@@ -47,6 +47,12 @@ pub(super) struct Axis {
 }
 
 impl Layout {
+    /// One product of row-major matrices.
+    pub fn plain(m: usize, n: usize, k: usize) -> Layout {
+        let (left, right) = (Operand { free: k, k: 1 }, Operand { free: 1, k: n });
+        Layout { m, n, k, left, right, out_row: n, swapped: false, batches: SmallVec::new() }
+    }
+
     /// `None` where the axes cannot be merged into one of each kind. With `keep_right` the right
     /// operand stays on the right, because it is packed.
     pub fn new(op: &Contract, lhs: &[usize], rhs: &[usize], out: &[usize], keep_right: bool) -> Option<Layout> {

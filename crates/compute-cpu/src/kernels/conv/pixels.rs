@@ -164,8 +164,7 @@ impl PixelsStep {
         machine: Machine,
         micro: Micro,
     ) -> PixelsStep {
-        let pointwise = window.taps() == 1 && window.stride == [1; 3] && window.before == [0; 3];
-        if pointwise && window.x == window.out && target.is_none() {
+        if window.is_pointwise() && target.is_none() {
             // Every pixel of every image is a row of one product.
             let pixels = window.batch * window.pixels();
             (window.batch, window.x, window.out) = (1, [1, 1, pixels], [1, 1, pixels]);

@@ -61,6 +61,11 @@ impl Window {
         Ok(Window { batch: x[0], groups, inputs, rows, x: sizes, out: outs, kernel, stride, dilation, before })
     }
 
+    /// Whether each output pixel sees the input pixel at its own place alone.
+    pub fn is_pointwise(&self) -> bool {
+        self.taps() == 1 && self.stride == [1; 3] && self.before == [0; 3] && self.x == self.out
+    }
+
     /// Output pixels per channel.
     pub fn pixels(&self) -> usize {
         self.out.iter().product()

@@ -5,10 +5,14 @@ use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::conv::window::Window;
 use crate::kernels::rows::part_mut;
+use crate::real::Real;
+use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_graph::ops::PoolKind;
+use halimede_tensor::{DType, View};
 
 pub(super) struct PixelsStep {
+    pub dtype: DType,
     pub kind: PoolKind,
     /// Border after each axis.
     pub after: [usize; 3],
@@ -16,30 +20,68 @@ pub(super) struct PixelsStep {
     pub machine: Machine,
 }
 
+impl PixelsStep {
+    fn row_len(&self) -> usize {
+        self.window.out[2] * self.window.groups
+    }
+
+    /// Bytes of a row in f32 for each task that may run at once, where rows lie in memory otherwise.
+    pub fn workspace(&self) -> usize {
+        let row = (self.row_len() * size_of::<f32>()).next_multiple_of(64);
+        if self.dtype == DType::F32 { 0 } else { row * self.machine.pool.threads() }
+    }
+
+    fn x<'a, T: Real>(&self, arguments: &Arguments<'a>, task: usize) -> (&'a [T], usize) {
+        let window = &self.window;
+        // SAFETY: inputs are not written during the step.
+        let x = unsafe { arguments.inputs[0].unwrap_or(View::empty()).slice::<T>() };
+        let (image, row) = (task / window.out[1], task % window.out[1]);
+        (&x[image * window.image_len()..][..window.image_len()], row)
+    }
+}
+
 impl Step for PixelsStep {
     fn run(&self, arguments: &Arguments<'_>) {
-        let Some(input) = arguments.inputs[0] else { return };
-        // SAFETY: inputs are not written during the step.
-        let x = unsafe { input.slice::<f32>() };
-        let window = &self.window;
-        let row_len = window.out[2] * window.groups;
-        self.machine.pool.run(window.batch * window.out[1], &|task| {
-            // SAFETY: each part has a row of the output.
-            let line = unsafe { part_mut::<f32>(arguments.outputs[0], task * row_len, row_len) };
-            let (image, row) = (task / window.out[1], task % window.out[1]);
-            let x = &x[image * window.image_len()..][..window.image_len()];
-            pool_row(self.machine.isa, self, x, row, line);
+        let (isa, row_len) = (self.machine.isa, self.row_len());
+        let tasks = self.window.batch * self.window.out[1];
+        if self.dtype == DType::F32 {
+            return self.machine.pool.run(tasks, &|task| {
+                // SAFETY: each part has a row of the output.
+                let line = unsafe { part_mut::<f32>(arguments.outputs[0], task * row_len, row_len) };
+                let (x, row) = self.x::<f32>(arguments, task);
+                pool_row(isa, self, x, row, line);
+            });
+        }
+        assert!(arguments.workspace.len() >= self.workspace());
+        let threads = self.machine.pool.threads().min(tasks);
+        self.machine.pool.run(threads, &|thread| {
+            let line_bytes = (row_len * size_of::<f32>()).next_multiple_of(64);
+            for task in tasks * thread / threads..tasks * (thread + 1) / threads {
+                // SAFETY: each thread has a line of the workspace, each task a row of the output.
+                let (line, out) = unsafe {
+                    let line = arguments.workspace.part(thread * line_bytes, row_len * size_of::<f32>()).slice_mut();
+                    (line, part_mut::<bf16>(arguments.outputs[0], task * row_len, row_len))
+                };
+                let (x, row) = self.x::<bf16>(arguments, task);
+                pool_narrow_row(isa, self, x, row, line);
+                bf16::narrow_all(isa, line, out);
+            }
         });
     }
 }
 
 multiversion! {
     /// One row of output pixels.
-    fn pool_row(step: &PixelsStep, x: &[f32], row: usize, line: &mut [f32]) = pool
+    fn pool_row(step: &PixelsStep, x: &[f32], row: usize, line: &mut [f32]) = pool::<f32>
+}
+
+multiversion! {
+    /// The same of data in bf16.
+    fn pool_narrow_row(step: &PixelsStep, x: &[bf16], row: usize, line: &mut [f32]) = pool::<bf16>
 }
 
 #[inline(always)]
-fn pool(step: &PixelsStep, x: &[f32], row: usize, line: &mut [f32]) {
+fn pool<T: Real>(step: &PixelsStep, x: &[T], row: usize, line: &mut [f32]) {
     let (window, channels) = (&step.window, step.window.groups);
     for (column, out) in line.chunks_exact_mut(channels.max(1)).enumerate() {
         let mut seen = 0usize;
@@ -47,14 +89,14 @@ fn pool(step: &PixelsStep, x: &[f32], row: usize, line: &mut [f32]) {
             let (tap_y, tap_x) = (tap / window.kernel[2], tap % window.kernel[2]);
             let (Some(y), Some(at)) = (window.source(1, row, tap_y), window.source(2, column, tap_x)) else { continue };
             let x = &x[(y * window.x[2] + at) * channels..][..channels];
-            let pairs = out.iter_mut().zip(x);
+            let pairs = out.iter_mut().zip(x.iter().map(|x| x.widen()));
             match step.kind {
                 // The first element stands even where it is no larger than any other.
-                PoolKind::Max { .. } | PoolKind::Average { .. } if seen == 0 => pairs.for_each(|(out, &x)| *out = x),
-                PoolKind::Max { .. } => pairs.for_each(|(out, &x)| *out = if x > *out { x } else { *out }),
-                PoolKind::Average { .. } => pairs.for_each(|(out, &x)| *out += x),
+                PoolKind::Max { .. } | PoolKind::Average { .. } if seen == 0 => pairs.for_each(|(out, x)| *out = x),
+                PoolKind::Max { .. } => pairs.for_each(|(out, x)| *out = if x > *out { x } else { *out }),
+                PoolKind::Average { .. } => pairs.for_each(|(out, x)| *out += x),
                 PoolKind::Lp { p } => {
-                    pairs.for_each(|(out, &x)| *out = x.abs().powi(p as i32) + if seen == 0 { 0.0 } else { *out })
+                    pairs.for_each(|(out, x)| *out = x.abs().powi(p as i32) + if seen == 0 { 0.0 } else { *out })
                 }
             }
             seen += 1;

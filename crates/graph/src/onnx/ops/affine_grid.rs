@@ -39,7 +39,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let lhs: Labels = smallvec![batch, row, column];
     let rhs = places.clone().chain([column]).collect();
     let out = std::iter::once(batch).chain(places).chain([row]).collect();
-    one(b.add(Op::Contract(Contract { lhs, rhs, out, epilogue: None }), &[theta, base])?)
+    one(b.add(Op::Contract(Contract::new(lhs, rhs, out)), &[theta, base])?)
 }
 
 fn entry(b: &mut Builder, list: ValueId, index: usize) -> Result<Size, OpError> {

@@ -204,7 +204,7 @@ fn contract<const L: usize, const R: usize, const O: usize>(
     y: ValueId,
 ) -> Result<ValueId, OpError> {
     let labels = |list: &[u8]| Labels::from_slice(list);
-    let op = Contract { lhs: labels(&lhs), rhs: labels(&rhs), out: labels(&out), epilogue: None };
+    let op = Contract::new(labels(&lhs), labels(&rhs), labels(&out));
     b.add(Op::Contract(op), &[x, y])
 }
 

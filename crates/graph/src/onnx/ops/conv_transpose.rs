@@ -28,6 +28,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
         groups,
         transposed: Some(transposed),
         channels_last: false,
+        multiply: None,
         epilogue: None,
     };
     one(b.add_with_optional(Op::Conv(op), &[Some(x), Some(weights), node.optional(2)])?)

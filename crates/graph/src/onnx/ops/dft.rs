@@ -94,7 +94,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let mut out = lhs.clone();
     out[form.axis] = bin;
     out[last] = output;
-    one(b.add(Op::Contract(Contract { lhs, rhs, out, epilogue: None }), &[x, matrix])?)
+    one(b.add(Op::Contract(Contract::new(lhs, rhs, out)), &[x, matrix])?)
 }
 
 fn default_axis(call: &Call) -> Result<i64, OpError> {

@@ -154,7 +154,7 @@ fn contract(b: &mut Builder, x: Term, y: Term, out: &[u8], later: &[u8]) -> Resu
     if later.is_empty() && labels.len() == out.len() {
         labels = out.into();
     }
-    let op = Contract { lhs: x.labels, rhs: y.labels, out: labels.clone(), epilogue: None };
+    let op = Contract::new(x.labels, y.labels, labels.clone());
     Ok(Term { value: b.add(Op::Contract(op), &[x.value, y.value])?, labels })
 }
 

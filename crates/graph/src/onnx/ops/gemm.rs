@@ -14,7 +14,7 @@ pub(super) fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>,
     let (m, n, k) = (0u8, 1, 2);
     let lhs: Labels = if attributes.flag_or("transA", false)? { smallvec![k, m] } else { smallvec![m, k] };
     let rhs: Labels = if attributes.flag_or("transB", false)? { smallvec![n, k] } else { smallvec![k, n] };
-    let contract = Contract { lhs, rhs, out: smallvec![m, n], epilogue: None };
+    let contract = Contract::new(lhs, rhs, smallvec![m, n]);
     let product = b.add(Op::Contract(contract), &[node.input(0)?, node.input(1)?])?;
 
     let scaled = |value: Expr, by: f32| if by == 1.0 { value } else { value * by };

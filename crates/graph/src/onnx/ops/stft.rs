@@ -58,7 +58,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let matrix = Tensor::from_f64s(dtype, &[frame, parts, bins, 2], &matrix)?;
     let matrix = b.constant(matrix);
     let (lhs, rhs, out) = (smallvec![0, 1, 2, 3], smallvec![2, 3, 4, 5], smallvec![0, 1, 4, 5]);
-    one(b.add(Op::Contract(Contract { lhs, rhs, out, epilogue: None }), &[windows, matrix])?)
+    one(b.add(Op::Contract(Contract::new(lhs, rhs, out)), &[windows, matrix])?)
 }
 
 /// Step and frame length as sizes.

@@ -189,11 +189,11 @@ fn scales_and_transpositions_of_operands() {
     let write = |b: &mut Builder, x: ValueId| {
         let x = b.reshape(x, &[0, 0, H as i64, D as i64]).unwrap();
         let (lhs, rhs, out) = (labels([b_, t, h, d]), labels([b_, s, h, d]), labels([b_, h, s, t]));
-        let product = b.add(Op::Contract(Contract { lhs, rhs, out, epilogue: None }), &[x, x]).unwrap();
+        let product = b.add(Op::Contract(Contract::new(lhs, rhs, out)), &[x, x]).unwrap();
         let product = scaled(b, Binary::Mul, product, 0.01);
         let p = softmax(b, product);
         let (lhs, rhs, out) = (labels([b_, h, s, t]), labels([b_, t, h, d]), labels([b_, s, h, d]));
-        b.add(Op::Contract(Contract { lhs, rhs, out, epilogue: None }), &[p, x]).unwrap()
+        b.add(Op::Contract(Contract::new(lhs, rhs, out)), &[p, x]).unwrap()
     };
     let (names, rewritten, reports) = optimized(graph(&[B, S, H * D], write));
     assert!(attention(&rewritten).is_some(), "{names:?} {reports:?}");

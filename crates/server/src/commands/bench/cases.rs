@@ -192,6 +192,7 @@ impl Case {
                     groups: 1,
                     transposed: None,
                     channels_last: true,
+                    multiply: None,
                     epilogue: None,
                 };
                 made.add(Op::Conv(conv), &[image, weights, bias])

@@ -97,7 +97,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let facts = json!({
         "model": model.path,
         "unit": args.on.unit,
-        "precision": args.on.precision,
+        "precision": args.on.precision.to_string(),
         "threads": args.on.threads(),
         "chip": Chip::detect().key(),
         "load_seconds": load_seconds,

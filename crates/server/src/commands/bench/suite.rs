@@ -62,7 +62,7 @@ pub(super) fn run(names: &[String], on: &UnitArgs, seconds: f64, as_json: bool) 
         .collect();
     let report = json!({
         "unit": on.unit,
-        "precision": on.precision,
+        "precision": on.precision.to_string(),
         "threads": on.threads(),
         "chip": Chip::detect().key(),
         "best": best,
@@ -78,7 +78,7 @@ pub(super) fn run(names: &[String], on: &UnitArgs, seconds: f64, as_json: bool) 
 /// Compiles a kernel and runs it for so long.
 fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, seconds: f64) -> Result<Measured, Box<dyn Error>> {
     let (graph, inputs) = case.build()?;
-    let options = ModelOptions { compile: on.options()?, ..ModelOptions::default() };
+    let options = ModelOptions { compile: on.options(), ..ModelOptions::default() };
     let mut session = Model::compile(graph, unit, &options)?.session();
     session.run(&inputs)?;
     let (mut times, mut probes) = (Vec::new(), Vec::new());

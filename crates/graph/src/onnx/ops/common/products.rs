@@ -19,7 +19,7 @@ pub fn matmul(b: &mut Builder, x: ValueId, y: ValueId) -> Result<Option<ValueId>
     let lhs: Labels = if x_rank == 1 { smallvec![k] } else { leading(x_rank).chain([m, k]).collect() };
     let rhs: Labels = if y_rank == 1 { smallvec![k] } else { leading(y_rank).chain([k, n]).collect() };
     let out = (0..batch as u8).chain((x_rank > 1).then_some(m)).chain((y_rank > 1).then_some(n)).collect();
-    b.add(Op::Contract(Contract { lhs, rhs, out, epilogue: None }), &[x, y]).map(Some)
+    b.add(Op::Contract(Contract::new(lhs, rhs, out)), &[x, y]).map(Some)
 }
 
 /// The convolution that a node describes, of values that may have been prepared; `None` where a rank
@@ -39,7 +39,16 @@ pub fn conv(
     }
     let Windows { strides, dilations, padding } = Windows::read(node, spatial)?;
     let groups = groups(&node.attributes, "group")?;
-    let op = Conv { strides, dilations, padding, groups, transposed: None, channels_last: false, epilogue: None };
+    let op = Conv {
+        strides,
+        dilations,
+        padding,
+        groups,
+        transposed: None,
+        channels_last: false,
+        multiply: None,
+        epilogue: None,
+    };
     b.add_with_optional(Op::Conv(op), &[Some(x), Some(weights), bias]).map(Some)
 }
 

@@ -40,7 +40,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let out: Labels = leading.iter().copied().chain([n]).collect();
     let dtype = b.dtype(x)?;
     let weights = b.cast(weights, dtype)?;
-    let product = b.add(Op::Contract(Contract { lhs, rhs: smallvec![n, k], out, epilogue: None }), &[x, weights])?;
+    let product = b.add(Op::Contract(Contract::new(lhs, smallvec![n, k], out)), &[x, weights])?;
     match node.optional(5) {
         Some(bias) => one(b.binary(Binary::Add, product, bias)?),
         None => one(product),

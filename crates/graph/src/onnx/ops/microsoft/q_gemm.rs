@@ -25,7 +25,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
         b_zero = Some(b.reshape(zero, &[-1, 1])?);
     }
     let (a, c) = (centred(b, node.input(0)?, node.optional(2))?, centred(b, node.input(3)?, b_zero)?);
-    let mut sums = b.add(Op::Contract(Contract { lhs, rhs, out: smallvec![0, 1], epilogue: None }), &[a, c])?;
+    let mut sums = b.add(Op::Contract(Contract::new(lhs, rhs, smallvec![0, 1])), &[a, c])?;
     if let Some(bias) = node.optional(6) {
         sums = b.binary(Binary::Add, sums, bias)?;
     }

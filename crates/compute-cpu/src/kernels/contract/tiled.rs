@@ -1,0 +1,254 @@
+//! Products on the matrix unit.
+//!
+//! ```text
+//! for each block of rows                     a task
+//!     pack the rows as tiles of bf16         stay in the second-level cache
+//!     for each panel of the right operand
+//!         sums = rows · panel                matrix::multiply
+//!         epilogue, store
+//! ```
+
+use super::layout::{Layout, Operand};
+use crate::Matrix;
+use crate::kernels::Machine;
+use crate::kernels::tiled::{Finish, Piece, TiledWeights, thread_bytes, thread_part};
+use crate::matrix::{self, BLOCK, LeftRows, Panels, Rows, STEP, STEP_BYTES, TILE};
+use crate::real::Real;
+use half::bf16;
+use halimede_compute::{Arguments, Step};
+use halimede_tensor::DType;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of packed rows that a task keeps in the second-level cache.
+const TASK_BYTES: usize = 1 << 20;
+/// Rows of this many bytes are read where they lie: sixteen of them fall into different sets of the
+/// first-level cache.
+const DIRECT_ROW_BYTES: usize = 512;
+/// Rows of a task, at most: beyond that a panel is read often enough already.
+const TASK_ROWS: usize = 512;
+
+pub(in crate::kernels) struct TiledStep {
+    layout: Layout,
+    weights: Option<Arc<TiledWeights>>,
+    finish: Finish,
+    machine: Machine,
+    matrix: Matrix,
+    left: DType,
+    right: DType,
+    /// Of the steps within a tile.
+    offsets: Vec<usize>,
+    panels: usize,
+    task_rows: usize,
+    /// Ranges of panels that tasks of the same rows share.
+    panel_parts: usize,
+    /// The left operand is read where it lies.
+    direct: bool,
+}
+
+impl TiledStep {
+    /// `left` and `right` are the datatypes of the operands, in the layout's order.
+    pub fn new(
+        layout: Layout,
+        weights: Option<Arc<TiledWeights>>,
+        (left, right): (DType, DType),
+        finish: Finish,
+        machine: Machine,
+        matrix: Matrix,
+    ) -> TiledStep {
+        let steps = layout.k.div_ceil(STEP);
+        let direct = left == DType::Bf16 && is_direct(&layout);
+        let step_bytes = if direct { STEP_BYTES } else { TILE * STEP_BYTES };
+        let offsets = (0..steps).map(|step| step * step_bytes).collect();
+        let panels = layout.n.div_ceil(BLOCK);
+        let threads = machine.pool.threads();
+        let held = TASK_BYTES / (steps.max(1) * STEP_BYTES);
+        let even = (layout.m * layout.batches()).div_ceil(threads).next_multiple_of(BLOCK);
+        let task_rows = (held / BLOCK * BLOCK).clamp(BLOCK, TASK_ROWS).min(even.max(BLOCK));
+        let tasks = layout.batches() * layout.m.div_ceil(task_rows);
+        // Two tasks a thread even the work out; each packs its rows again.
+        let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
+        TiledStep {
+            layout,
+            weights,
+            finish,
+            machine,
+            matrix,
+            left,
+            right,
+            offsets,
+            panels,
+            task_rows,
+            panel_parts,
+            direct,
+        }
+    }
+
+    fn steps(&self) -> usize {
+        self.offsets.len()
+    }
+
+    /// Numbers of a packed right operand; 0 where it is packed already.
+    fn right_len(&self) -> usize {
+        if self.weights.is_some() { 0 } else { self.panels * matrix::panel_len(self.layout.k) }
+    }
+
+    fn right_bytes(&self) -> usize {
+        (self.right_len() * self.layout.right_batches() * size_of::<bf16>()).next_multiple_of(64)
+    }
+
+    fn tiles_len(&self) -> usize {
+        if self.direct { 0 } else { matrix::tiles_len(self.task_rows, self.layout.k) }
+    }
+
+    fn sums(&self) -> usize {
+        matrix::sums_needed(self.task_rows, self.steps())
+    }
+
+    fn thread_bytes(&self) -> usize {
+        thread_bytes(self.finish.registers_bytes(), self.tiles_len(), self.sums())
+    }
+
+    pub fn workspace(&self) -> usize {
+        self.right_bytes() + self.thread_bytes() * self.machine.pool.threads()
+    }
+}
+
+/// Whether rows of bf16 are best read where they lie: in whole tiles and steps, where they are so short that
+/// packing them costs as much as it saves, and do not evict each other.
+fn is_direct(layout: &Layout) -> bool {
+    let Operand { free: row, k: column } = layout.left;
+    let bytes = row * size_of::<bf16>();
+    let whole = column == 1 && layout.m.is_multiple_of(TILE) && layout.k.is_multiple_of(STEP);
+    whole && layout.k > 0 && bytes <= DIRECT_ROW_BYTES
+}
+
+/// Addresses that the threads of one run share.
+struct Shared {
+    left: *const u8,
+    right: *const u8,
+    packed: *mut bf16,
+    threads: *mut u8,
+}
+
+// SAFETY: threads read the operands and write disjoint parts of the output and of the workspace.
+unsafe impl Sync for Shared {}
+
+impl Step for TiledStep {
+    fn run(&self, arguments: &Arguments<'_>) {
+        if arguments.outputs[0].is_empty() {
+            return;
+        }
+        assert!(arguments.workspace.len() >= self.workspace());
+        let operand =
+            |index: usize| arguments.inputs[index].map_or(std::ptr::null(), |view| view.as_ptr().cast_const());
+        let (left, right) = if self.layout.swapped { (1, 0) } else { (0, 1) };
+        let workspace = arguments.workspace.as_ptr();
+        let shared = Shared {
+            left: operand(left),
+            right: operand(right),
+            packed: workspace.cast(),
+            // SAFETY: inside the workspace, whose length was checked.
+            threads: unsafe { workspace.add(self.right_bytes()) },
+        };
+        if self.weights.is_none() {
+            self.machine.pool.run(self.layout.right_batches() * self.panels, &|part| match self.right {
+                DType::Bf16 => self.pack_right::<bf16>(&shared, part),
+                _ => self.pack_right::<f32>(&shared, part),
+            });
+        }
+        let row_tasks = self.layout.m.div_ceil(self.task_rows);
+        let tasks = self.layout.batches() * row_tasks * self.panel_parts;
+        let next = AtomicUsize::new(0);
+        self.machine.pool.run(self.machine.pool.threads().min(tasks), &|thread| {
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    return;
+                }
+                let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
+                self.run_task(arguments, &shared, thread, rest / row_tasks, rest % row_tasks, part);
+            }
+        });
+    }
+}
+
+impl TiledStep {
+    /// Packs one panel of the right operand of one batch.
+    fn pack_right<T: Real>(&self, shared: &Shared, part: usize) {
+        let (layout, len) = (&self.layout, matrix::panel_len(self.layout.k));
+        let (batch, p) = (part / self.panels, part % self.panels);
+        let start = shared.right.cast::<T>().wrapping_add(layout.right_offset(batch));
+        let from = Panels { start, row: layout.right.k, column: layout.right.free, n: layout.n, k: layout.k };
+        // SAFETY: the strides stay inside the operand; each part has a panel of its own in the workspace.
+        unsafe {
+            let panel = std::slice::from_raw_parts_mut(shared.packed.add(part * len), len);
+            matrix::pack_panel(self.machine.isa, &from, p * BLOCK, panel);
+        }
+    }
+
+    fn pack_left<T: Real>(&self, shared: &Shared, offset: usize, (m0, m1): (usize, usize), tiles: &mut [bf16]) {
+        let Operand { free: row, k: column } = self.layout.left;
+        let start = shared.left.cast::<T>().wrapping_add(offset + m0 * row);
+        // SAFETY: the strides stay inside the operand.
+        unsafe {
+            let from = LeftRows { start, row, column, rows: m1 - m0, k: self.layout.k };
+            matrix::pack_tiles(self.machine.isa, from, tiles);
+        }
+    }
+
+    fn run_task(
+        &self,
+        arguments: &Arguments<'_>,
+        shared: &Shared,
+        thread: usize,
+        batch: usize,
+        rows: usize,
+        part: usize,
+    ) {
+        let layout = &self.layout;
+        let (left_offset, right_batch, out_offset) = layout.batch(batch);
+        let (m0, m1) = (rows * self.task_rows, layout.m.min((rows + 1) * self.task_rows));
+        // SAFETY: each thread has its own part of the workspace.
+        let (registers, tiles, sums) = unsafe {
+            let start = shared.threads.add(thread * self.thread_bytes());
+            thread_part(start, self.finish.registers_bytes(), self.tiles_len(), self.sums())
+        };
+        let (offsets, count) = (&self.offsets[..], m1 - m0);
+        let left = if self.direct {
+            let pitch = layout.left.free * size_of::<bf16>();
+            let start = shared.left.wrapping_add(left_offset * size_of::<bf16>() + m0 * pitch);
+            Rows { start, pitch, tile: TILE * pitch, offsets, count }
+        } else {
+            match self.left {
+                DType::Bf16 => self.pack_left::<bf16>(shared, left_offset, (m0, m1), tiles),
+                _ => self.pack_left::<f32>(shared, left_offset, (m0, m1), tiles),
+            }
+            let tile = self.steps() * TILE * STEP_BYTES;
+            Rows { start: tiles.as_ptr().cast(), pitch: STEP_BYTES, tile, offsets, count }
+        };
+        let packed = right_batch * self.panels * matrix::panel_len(layout.k);
+        let panel = |p: usize| match &self.weights {
+            Some(weights) => weights.panel(p),
+            None => shared.packed.wrapping_add(packed + p * matrix::panel_len(layout.k)).cast_const().cast(),
+        };
+        let panels = (self.panels * part / self.panel_parts, self.panels * (part + 1) / self.panel_parts);
+        // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.
+        unsafe {
+            matrix::multiply(self.matrix, &left, panels, &panel, sums, &mut |sums, (row, p), (from, to)| {
+                if from == to {
+                    return;
+                }
+                let (m, column) = (m0 + row + from, p * BLOCK);
+                let piece = Piece {
+                    rows: to - from,
+                    columns: BLOCK.min(layout.n - column),
+                    column,
+                    start: out_offset + m * layout.out_row + column,
+                    row: layout.out_row,
+                };
+                self.finish.store(arguments, piece, &mut sums.0[from * BLOCK..], registers);
+            });
+        }
+    }
+}

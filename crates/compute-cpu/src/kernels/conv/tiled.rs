@@ -1,0 +1,365 @@
+//! Convolutions on the matrix unit, on data whose channels lie last.
+//!
+//! A task copies what its rows of the output see, rounded to bf16 and with a border, so that for every tap
+//! the pixels of the output lie at one distance in the copy: the pixel below and to the right is an offset.
+//! With a stride of `s` the copy has `s·s` planes, each holding every `s`-th pixel of every `s`-th row. A tap
+//! then costs nothing but an address, and the columns of the border are computed and thrown away:
+//!
+//! ```text
+//! copy (stride 1, border 1)          row of the product = place in the copy
+//!   . . . . . .                        tap (0, 0): from the first place on
+//!   . a b c d .                        tap (0, 1): one pixel later
+//!   . e f g h .                        tap (1, 0): one row of the copy later
+//!   . . . . . .
+//! ```
+//!
+//! Where there are few channels, a step of the matrix unit would be mostly padding: then the rows are
+//! patches, in which the channels of all taps lie together.
+
+use super::window::Window;
+use crate::Matrix;
+use crate::kernels::Machine;
+use crate::kernels::packed::f32_bytes;
+use crate::kernels::tiled::{Finish, Piece, TiledWeights, thread_bytes, thread_part};
+use crate::matrix::{self, BLOCK, Rows, STEP, STEP_BYTES, TILE};
+use crate::real::Real;
+use half::bf16;
+use halimede_compute::{Arguments, Step};
+use halimede_tensor::{DType, Tensor, View};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Bytes of the copy that a task keeps in the second-level cache.
+const COPY_BYTES: usize = 512 << 10;
+/// Rows of the product of one task: their sums for a group of panels take as much again.
+const TASK_ROWS: usize = 1024;
+/// Channels from which on each tap has steps of its own.
+const TAP_CHANNELS: usize = 16;
+/// Pixels this far apart fall into one set of the first-level cache.
+const CACHE_PERIOD: usize = 2048;
+
+/// Whether the rows of the product are patches.
+fn in_patches(channels: usize, taps: usize) -> bool {
+    channels < TAP_CHANNELS && taps > 1
+}
+
+/// Packs the weights `[M, C, height, width]` of a convolution of one group.
+pub(super) fn pack(tensor: &Tensor, machine: &Machine) -> Option<TiledWeights> {
+    machine.matrix?;
+    let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape());
+    let (&rows, &channels) = (shape.first()?, shape.get(1)?);
+    let taps: usize = shape[2..].iter().product();
+    let depth = channels * taps;
+    if in_patches(channels, taps) {
+        let number = |index: usize| bytes[4 * index..][..4].try_into().map_or(0.0, f32::from_le_bytes);
+        let patches: Vec<f32> = (0..rows * depth)
+            .map(|index| {
+                let (row, tap, channel) = (index / depth, index % depth / channels, index % channels);
+                number((row * channels + channel) * taps + tap)
+            })
+            .collect();
+        // SAFETY: a row-major matrix of these numbers.
+        return unsafe {
+            let bytes = bytemuck::cast_slice(&patches);
+            TiledWeights::pack(machine.isa, bytes, shape, &[0], (1, depth), (rows, depth))
+        };
+    }
+    let pieces: Vec<usize> = (0..taps).collect();
+    // SAFETY: from each tap on, channels lie `taps` and output channels `depth` numbers apart.
+    unsafe { TiledWeights::pack(machine.isa, bytes, shape, &pieces, (taps, depth), (rows, channels)) }
+}
+
+/// How a task's copy lies.
+struct Copy {
+    /// Rows of the output of one task.
+    rows: usize,
+    /// Places in a row of the copy.
+    width: usize,
+    /// Bytes from one place to the next.
+    pitch: usize,
+    /// Remainders of row and column that each plane holds, and where it starts.
+    planes: Vec<([usize; 2], usize)>,
+    /// Rows of the copy that a plane has beyond those of the output.
+    below: usize,
+    /// Of every step.
+    offsets: Vec<usize>,
+    bytes: usize,
+}
+
+impl Copy {
+    /// For tasks of so many rows of the output.
+    fn of_taps(window: &Window, rows: usize) -> Copy {
+        let channels = window.inputs.next_multiple_of(STEP);
+        let mut pitch = channels * size_of::<bf16>();
+        if pitch.is_multiple_of(CACHE_PERIOD) {
+            pitch += STEP_BYTES;
+        }
+        let reach = |axis: usize| (window.kernel[axis] - 1) * window.dilation[axis] / window.stride[axis];
+        let (below, width) = (reach(1), window.out[2] + reach(2));
+        let plane_bytes = ((rows + below) * width + TILE) * pitch;
+        let mut planes: Vec<([usize; 2], usize)> = Vec::new();
+        let mut offsets = Vec::new();
+        for (y, x) in (0..window.kernel[1]).flat_map(|y| (0..window.kernel[2]).map(move |x| (y, x))) {
+            let (y, x) = (y * window.dilation[1], x * window.dilation[2]);
+            let remainder = [y % window.stride[1], x % window.stride[2]];
+            let known = planes.iter().position(|plane| plane.0 == remainder);
+            let index = known.unwrap_or(planes.len());
+            if known.is_none() {
+                planes.push((remainder, index * plane_bytes));
+            }
+            let place = y / window.stride[1] * width + x / window.stride[2];
+            let start = planes[index].1 + place * pitch;
+            offsets.extend((0..channels / STEP).map(|step| start + step * STEP_BYTES));
+        }
+        let bytes = planes.len() * plane_bytes;
+        Copy { rows, width, pitch, planes, below, offsets, bytes }
+    }
+
+    fn of_patches(window: &Window, rows: usize) -> Copy {
+        let steps = window.depth().div_ceil(STEP);
+        let (width, pitch) = (window.out[2], steps * STEP_BYTES);
+        let offsets = (0..steps).map(|step| step * STEP_BYTES).collect();
+        let bytes = (rows * width).next_multiple_of(TILE) * pitch;
+        Copy { rows, width, pitch, planes: Vec::new(), below: 0, offsets, bytes }
+    }
+
+    /// Rows of the product for so many rows of the output.
+    fn count(&self, rows: usize, window: &Window) -> usize {
+        (rows.max(1) - 1) * self.width + window.out[2]
+    }
+}
+
+pub(super) struct TiledConvStep {
+    window: Window,
+    weights: Arc<TiledWeights>,
+    finish: Finish,
+    data: DType,
+    machine: Machine,
+    matrix: Matrix,
+    copy: Copy,
+    patches: bool,
+    /// Tasks down an image.
+    down: usize,
+    panel_parts: usize,
+}
+
+impl TiledConvStep {
+    pub fn new(
+        window: Window,
+        weights: Arc<TiledWeights>,
+        data: DType,
+        finish: Finish,
+        machine: Machine,
+        matrix: Matrix,
+    ) -> TiledConvStep {
+        let patches = in_patches(window.inputs, window.taps());
+        let copy_of = |rows| if patches { Copy::of_patches(&window, rows) } else { Copy::of_taps(&window, rows) };
+        let height = window.out[1].max(1);
+        let fits = |rows: usize| {
+            let copy = copy_of(rows);
+            copy.bytes <= COPY_BYTES && copy.count(rows, &window) <= TASK_ROWS
+        };
+        let threads = machine.pool.threads();
+        let most = (1..=height).take_while(|&rows| fits(rows)).last().unwrap_or(1);
+        // Whole images while there are enough of them, else their parts.
+        let down = height.div_ceil(most).max(threads.div_ceil(window.batch.max(1)).min(height));
+        let copy = copy_of(height.div_ceil(down));
+        let down = height.div_ceil(copy.rows);
+        let (tasks, panels) = (window.batch * down, window.rows.div_ceil(BLOCK));
+        let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
+        TiledConvStep { window, weights, finish, data, machine, matrix, copy, patches, down, panel_parts }
+    }
+
+    fn sums(&self) -> usize {
+        matrix::sums_needed(self.copy.count(self.copy.rows, &self.window), self.copy.offsets.len())
+    }
+
+    /// Numbers of the copy and, behind it, of one row of the data with its border.
+    fn numbers(&self) -> usize {
+        self.copy.bytes / size_of::<bf16>() + if self.patches { self.line_len() } else { 0 }
+    }
+
+    /// Numbers of a row of the data that a row of patches sees.
+    fn line_len(&self) -> usize {
+        let window = &self.window;
+        ((window.out[2].max(1) - 1) * window.stride[2] + (window.kernel[2] - 1) * window.dilation[2] + 1)
+            * window.inputs
+    }
+
+    fn thread_bytes(&self) -> usize {
+        thread_bytes(self.finish.registers_bytes(), self.numbers(), self.sums())
+    }
+
+    pub fn workspace(&self) -> usize {
+        self.thread_bytes() * self.machine.pool.threads()
+    }
+}
+
+impl Step for TiledConvStep {
+    fn run(&self, arguments: &Arguments<'_>) {
+        if arguments.outputs[0].is_empty() {
+            return;
+        }
+        assert!(arguments.workspace.len() >= self.workspace());
+        let tasks = self.window.batch * self.down * self.panel_parts;
+        let next = AtomicUsize::new(0);
+        self.machine.pool.run(self.machine.pool.threads().min(tasks), &|thread| {
+            loop {
+                let task = next.fetch_add(1, Ordering::Relaxed);
+                if task >= tasks {
+                    return;
+                }
+                let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
+                self.run_task(arguments, thread, rest / self.down, rest % self.down, part);
+            }
+        });
+    }
+}
+
+impl TiledConvStep {
+    fn run_task(&self, arguments: &Arguments<'_>, thread: usize, image: usize, down: usize, part: usize) {
+        let (window, copy) = (&self.window, &self.copy);
+        let first = down * copy.rows;
+        let rows = copy.rows.min(window.out[1] - first);
+        // SAFETY: each thread has its own part of the workspace.
+        let (registers, numbers, sums) = unsafe {
+            let start = arguments.workspace.as_ptr().add(thread * self.thread_bytes());
+            thread_part(start, self.finish.registers_bytes(), self.numbers(), self.sums())
+        };
+        let data = arguments.inputs[0].unwrap_or(View::empty());
+        // SAFETY: inputs are not written during the step.
+        unsafe {
+            match self.data {
+                DType::Bf16 => self.fill(data.slice::<bf16>(), image, first, rows, numbers),
+                _ => self.fill(data.slice::<f32>(), image, first, rows, numbers),
+            }
+        }
+        let left = Rows {
+            start: numbers.as_ptr().cast(),
+            pitch: copy.pitch,
+            tile: TILE * copy.pitch,
+            offsets: &copy.offsets,
+            count: copy.count(rows, window),
+        };
+        let panels = window.rows.div_ceil(BLOCK);
+        let range = (panels * part / self.panel_parts, panels * (part + 1) / self.panel_parts);
+        let top = image * window.out[1] + first;
+        // SAFETY: the copy holds whole tiles for every offset; tasks have disjoint parts of the output.
+        unsafe {
+            matrix::multiply(
+                self.matrix,
+                &left,
+                range,
+                &|p| self.weights.panel(p),
+                sums,
+                &mut |sums, (row, p), (from, to)| {
+                    let (mut at, end) = (row + from, row + to);
+                    while at < end {
+                        let (y, x) = (at / copy.width, at % copy.width);
+                        let run = (copy.width - x).min(end - at);
+                        if x < window.out[2] {
+                            let column = p * BLOCK;
+                            let piece = Piece {
+                                rows: run.min(window.out[2] - x),
+                                columns: BLOCK.min(window.rows - column),
+                                column,
+                                start: ((top + y) * window.out[2] + x) * window.rows + column,
+                                row: window.rows,
+                            };
+                            self.finish.store(arguments, piece, &mut sums.0[(at - row) * BLOCK..], registers);
+                        }
+                        at += run;
+                    }
+                },
+            );
+        }
+    }
+
+    /// Makes the copy for `rows` rows of the output from `first` on.
+    fn fill<T: Real>(&self, data: &[T], image: usize, first: usize, rows: usize, numbers: &mut [bf16]) {
+        let window = &self.window;
+        let len = window.x[1] * window.x[2] * window.inputs;
+        let image = &data[image * len..][..len];
+        if self.patches {
+            let (copy, line) = numbers.split_at_mut(self.copy.bytes / size_of::<bf16>());
+            return self.fill_patches(image, first, rows, copy, line);
+        }
+        let place = self.copy.pitch / size_of::<bf16>();
+        for &([y, x], start) in &self.copy.planes {
+            let lines = numbers[start / size_of::<bf16>()..].chunks_exact_mut(self.copy.width * place);
+            for (row, line) in lines.enumerate().take(rows + self.copy.below) {
+                let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
+                match usize::try_from(source).ok().filter(|&row| row < window.x[1]) {
+                    Some(row) => self.fill_line(&image[row * window.x[2] * window.inputs..], x, line),
+                    None => line.fill(bf16::ZERO),
+                }
+            }
+        }
+    }
+
+    /// One row of a plane: every stride-th pixel of a row of the data.
+    fn fill_line<T: Real>(&self, source: &[T], remainder: usize, line: &mut [bf16]) {
+        let (window, isa) = (&self.window, self.machine.isa);
+        let (channels, place) = (window.inputs, self.copy.pitch / size_of::<bf16>());
+        let stride = window.stride[2] as isize;
+        // Places `from..to` of the copy lie inside the data.
+        let shift = remainder as isize - window.before[2];
+        let from = (-shift).max(0).div_euclid(stride) + isize::from((-shift).max(0).rem_euclid(stride) != 0);
+        let to = (window.x[2] as isize - shift + stride - 1).div_euclid(stride);
+        let from = (from as usize).min(self.copy.width);
+        let to = (to.max(0) as usize).clamp(from, self.copy.width);
+        line[..from * place].fill(bf16::ZERO);
+        line[to * place..].fill(bf16::ZERO);
+        let first = (from as isize * stride + shift) as usize;
+        if stride == 1 && place == channels && from < to {
+            let count = (to - from) * channels;
+            return T::round_all(isa, &source[first * channels..][..count], &mut line[from * place..to * place]);
+        }
+        for (index, pixel) in line[from * place..to * place].chunks_exact_mut(place).enumerate() {
+            let at = (first + index * window.stride[2]) * channels;
+            T::round_all(isa, &source[at..at + channels], &mut pixel[..channels]);
+            pixel[channels..].fill(bf16::ZERO);
+        }
+    }
+
+    /// The taps of each pixel of the output, one after the other.
+    fn fill_patches<T: Real>(&self, image: &[T], first: usize, rows: usize, copy: &mut [bf16], line: &mut [bf16]) {
+        let window = &self.window;
+        let [_, height, width] = window.x;
+        let (channels, place) = (window.inputs, self.copy.pitch / size_of::<bf16>());
+        let depth = window.depth();
+        for (row, patches) in copy.chunks_exact_mut(self.copy.width * place).enumerate().take(rows) {
+            for tap in 0..window.kernel[1] {
+                let y = ((first + row) * window.stride[1] + tap * window.dilation[1]) as isize - window.before[1];
+                let seen = line.len() / channels;
+                let left = -window.before[2];
+                let from = (-left).clamp(0, seen as isize) as usize;
+                let to = (width as isize - left).clamp(from as isize, seen as isize) as usize;
+                match usize::try_from(y).ok().filter(|&y| y < height && from < to) {
+                    Some(y) => {
+                        let start = (y * width + (from as isize + left) as usize) * channels;
+                        line[..from * channels].fill(bf16::ZERO);
+                        line[to * channels..].fill(bf16::ZERO);
+                        let count = (to - from) * channels;
+                        let inside = &mut line[from * channels..to * channels];
+                        T::round_all(self.machine.isa, &image[start..start + count], inside);
+                    }
+                    None => line.fill(bf16::ZERO),
+                }
+                for (x, patch) in patches.chunks_exact_mut(place).enumerate() {
+                    let patch = &mut patch[tap * window.kernel[2] * channels..][..window.kernel[2] * channels];
+                    let start = x * window.stride[2] * channels;
+                    if window.dilation[2] == 1 {
+                        patch.copy_from_slice(&line[start..start + patch.len()]);
+                        continue;
+                    }
+                    for (tap, pixel) in patch.chunks_exact_mut(channels).enumerate() {
+                        let at = start + tap * window.dilation[2] * channels;
+                        pixel.copy_from_slice(&line[at..at + channels]);
+                    }
+                }
+            }
+            patches.chunks_exact_mut(place).for_each(|patch| patch[depth..].fill(bf16::ZERO));
+        }
+    }
+}

@@ -1,0 +1,240 @@
+//! Blocks on Intel AMX (Intel 64 and IA-32 Architectures Software Developer's Manual, volume 1,
+//! chapter 18).
+//!
+//! ```text
+//!                 B0 = tmm6    B1 = tmm7
+//!   A0 = tmm4     C0 = tmm0    C1 = tmm1
+//!   A1 = tmm5     C2 = tmm2    C3 = tmm3
+//! ```
+//!
+//! Stable Rust has no intrinsics for tiles: the instructions are written as assembly. The compiler never
+//! uses a tile register of its own, so their state lasts from one block to the next. The left operand
+//! streams from the second-level cache with a hint not to displace the panel from the first (`tileloaddt1`);
+//! measured on Sapphire Rapids that is worth half the speed.
+
+use super::{Ahead, BLOCK, Left, PANEL_STEP_BYTES, STEP_BYTES, Sums, TILE};
+use std::arch::asm;
+
+/// Palette 1, `ldtilecfg`'s memory format.
+#[repr(C, align(64))]
+struct Configuration {
+    palette: u8,
+    start_row: u8,
+    reserved: [u8; 14],
+    row_bytes: [u16; 16],
+    rows: [u8; 16],
+}
+
+/// Gives every tile 16 rows of 64 bytes.
+///
+/// # Safety
+/// The machine has AMX and the system permits it.
+pub(super) unsafe fn configure() {
+    let mut configuration =
+        Configuration { palette: 1, start_row: 0, reserved: [0; 14], row_bytes: [0; 16], rows: [0; 16] };
+    configuration.row_bytes[..8].fill(STEP_BYTES as u16);
+    configuration.rows[..8].fill(TILE as u8);
+    // SAFETY: the caller's promise; the configuration is valid for palette 1.
+    unsafe { asm!("ldtilecfg [{}]", in(reg) &raw const configuration, options(nostack)) };
+}
+
+/// Puts the tiles into their initial state.
+///
+/// # Safety
+/// As [`configure`].
+pub(super) unsafe fn release() {
+    // SAFETY: the caller's promise.
+    unsafe { asm!("tilerelease", options(nostack, nomem)) };
+}
+
+/// Steps between two parts of other work, at least: each call costs as much as a few rows.
+const PART_STEPS: usize = 8;
+/// Parts of other work, at most.
+const PARTS_MAX: usize = 4;
+/// Bytes of a row of [`Sums`].
+const SUMS_ROW: usize = BLOCK * size_of::<f32>();
+
+/// Assembly that uses all tiles.
+macro_rules! tiles {
+    ($($arguments:tt)*) => {
+        asm!(
+            $($arguments)*
+            out("tmm0") _, out("tmm1") _, out("tmm2") _, out("tmm3") _,
+            out("tmm4") _, out("tmm5") _, out("tmm6") _, out("tmm7") _,
+            options(nostack),
+        )
+    };
+}
+
+/// Rows of a block that are computed: two tiles' or the upper one's.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Height {
+    Whole,
+    Half,
+}
+
+/// A block, with other work between its steps.
+///
+/// # Safety
+/// As [`super::Tiles::block`], tiles configured, at least one step.
+pub(super) unsafe fn block(
+    left: Left<'_>,
+    panel: *const u8,
+    so_far: *const Sums,
+    to: *mut Sums,
+    rows: usize,
+    ahead: Ahead,
+    meanwhile: &mut dyn FnMut(usize, usize),
+) {
+    let height = if rows > TILE { Height::Whole } else { Height::Half };
+    let count = left.offsets.len();
+    let parts = (count / PART_STEPS).clamp(1, PARTS_MAX);
+    // SAFETY: the caller's promise, for each part of the steps.
+    unsafe {
+        begin(height, so_far);
+        for part in 0..parts {
+            let (from, until) = (count * part / parts, count * (part + 1) / parts);
+            if from < until {
+                let left = Left { offsets: &left.offsets[from..until], ..left };
+                let panel = panel.add(from * PANEL_STEP_BYTES);
+                let ahead = Ahead { start: ahead.start.wrapping_add(from * ahead.lines * 64), ..ahead };
+                match height {
+                    Height::Whole => steps(left, panel, ahead),
+                    Height::Half => half_steps(left, panel, ahead),
+                }
+            }
+            meanwhile(part, parts);
+        }
+        end(height, to);
+    }
+}
+
+/// Starts a block: its sums so far become the tiles of C, or zeros where they are null.
+///
+/// # Safety
+/// Tiles are configured; the sums can be read.
+unsafe fn begin(height: Height, so_far: *const Sums) {
+    // SAFETY: the caller's promise; the rows of a tile lie inside the sums.
+    unsafe {
+        if so_far.is_null() {
+            return tiles!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",);
+        }
+        let upper = so_far.cast::<f32>();
+        tiles!(
+            "tileloadd tmm0, [{upper} + {row}*1]",
+            "tileloadd tmm1, [{upper} + {row}*1 + 64]",
+            upper = in(reg) upper, row = in(reg) SUMS_ROW,
+        );
+        if height == Height::Whole {
+            tiles!(
+                "tileloadd tmm2, [{lower} + {row}*1]",
+                "tileloadd tmm3, [{lower} + {row}*1 + 64]",
+                lower = in(reg) upper.add(TILE * BLOCK), row = in(reg) SUMS_ROW,
+            );
+        }
+    }
+}
+
+/// Writes the tiles of C.
+///
+/// # Safety
+/// Tiles are configured; the sums can be written.
+unsafe fn end(height: Height, sums: *mut Sums) {
+    let upper = sums.cast::<f32>();
+    // SAFETY: the caller's promise; the rows of a tile lie inside the sums.
+    unsafe {
+        tiles!(
+            "tilestored [{upper} + {row}*1], tmm0",
+            "tilestored [{upper} + {row}*1 + 64], tmm1",
+            upper = in(reg) upper, row = in(reg) SUMS_ROW,
+        );
+        if height == Height::Whole {
+            tiles!(
+                "tilestored [{lower} + {row}*1], tmm2",
+                "tilestored [{lower} + {row}*1 + 64], tmm3",
+                lower = in(reg) upper.add(TILE * BLOCK), row = in(reg) SUMS_ROW,
+            );
+        }
+    }
+}
+
+/// Multiplies steps of all 32 rows. Meanwhile lines of `ahead` come into the second-level cache: a panel
+/// that was not read before lies in memory, whose latency the hardware's own prefetching does not hide.
+///
+/// # Safety
+/// As [`block`] for 32 rows, tiles configured, at least one step.
+unsafe fn steps(left: Left<'_>, panel: *const u8, ahead: Ahead) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        tiles!(
+            ".p2align 5",
+            "2:",
+            "mov {offset}, [{offsets}]",
+            "add {offsets}, 8",
+            "lea {a}, [{a0} + {offset}]",
+            "add {offset}, {a1}",
+            "tileloaddt1 tmm4, [{a} + {pitch}*1]",
+            "tileloadd tmm6, [{panel} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "mov {a}, {lines}",
+            "3:",
+            "prefetcht1 [{ahead}]",
+            "add {ahead}, 64",
+            "dec {a}",
+            "jnz 3b",
+            "tileloaddt1 tmm5, [{offset} + {pitch}*1]",
+            "tdpbf16ps tmm2, tmm5, tmm6",
+            "tdpbf16ps tmm3, tmm5, tmm7",
+            "add {panel}, 2048",
+            "dec {steps}",
+            "jnz 2b",
+            ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1),
+            steps = inout(reg) left.offsets.len() => _,
+            offsets = inout(reg) left.offsets.as_ptr() => _,
+            panel = inout(reg) panel => _,
+            offset = out(reg) _, a = out(reg) _,
+            a0 = in(reg) left.tiles[0], a1 = in(reg) left.tiles[1],
+            pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
+        );
+    }
+}
+
+/// Multiplies steps of the upper 16 rows.
+///
+/// # Safety
+/// As [`block`] for 16 rows, tiles configured, at least one step.
+unsafe fn half_steps(left: Left<'_>, panel: *const u8, ahead: Ahead) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        tiles!(
+            ".p2align 5",
+            "2:",
+            "mov {offset}, [{offsets}]",
+            "add {offsets}, 8",
+            "add {offset}, {a0}",
+            "tileloaddt1 tmm4, [{offset} + {pitch}*1]",
+            "tileloadd tmm6, [{panel} + {line}*1]",
+            "tdpbf16ps tmm0, tmm4, tmm6",
+            "mov {offset}, {lines}",
+            "3:",
+            "prefetcht1 [{ahead}]",
+            "add {ahead}, 64",
+            "dec {offset}",
+            "jnz 3b",
+            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+            "tdpbf16ps tmm1, tmm4, tmm7",
+            "add {panel}, 2048",
+            "dec {steps}",
+            "jnz 2b",
+            ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1),
+            steps = inout(reg) left.offsets.len() => _,
+            offsets = inout(reg) left.offsets.as_ptr() => _,
+            panel = inout(reg) panel => _,
+            offset = out(reg) _,
+            a0 = in(reg) left.tiles[0],
+            pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
+        );
+    }
+}

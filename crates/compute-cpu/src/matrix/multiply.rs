@@ -1,0 +1,120 @@
+//! Products of any size as blocks.
+//!
+//! ```text
+//! for each group of GROUP panels                      their sums stay in the second-level cache
+//!     for each pass of DEPTH steps                    a pass of a panel fills 32 KiB of the first
+//!         for each panel of the group
+//!             for each 32 rows                        stream from the second-level cache
+//!                 sums += rows · panel
+//!                 after the last pass: store, beside the next product
+//! ```
+
+use super::{Ahead, BLOCK, Block, Left, Matrix, PANEL_STEP_BYTES, Sums, TILE};
+
+/// Steps of a pass.
+const DEPTH: usize = 16;
+/// Steps that still are one pass: keeping sums costs more than what leaves the first-level cache.
+const DEPTH_ALONE: usize = 18;
+/// Bytes of a cache line.
+const LINE: usize = 64;
+/// Cache lines of a step of a panel.
+const STEP_LINES: usize = PANEL_STEP_BYTES / LINE;
+/// Panels whose sums are kept between passes.
+const GROUP: usize = 4;
+
+/// The left operand: step `s` of row `r` is the 64 bytes at
+/// `start + r / 16·tile + r % 16·pitch + offsets[s]`. All bytes of a tile can be read, whole or not.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    pub start: *const u8,
+    pub pitch: usize,
+    pub tile: usize,
+    pub offsets: &'a [usize],
+    pub count: usize,
+}
+
+/// How many [`Sums`] a product of `rows` rows and `steps` steps needs as scratch.
+pub(crate) fn sums_needed(rows: usize, steps: usize) -> usize {
+    FINISHED + if passes(steps) == 1 { 0 } else { GROUP * rows.div_ceil(BLOCK) }
+}
+
+/// Finished blocks that exist at a time: one is stored while the next is computed.
+const FINISHED: usize = 2;
+
+/// Passes over so many steps.
+pub(crate) fn passes(steps: usize) -> usize {
+    if steps <= DEPTH_ALONE { 1 } else { steps.div_ceil(DEPTH) }
+}
+
+/// What stores finished sums: of the block that begins with a row and holds a panel, both numbered, a range
+/// of its rows.
+pub(crate) type Store<'a> = &'a mut dyn FnMut(&mut Sums, (usize, usize), (usize, usize));
+
+/// Multiplies `left` by the panels `p0..p1`, panel `p` at `panel(p)`, and gives each finished block to `store`,
+/// in ranges of rows: while the next block is computed, where the unit lets other work run beside it.
+///
+/// # Safety
+/// `left` can be read as [`Rows`] says, in whole tiles; each panel holds as many steps as `left`.
+pub(crate) unsafe fn multiply(
+    matrix: Matrix,
+    left: &Rows<'_>,
+    (p0, p1): (usize, usize),
+    panel: &dyn Fn(usize) -> *const u8,
+    sums: &mut [Sums],
+    store: Store<'_>,
+) {
+    let tiles = matrix.enter();
+    let steps = left.offsets.len();
+    let passes = passes(steps);
+    let pairs = left.count.div_ceil(BLOCK);
+    let lines = STEP_LINES.div_ceil(pairs.max(1));
+    let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
+    let (mut done, mut next) = (done, next);
+    // The place of the block in `done` and how many rows it has, while it waits to be stored.
+    let mut waiting: Option<((usize, usize), usize)> = None;
+    for group in (p0..p1).step_by(GROUP) {
+        let end = p1.min(group + GROUP);
+        for (pass, p) in (0..passes).flat_map(|pass| (group..end).map(move |p| (pass, p))) {
+            let (from, to, last) = (steps * pass / passes, steps * (pass + 1) / passes, pass + 1 == passes);
+            // What comes after this pass of this panel.
+            let (coming, step) = match (p + 1 < end, last) {
+                (true, _) => (p + 1, from),
+                (false, false) => (group, to),
+                (false, true) => (end.min(p1 - 1), 0),
+            };
+            let coming = panel(coming).wrapping_add(step * PANEL_STEP_BYTES);
+            for pair in 0..pairs {
+                let rows = BLOCK.min(left.count - pair * BLOCK);
+                let slot = (p - group) * pairs + pair;
+                let so_far = if pass > 0 { &raw const kept[slot] } else { std::ptr::null() };
+                let to_sums = if last { &raw mut *next } else { &raw mut kept[slot] };
+                // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
+                unsafe {
+                    let upper = left.start.add(pair * 2 * left.tile);
+                    let lower = if rows > TILE { upper.add(left.tile) } else { upper };
+                    let offsets = &left.offsets[from..to];
+                    let block = Block {
+                        left: Left { tiles: [upper, lower], pitch: left.pitch, offsets },
+                        panel: panel(p).add(from * PANEL_STEP_BYTES),
+                        rows,
+                        so_far,
+                        to: to_sums,
+                        ahead: Ahead { start: coming.wrapping_add(pair * (to - from) * lines * LINE), lines },
+                    };
+                    tiles.block(block, &mut |part, parts| {
+                        if let Some((place, rows)) = waiting {
+                            store(done, place, (rows * part / parts, rows * (part + 1) / parts));
+                        }
+                    });
+                }
+                waiting = last.then_some(((pair * BLOCK, p), rows));
+                if last {
+                    std::mem::swap(&mut done, &mut next);
+                }
+            }
+        }
+    }
+    if let Some((place, rows)) = waiting {
+        store(done, place, (0, rows));
+    }
+}

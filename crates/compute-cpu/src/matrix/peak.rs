@@ -1,0 +1,42 @@
+//! How fast matrix units multiply, measured: what is chosen is what is faster here, not what is newer.
+
+use super::{Ahead, BLOCK, Block, Left, Matrix, PANEL_STEP_BYTES, STEP, STEP_BYTES, Sums};
+use crate::rates;
+use std::hint::black_box;
+
+/// Steps of a sample's block.
+const STEPS: usize = 16;
+/// Blocks of a sample: some ten microseconds on the slowest unit.
+const BLOCKS: usize = 24;
+
+/// Operations a second on one thread; a multiplication and an addition count as two.
+pub(super) fn bf16_peak(matrix: Matrix) -> f64 {
+    #[repr(C, align(64))]
+    struct Operand([u8; STEPS * PANEL_STEP_BYTES]);
+    // Zeros: no unit is slower with other numbers, and there is nothing to round.
+    let operand = Operand([0; STEPS * PANEL_STEP_BYTES]);
+    let offsets: Vec<usize> = (0..STEPS).map(|step| step % 4 * STEP_BYTES).collect();
+    let pitch = 4 * STEP_BYTES;
+    let mut sums = Sums([0.0; BLOCK * BLOCK]);
+    let tiles = matrix.enter();
+    let start = operand.0.as_ptr();
+    let seconds = rates::fastest(|| {
+        for _ in 0..BLOCKS {
+            // SAFETY: 32 rows of 256 bytes and 16 steps of a panel lie inside the operand.
+            unsafe {
+                let left = Left { tiles: [start, start.add(16 * pitch)], pitch, offsets: &offsets };
+                let ahead = Ahead { start, lines: 1 };
+                let block = Block {
+                    left,
+                    panel: start,
+                    rows: BLOCK,
+                    so_far: std::ptr::null(),
+                    to: black_box(&raw mut sums),
+                    ahead,
+                };
+                tiles.block(block, &mut |_, _| {});
+            }
+        }
+    });
+    (BLOCKS * 2 * BLOCK * BLOCK * STEPS * STEP) as f64 / seconds
+}

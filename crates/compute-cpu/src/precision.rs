@@ -1,0 +1,269 @@
+//! Which products run in fewer bits, and which values are kept so.
+//!
+//! Every product that the matrix unit takes rounds its operands to bf16 and sums in f32. A value between
+//! operations is kept in bf16 where who writes it can round and everybody who reads it can widen: it is
+//! rounded once, where it is written, and costs half the memory traffic. Inputs, outputs and constants of
+//! the graph stay as they are, and every operation computes in f32.
+
+use halimede_graph::ops::{Conv, Instruction, Map, Reg};
+use halimede_graph::{Graph, Node, Op, ValueId};
+use halimede_tensor::DType;
+use std::collections::HashSet;
+
+/// Rewrites a graph for products of bf16.
+pub(crate) fn narrow(graph: &mut Graph) {
+    narrow_products(graph);
+    let kept = kept_narrow(graph);
+    for &value in &kept {
+        graph.values[value.index()].fact.dtype = Some(DType::Bf16);
+    }
+    for node in &mut graph.nodes {
+        let narrow = |value: &Option<ValueId>| value.is_some_and(|value| kept.contains(&value));
+        let rounded = node.outputs.iter().any(|output| kept.contains(output));
+        let inputs: Vec<bool> = node.inputs.iter().map(narrow).collect();
+        match &mut node.op {
+            Op::Map(map) => *map = through_f32(map, &inputs, rounded),
+            Op::Contract(op) => rewrite_epilogue(&mut op.epilogue, &inputs, 2, false, rounded),
+            Op::Conv(op) => rewrite_epilogue(&mut op.epilogue, &inputs, 3, false, rounded),
+            // The result of a normalisation has the datatype of its data.
+            Op::Norm(op) if op.epilogue.is_some() => {
+                rewrite_epilogue(&mut op.epilogue, &inputs, 3, inputs[0], rounded);
+            }
+            _ => {}
+        }
+    }
+}
+
+/// Lets every product that the matrix unit takes round its operands.
+fn narrow_products(graph: &mut Graph) {
+    for index in 0..graph.nodes.len() {
+        let node = &graph.nodes[index];
+        let f32s = |count: usize| {
+            let operands = node.inputs.iter().take(count).flatten();
+            operands.into_iter().all(|&value| graph.fact(value).dtype == Some(DType::F32))
+        };
+        let fits = match &node.op {
+            Op::Contract(_) => f32s(2),
+            Op::Conv(op) => f32s(3) && is_tiled(op, graph, node),
+            _ => false,
+        };
+        match &mut graph.nodes[index].op {
+            Op::Contract(op) if fits => op.multiply = Some(DType::Bf16),
+            Op::Conv(op) if fits => op.multiply = Some(DType::Bf16),
+            _ => {}
+        }
+    }
+}
+
+/// Whether the matrix unit has a kernel for a convolution.
+fn is_tiled(op: &Conv, graph: &Graph, node: &Node) -> bool {
+    let weights = node.inputs.get(1).copied().flatten().and_then(|weights| graph.constant(weights));
+    op.channels_last && op.transposed.is_none() && op.groups == 1 && weights.is_some()
+}
+
+/// The values that are kept in bf16.
+fn kept_narrow(graph: &Graph) -> HashSet<ValueId> {
+    let fixed: HashSet<ValueId> = graph.inputs.iter().chain(&graph.outputs).copied().collect();
+    let free = |value: ValueId| {
+        graph.fact(value).dtype == Some(DType::F32) && graph.constant(value).is_none() && !fixed.contains(&value)
+    };
+    let written = graph.nodes.iter().filter(|node| writes(&node.op)).flat_map(|node| node.outputs.iter().copied());
+    let mut kept: HashSet<ValueId> = written.filter(|&value| free(value)).collect();
+    // Values fall out until every operation can do with what is left.
+    loop {
+        let before = kept.len();
+        for node in &graph.nodes {
+            for (position, value) in node.inputs.iter().enumerate() {
+                if let Some(value) = value
+                    && !reads(&node.op, position)
+                {
+                    kept.remove(value);
+                }
+            }
+            let together = alike(node);
+            if !together.iter().all(|value| kept.contains(value)) {
+                kept.retain(|value| !together.contains(value));
+            }
+        }
+        if kept.len() == before {
+            return kept;
+        }
+    }
+}
+
+/// Whether an operation's kernel can round its result.
+fn writes(op: &Op) -> bool {
+    match op {
+        Op::Contract(op) => op.multiply.is_some(),
+        Op::Conv(op) => op.multiply.is_some(),
+        Op::Map(_) | Op::Norm(_) | Op::Attention(_) => true,
+        Op::Pool(op) => op.channels_last && op.outputs == 1,
+        _ => moves(op),
+    }
+}
+
+/// Whether an operation's kernel can widen an input.
+fn reads(op: &Op, position: usize) -> bool {
+    match op {
+        Op::Contract(op) => op.multiply.is_some(),
+        Op::Conv(op) => op.multiply.is_some() && position != 2,
+        Op::Map(_) | Op::ShapeOf(_) => true,
+        // Scale and bias are few.
+        Op::Norm(_) => position == 0 || position > 2,
+        Op::Attention(_) => position < 3,
+        Op::Pool(_) => writes(op),
+        _ => moves(op),
+    }
+}
+
+/// Whether an operation moves numbers without reading them.
+fn moves(op: &Op) -> bool {
+    matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Concat(_))
+}
+
+/// Values of an operation that have one datatype.
+fn alike(node: &Node) -> Vec<ValueId> {
+    let inputs = |count: usize| node.inputs.iter().take(count).flatten().copied();
+    let outputs = || node.outputs.iter().copied();
+    match &node.op {
+        Op::Norm(op) if op.epilogue.is_some() => Vec::new(),
+        Op::Norm(_) | Op::Pool(_) | Op::Reshape(_) | Op::Transpose(_) => outputs().chain(inputs(1)).collect(),
+        Op::Attention(_) => outputs().chain(inputs(3)).collect(),
+        Op::Concat(_) => outputs().chain(inputs(usize::MAX)).collect(),
+        _ => Vec::new(),
+    }
+}
+
+/// An epilogue whose inputs from `first` on and whose result (`narrow_result`) may be bf16.
+fn rewrite_epilogue(epilogue: &mut Option<Map>, inputs: &[bool], first: usize, narrow_result: bool, rounded: bool) {
+    let narrow: Vec<bool> = [narrow_result].iter().chain(inputs.get(first..).unwrap_or_default()).copied().collect();
+    if epilogue.is_none() && rounded {
+        let mut map = Map::default();
+        map.push(Instruction::Input(0));
+        *epilogue = Some(map);
+    }
+    if let Some(map) = epilogue {
+        *map = through_f32(map, &narrow, rounded);
+    }
+}
+
+/// The map with its `narrow` inputs widened as they are read, and the result rounded.
+fn through_f32(map: &Map, narrow: &[bool], rounded: bool) -> Map {
+    let mut wide = Map::default();
+    let mut places: Vec<Reg> = Vec::new();
+    for instruction in &map.instructions {
+        let instruction = moved(instruction, &places);
+        let widened = matches!(instruction, Instruction::Input(input) if narrow.get(input) == Some(&true));
+        let place = wide.push(instruction);
+        places.push(if widened { wide.push(Instruction::Cast(DType::F32, place)) } else { place });
+    }
+    if rounded && let Some(&last) = places.last() {
+        wide.push(Instruction::Cast(DType::Bf16, last));
+    }
+    wide
+}
+
+/// An instruction that reads where `places` says.
+fn moved(instruction: &Instruction, places: &[Reg]) -> Instruction {
+    match *instruction {
+        Instruction::Unary(function, x) => Instruction::Unary(function, places[x]),
+        Instruction::Binary(function, a, b) => Instruction::Binary(function, places[a], places[b]),
+        Instruction::Select(condition, a, b) => Instruction::Select(places[condition], places[a], places[b]),
+        Instruction::Cast(to, x) => Instruction::Cast(to, places[x]),
+        Instruction::Input(_) | Instruction::Constant(_) => instruction.clone(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{CpuOptions, CpuUnit, Matrix, MatrixChoice};
+    use halimede_compute::{CompileOptions, Model, ModelOptions, Precision};
+    use halimede_graph::ops::{Binary, Contract, Norm, NormKind, Reduce, ReduceKind, Unary};
+    use halimede_graph::{Builder, Fact};
+    use halimede_tensor::{Tensor, Value};
+
+    fn numbers(shape: &[usize], seed: usize) -> Tensor {
+        let count: usize = shape.iter().product();
+        let elements: Vec<f32> = (0..count).map(|i| ((i * 31 + seed * 17) % 101) as f32 * 0.02 - 1.0).collect();
+        Tensor::from_slice(shape, &elements).unwrap()
+    }
+
+    /// A graph of one input `[6, 64]`, made by a function that gives its outputs.
+    fn graph(make: impl FnOnce(&mut Builder, ValueId) -> Vec<ValueId>) -> Graph {
+        let mut graph = Graph::default();
+        let x = graph.add_value("x", Fact::tensor(DType::F32, [6, 64].map(Into::into)));
+        graph.inputs.push(x);
+        let outputs = make(&mut Builder::new(&mut graph), x);
+        graph.outputs = outputs;
+        graph
+    }
+
+    fn product(b: &mut Builder, x: ValueId, seed: usize) -> ValueId {
+        let w = b.constant(numbers(&[64, 64], seed));
+        b.add(Op::Contract(Contract::matmul(0)), &[x, w]).unwrap()
+    }
+
+    /// Datatypes of what the nodes write, in order.
+    fn written(graph: &Graph) -> Vec<DType> {
+        graph.nodes.iter().flat_map(|node| &node.outputs).filter_map(|&output| graph.fact(output).dtype).collect()
+    }
+
+    #[test]
+    fn values_between_products_are_kept_in_bf16() {
+        let mut graph = graph(|b, x| {
+            let y = product(b, x, 1);
+            let y = b.unary(Unary::Tanh, y).unwrap();
+            let z = product(b, y, 2);
+            vec![b.binary(Binary::Add, z, y).unwrap()]
+        });
+        narrow(&mut graph);
+        assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
+        let products = graph.nodes.iter().filter(|node| matches!(&node.op, Op::Contract(op) if op.multiply.is_some()));
+        assert_eq!(products.count(), 2);
+    }
+
+    #[test]
+    fn a_value_that_somebody_reads_in_f32_stays() {
+        let mut graph = graph(|b, x| {
+            let y = product(b, x, 1);
+            let mean = Reduce { kind: ReduceKind::Mean, axes: [1].as_slice().into(), keep_dims: true };
+            let mean = b.add(Op::Reduce(mean), &[y]).unwrap();
+            let norm = Norm { kind: NormKind::Layer { axis: 1 }, epsilon: 1e-5, epilogue: None };
+            let z = product(b, x, 2);
+            let z = b.add(Op::Norm(norm), &[z]).unwrap();
+            vec![mean, z]
+        });
+        narrow(&mut graph);
+        // The reduction's data; the normalisation's data, because its result is an output of the graph.
+        assert!(written(&graph).iter().all(|&dtype| dtype == DType::F32), "{:?}", written(&graph));
+    }
+
+    #[test]
+    fn a_model_in_bf16_is_near_the_model_in_f32() {
+        let build = || {
+            graph(|b, x| {
+                let y = product(b, x, 1);
+                let y = b.unary(Unary::GeluErf, y).unwrap();
+                let (scale, bias) = (b.constant(numbers(&[64], 5)), b.constant(numbers(&[64], 6)));
+                let norm = Norm { kind: NormKind::Layer { axis: 1 }, epsilon: 1e-5, epilogue: None };
+                let z = b.add(Op::Norm(norm), &[y, scale, bias]).unwrap();
+                let z = product(b, z, 2);
+                vec![b.binary(Binary::Add, z, y).unwrap()]
+            })
+        };
+        let run = |precision| {
+            let matrix = MatrixChoice::Only(Matrix::available().last().copied().unwrap_or(Matrix::PORTABLE));
+            let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix, ..CpuOptions::default() });
+            let options = ModelOptions { compile: CompileOptions { precision }, ..ModelOptions::default() };
+            let mut session = Model::compile(build(), &unit, &options).unwrap().session();
+            session.run(&[Value::from(numbers(&[6, 64], 3))]).unwrap();
+            assert_eq!(session.coverage().reference, 0);
+            session.take_outputs().unwrap()[0].tensor().unwrap().slice::<f32>().unwrap().to_vec()
+        };
+        let (exact, balanced) = (run(Precision::Exact), run(Precision::Balanced));
+        let largest = exact.iter().fold(0f32, |max, x| max.max(x.abs()));
+        let error = exact.iter().zip(&balanced).fold(0f32, |max, (a, b)| max.max((a - b).abs()));
+        assert!(error > 0.0 && error < 0.02 * largest, "{error} of {largest}");
+    }
+}

@@ -1,0 +1,121 @@
+//! Numbers that kernels compute in f32 and keep in memory in f32 or in 16 bits.
+
+use crate::Isa;
+use crate::isa::multiversion;
+use half::bf16;
+use halimede_tensor::Element;
+
+/// A datatype of numbers that are computed in f32.
+pub(crate) trait Real: Element {
+    /// The number in f32, without loss.
+    fn widen(self) -> f32;
+    /// The number as a factor of bf16, rounded to the nearest, ties to even.
+    fn round(self) -> bf16;
+    /// Widens every number of `from`; `to` is as long.
+    fn widen_all(isa: Isa, from: &[Self], to: &mut [f32]);
+    /// Rounds every number of `from` to this type; `to` is as long.
+    fn narrow_all(isa: Isa, from: &[f32], to: &mut [Self]);
+    /// Rounds every number of `from` to a factor of bf16; `to` is as long.
+    fn round_all(isa: Isa, from: &[Self], to: &mut [bf16]);
+}
+
+impl Real for f32 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        self
+    }
+
+    #[inline(always)]
+    fn round(self) -> bf16 {
+        nearest(self)
+    }
+
+    fn widen_all(_: Isa, from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn narrow_all(_: Isa, from: &[f32], to: &mut [f32]) {
+        to.copy_from_slice(from);
+    }
+
+    fn round_all(isa: Isa, from: &[f32], to: &mut [bf16]) {
+        narrow(isa, from, to);
+    }
+}
+
+impl Real for bf16 {
+    #[inline(always)]
+    fn widen(self) -> f32 {
+        // Without the branch that the type's own conversion has for NaN.
+        f32::from_bits(u32::from(self.to_bits()) << 16)
+    }
+
+    #[inline(always)]
+    fn round(self) -> bf16 {
+        self
+    }
+
+    fn widen_all(isa: Isa, from: &[bf16], to: &mut [f32]) {
+        widen(isa, from, to);
+    }
+
+    fn narrow_all(isa: Isa, from: &[f32], to: &mut [bf16]) {
+        narrow(isa, from, to);
+    }
+
+    fn round_all(_: Isa, from: &[bf16], to: &mut [bf16]) {
+        to.copy_from_slice(from);
+    }
+}
+
+multiversion! {
+    fn narrow(from: &[f32], to: &mut [bf16]) = narrow_each
+}
+
+multiversion! {
+    fn widen(from: &[bf16], to: &mut [f32]) = widen_each
+}
+
+#[inline(always)]
+fn narrow_each(from: &[f32], to: &mut [bf16]) {
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = nearest(from));
+}
+
+#[inline(always)]
+fn widen_each(from: &[bf16], to: &mut [f32]) {
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = from.widen());
+}
+
+/// [`bf16::from_f32`] without a branch, so that the loop around it vectorises.
+#[inline(always)]
+pub(crate) fn nearest(number: f32) -> bf16 {
+    let bits = number.to_bits();
+    let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1)) >> 16;
+    // Rounding would turn some NaNs into infinities; a quiet NaN keeps its sign and upper payload.
+    let quiet = bits >> 16 | 0x40;
+    bf16::from_bits(if number.is_nan() { quiet } else { rounded } as u16)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rounds_as_the_type_does() {
+        let special = [0.0, -0.0, 1.0, f32::MAX, f32::MIN, f32::INFINITY, f32::NEG_INFINITY, f32::MIN_POSITIVE, 1e-42];
+        let ties = (0..64u32).map(|i| f32::from_bits(0x3f80_0000 + i * 0x4000));
+        let spread = (0..100_000u32).map(|i| f32::from_bits(i.wrapping_mul(42_949)));
+        let numbers: Vec<f32> = special.into_iter().chain(ties).chain(spread).collect();
+        for isa in Isa::available() {
+            let (mut rounded, mut wide) = (vec![bf16::ZERO; numbers.len()], vec![0.0; numbers.len()]);
+            bf16::narrow_all(isa, &numbers, &mut rounded);
+            bf16::widen_all(isa, &rounded, &mut wide);
+            for ((&number, &got), &wide) in numbers.iter().zip(&rounded).zip(&wide) {
+                let want = bf16::from_f32(number);
+                assert!(got == want || got.is_nan() && want.is_nan(), "{number}: {got} instead of {want}");
+                assert!(wide == want.to_f32() || wide.is_nan() && want.is_nan(), "{number}: {wide}");
+                assert_eq!(got.is_sign_negative(), want.is_sign_negative(), "{number}");
+            }
+        }
+    }
+}
