@@ -73,6 +73,29 @@ impl Model {
         *self.on_unloaded.lock() = Some(Box::new(then));
     }
 
+    /// Lets go of the model. If nobody else owns it and it is idle, its instances have ended when this returns,
+    /// so that a server whose idle model was unloaded is ready again at once. Otherwise they end behind the
+    /// caller's back. For threads that own the model and are none of its own.
+    pub fn end(self: Arc<Self>) {
+        // The only owner: no request can come any more.
+        if let Some(mut model) = Arc::into_inner(self)
+            && model.in_flight() == 0
+        {
+            model.take_down()();
+        }
+    }
+
+    /// What ends the instances and then tells whoever waits for that.
+    fn take_down(&mut self) -> impl FnOnce() + Send + 'static {
+        let (execution, then) = (self.execution.take(), self.on_unloaded.get_mut().take());
+        move || {
+            drop(execution);
+            if let Some(then) = then {
+                then();
+            }
+        }
+    }
+
     /// Checks a request and runs it; the answer goes through its responder in any case.
     pub fn infer(self: &Arc<Self>, mut request: Request) {
         let batch_size = match self.signature.prepare(&mut request) {
@@ -139,15 +162,12 @@ impl Model {
 
 impl Drop for Model {
     fn drop(&mut self) {
+        if self.execution.is_none() {
+            return;
+        }
         // The last owner may be one of the threads that ending the instances waits for, so that another
         // thread has to wait. Without one the instances end when their requests are answered, unwatched.
-        let (execution, then) = (self.execution.take(), self.on_unloaded.get_mut().take());
-        let unload = move || {
-            drop(execution);
-            if let Some(then) = then {
-                then();
-            }
-        };
+        let unload = self.take_down();
         let name = format!("{}-unload", self.signature.model).replace('\0', "_");
         drop(thread::Builder::new().name(name).spawn(unload));
     }

@@ -152,7 +152,7 @@ impl Loader {
             }
             old
         });
-        drop(old);
+        old.into_iter().for_each(Model::end);
         tracing::info!("successfully loaded '{id}'");
         Ok(())
     }
@@ -180,7 +180,7 @@ impl Loader {
             }
             old
         });
-        drop(old);
+        old.into_iter().for_each(Model::end);
     }
 
     /// Unloads all versions of a model that serve. Requests in flight are still answered.
@@ -191,12 +191,12 @@ impl Loader {
         let old: Vec<Arc<Model>> = self.table.change(id, |slots| {
             slots.iter_mut().filter_map(|(version, slot)| release(&self.table, id, *version, slot)).collect()
         });
-        drop(old);
+        old.into_iter().for_each(Model::end);
     }
 }
 
-/// Takes the model out of a slot, which becomes unavailable once the model has ended. The caller drops
-/// the model outside the lock.
+/// Takes the model out of a slot, which becomes unavailable once the model has ended. The caller lets
+/// go of the model outside the lock.
 fn release(table: &Arc<Table>, id: &Identifier, version: i64, slot: &mut Slot) -> Option<Arc<Model>> {
     let model = slot.model.take()?;
     slot.state = ModelState::Unloading;

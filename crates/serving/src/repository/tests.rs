@@ -120,6 +120,19 @@ fn a_model_that_fails_is_an_error_or_an_obstacle() {
 }
 
 #[test]
+fn an_idle_model_has_ended_when_unload_returns() {
+    let files = Files::new();
+    files.model("m", &identity("[ 1 ]", ""));
+    let server = Server::start(explicit(&files)).unwrap();
+    for _ in 0..50 {
+        server.load("m", LoadParameters::default()).unwrap();
+        server.unload("m", false).unwrap();
+        assert_eq!(index(&server), ["m 1 UNAVAILABLE unloaded"]);
+        assert!(server.is_ready());
+    }
+}
+
+#[test]
 fn models_are_loaded_and_unloaded_on_request() {
     let files = Files::new();
     files.model("m", &identity("[ 1 ]", ""));
