@@ -3,7 +3,7 @@
 use crate::arena::{self, Lifetime};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::{planned, specialise};
-use crate::{Prepared, RunError, TensorDesc};
+use crate::{Kernel, Prepared, RunError, TensorDesc};
 use halimede_graph::{Fact, GraphError, Node, OpError, ValueId};
 use halimede_tensor::{Tensor, TensorError};
 use smallvec::SmallVec;
@@ -166,8 +166,8 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
             memory.share(node.inputs[0], node.outputs[0], &outputs[0]);
             Ok(None)
         }
-        Code::Kernel(kernel) => match kernel.prepare(&descs, &outputs) {
-            Ok(prepared) => {
+        Code::Kernel(kernel) => match prepare(node, kernel.as_ref(), &descs, &outputs, program.bytes_max())? {
+            Some(prepared) => {
                 for (&output, desc) in node.outputs.iter().zip(&outputs) {
                     memory.planned(output, desc);
                 }
@@ -177,14 +177,12 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
                 }
                 Ok(Some(Draft { node: index, prepared: Some(prepared), consumed: kernel.consumed() }))
             }
-            // The kernel has no form for these shapes: the definition runs.
-            Err(OpError::Unsupported(_)) => {
+            None => {
                 for (&output, desc) in node.outputs.iter().zip(&outputs) {
                     memory.planned(output, desc);
                 }
                 Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }))
             }
-            Err(source) => Err(node_error(node, source).into()),
         },
         Code::Reference | Code::Shape | Code::Late(_) | Code::Control(_) => {
             for (&output, desc) in node.outputs.iter().zip(&outputs) {
@@ -192,6 +190,26 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
             }
             Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }))
         }
+    }
+}
+
+/// The step of a kernel; `None` where it has no form for these shapes, so that the definition runs. What has no
+/// room is refused first: a kernel prepares as much as its outputs are long.
+pub(crate) fn prepare(
+    node: &Node,
+    kernel: &dyn Kernel,
+    inputs: &[Option<TensorDesc>],
+    outputs: &[TensorDesc],
+    bytes_max: usize,
+) -> Result<Option<Prepared>, RunError> {
+    let bytes = outputs.iter().map(TensorDesc::bytes).fold(0, usize::saturating_add);
+    if bytes > bytes_max {
+        return Err(RunError::Memory { bytes, bytes_max });
+    }
+    match kernel.prepare(inputs, outputs) {
+        Ok(prepared) => Ok(Some(prepared)),
+        Err(OpError::Unsupported(_)) => Ok(None),
+        Err(source) => Err(node_error(node, source).into()),
     }
 }
 

@@ -1,6 +1,6 @@
 use crate::late::{self, Late};
 use crate::memory::{expected_bytes, value_bytes};
-use crate::plan::{Place, Plan, PlannedStep, StepCode, StepReport, node_error};
+use crate::plan::{self, Place, Plan, PlannedStep, StepCode, StepReport, node_error};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::planned;
 use crate::{Arguments, Executable, Kernel, RunError, TensorDesc, control};
@@ -441,11 +441,7 @@ fn run_kernel_now(
         node.op.infer(&facts).map_err(failed)?.iter().map(planned).collect();
     let Some(outputs) = outputs else { return Ok(None) };
     let descs: SmallVec<[Option<TensorDesc>; 4]> = tensors.iter().map(|tensor| tensor.map(desc_of_tensor)).collect();
-    let prepared = match kernel.prepare(&descs, &outputs) {
-        Ok(prepared) => prepared,
-        Err(OpError::Unsupported(_)) => return Ok(None),
-        Err(source) => return Err(failed(source)),
-    };
+    let Some(prepared) = plan::prepare(node, kernel, &descs, &outputs, bytes_max)? else { return Ok(None) };
     let bytes = outputs.iter().map(TensorDesc::bytes).fold(prepared.workspace, usize::saturating_add);
     if bytes > bytes_max {
         return Err(RunError::Memory { bytes, bytes_max });

@@ -52,6 +52,9 @@ impl ResizeKernel {
         }
         let (shape, samples) =
             self.op.samples(&input.shape, self.roi.as_deref(), self.scales.as_deref(), sizes.as_deref())?;
+        if shape.contains(&0) {
+            return Err(OpError::unsupported("an output without elements"));
+        }
         if shape != output.shape || samples.iter().flatten().any(|sample| sample.outside) {
             return Err(OpError::unsupported("resampling outside the input"));
         }
@@ -80,7 +83,8 @@ impl Kernel for ResizeKernel {
         }
         let mut shape = input.shape.clone();
         let mut passes = Vec::new();
-        for (axis, samples) in samples.iter().enumerate() {
+        for axis in Resize::order(&input.shape, &output.shape) {
+            let samples = &samples[axis];
             let whole = |(at, sample): (usize, &Sample)| matches!(sample.weights[..], [(place, 1.0)] if place == at);
             if samples.len() == shape[axis] && samples.iter().enumerate().all(whole) {
                 continue;

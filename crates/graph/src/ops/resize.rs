@@ -1,7 +1,7 @@
 use super::inputs::{check_axis, integers, optional, required, shape as shape_of, typed};
 use super::{Facts, TensorOp, Tensors};
 use crate::{Dim, Fact, OpError};
-use halimede_tensor::{DType, Shape, Tensor};
+use halimede_tensor::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 
 /// How values between elements are made.
@@ -115,6 +115,9 @@ impl TensorOp for Resize {
         let sizes = optional(inputs, 3).map(integers).transpose()?;
         let roi = optional(inputs, 1).filter(|roi| !roi.is_empty()).map(Tensor::to_f64s).transpose()?;
         let (shape, samples) = self.samples(x.shape(), roi.as_deref(), scales.as_deref(), sizes.as_deref())?;
+        if shape.contains(&0) {
+            return Ok(smallvec![Tensor::zeros(x.dtype(), &shape)?]);
+        }
         let values = x.to_f64s()?;
         Ok(smallvec![Tensor::from_f64s(x.dtype(), &shape, &self.interpolate(x.shape(), &shape, values, &samples))?])
     }
@@ -136,6 +139,9 @@ pub struct Sample {
     pub outside: bool,
 }
 
+/// Largest size to which an axis is resampled: two gigabytes of samples.
+const SAMPLES_MAX: usize = 1 << 24;
+
 impl Sample {
     fn exactly(at: usize) -> Sample {
         Sample { weights: vec![(at, 1.0)], outside: false }
@@ -143,8 +149,8 @@ impl Sample {
 }
 
 impl Resize {
-    /// The output's shape, and along each axis what each new element is made of. A roi, one of scales and
-    /// sizes as in the operator's inputs.
+    /// The output's shape, and along each axis what each new element is made of, nothing where the output has
+    /// no elements. A roi, one of scales and sizes as in the operator's inputs.
     pub fn samples(
         &self,
         x: &[usize],
@@ -169,25 +175,29 @@ impl Resize {
         if crop && roi.is_none_or(|roi| roi.len() != 2 * axes.len()) {
             return Err(OpError::invalid("tf_crop_and_resize needs a roi of two numbers per axis"));
         }
-        let mut shape: Shape = x.into();
-        for (&axis, &(size, _)) in axes.iter().zip(&targets) {
-            shape[axis] = size;
-        }
-        // Refused here where there is no room, before anything is computed.
-        Tensor::zeros(DType::F64, &shape)?;
-        let mut samples: Vec<Vec<Sample>> = Vec::with_capacity(x.len());
-        for (axis, &size) in x.iter().enumerate() {
+        let lines = x.iter().enumerate().map(|(axis, &size)| {
             let index = axes.iter().position(|&other| other == axis);
             let (target, scale) = index.map_or((size, 1.0), |index| targets[index]);
             let part = index.and_then(|i| roi.map(|roi| (roi[i], roi[axes.len() + i])));
-            if size == 0 && target > 0 {
-                return Err(OpError::invalid("an axis of size 0 cannot be made larger"));
-            }
-            let line = Line { size, scale, part };
-            let whole = part.is_none() && size == target && scale == 1.0;
-            samples
-                .push((0..target).map(|at| if whole { Sample::exactly(at) } else { self.sample(&line, at) }).collect());
+            (Line { size, scale, part }, target)
+        });
+        let lines: Vec<(Line, usize)> = lines.collect();
+        if lines.iter().any(|(line, target)| line.size == 0 && *target > 0) {
+            return Err(OpError::invalid("an axis of size 0 cannot be made larger"));
         }
+        let shape: Shape = lines.iter().map(|&(_, target)| target).collect();
+        // One axis may be endless where another has no elements.
+        if shape.contains(&0) {
+            return Ok((shape, Vec::new()));
+        }
+        if let Some(target) = shape.iter().find(|&&target| target > SAMPLES_MAX) {
+            return Err(OpError::invalid(format!("an axis of {target} elements; at most {SAMPLES_MAX} are resampled")));
+        }
+        let along = |(line, target): &(Line, usize)| {
+            let whole = line.part.is_none() && line.size == *target && line.scale == 1.0;
+            (0..*target).map(|at| if whole { Sample::exactly(at) } else { self.sample(line, at) }).collect()
+        };
+        let samples = lines.iter().map(along).collect();
         Ok((shape, samples))
     }
 
@@ -276,10 +286,19 @@ impl Resize {
         Sample { weights, outside: false }
     }
 
+    /// Axes in the order in which they are resampled: those that shrink first, so that nothing between is larger
+    /// than both input and output.
+    pub fn order(from: &[usize], to: &[usize]) -> Vec<usize> {
+        let mut order: Vec<usize> = (0..from.len()).collect();
+        order.sort_by_key(|&axis| to[axis] > from[axis]);
+        order
+    }
+
     /// One axis after the other.
     fn interpolate(&self, from: &[usize], to: &[usize], mut values: Vec<f64>, samples: &[Vec<Sample>]) -> Vec<f64> {
         let mut shape = from.to_vec();
-        for (axis, samples) in samples.iter().enumerate() {
+        for axis in Resize::order(from, to) {
+            let samples = &samples[axis];
             let inner: usize = shape[axis + 1..].iter().product();
             let outer: usize = shape[..axis].iter().product();
             let size = shape[axis];
@@ -331,6 +350,7 @@ fn scaled(size: &Dim, factor: f32) -> Dim {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use halimede_tensor::DType;
 
     fn resize(mode: ResizeMode, transform: CoordinateTransform) -> Resize {
         Resize {
@@ -405,6 +425,19 @@ mod tests {
             op.evaluate(&[Some(&x), None, None, Some(&sizes)]).unwrap()[0].shape().to_vec()
         };
         assert_eq!([shape(0), shape(1), shape(2)], [[4, 4], [2, 4], [4, 8]]);
+    }
+
+    #[test]
+    fn endless_axes() {
+        let op = resize(ResizeMode::Linear, CoordinateTransform::HalfPixel);
+        let scaled = |x: &[usize], scales: [f32; 2]| {
+            let (x, scales) = (Tensor::zeros(DType::F32, x).unwrap(), Tensor::from_slice(&[2], &scales).unwrap());
+            op.evaluate(&[Some(&x), None, Some(&scales), None]).map(|out| out[0].shape().to_vec())
+        };
+        assert_eq!(scaled(&[1, 1], [1e30, 0.5]).unwrap(), [usize::MAX, 0], "no elements");
+        assert!(scaled(&[1, 1], [1e30, 1.0]).is_err());
+        // Resampled in the order of the axes, it would take 2^32 elements in between.
+        assert_eq!(scaled(&[1, 1 << 16], [65536.0, 1.0 / 65536.0]).unwrap(), [1 << 16, 1]);
     }
 
     #[test]
