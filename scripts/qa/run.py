@@ -272,7 +272,7 @@ part of this project. A row counts tests, or the parts of a shell script; parts 
 Models of other frameworks are ONNX models under their names: what such a test checks about the server does
 not depend on the framework.
 What fails is a difference that `status.md` names. Suites that measure times want a machine with nothing else to do,
-and the one of large payloads 12 GB of memory.
+and the one of large payloads 16 GB of memory.
 
 {text}"""
 
