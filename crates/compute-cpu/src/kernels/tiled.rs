@@ -1,5 +1,8 @@
 //! What products on the matrix unit share: packed weights, operands in two datatypes, finished blocks.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::epilogue::{Bounded, Epilogue, activate, within};
 use super::packed::PackedWeights;
 use crate::Isa;
@@ -192,7 +195,12 @@ struct Ending<'a> {
 /// # Safety
 /// The piece lies inside residual and target.
 unsafe fn end(isa: Isa, sums: &[f32], ending: &Ending<'_>) {
-    // SAFETY: the caller's promise.
+    #[cfg(target_arch = "x86_64")]
+    if isa.has_avx512() && ending.piece.columns == BLOCK {
+        // SAFETY: the caller's promise; an `Isa` with AVX-512 exists only where the machine has it.
+        return unsafe { avx512::end_whole_rows(sums, ending) };
+    }
+    // Reads what the caller promises.
     end_rows(isa, sums, ending);
 }
 
@@ -213,14 +221,8 @@ fn add_bias_each(sums: &mut [f32], bias: &[f32; BLOCK]) {
 
 #[inline(always)]
 fn end_each(sums: &[f32], ending: &Ending<'_>) {
-    // Whole rows are vectors; the compiler sees their length.
-    if ending.piece.columns == BLOCK { end_with::<true>(sums, ending) } else { end_with::<false>(sums, ending) }
-}
-
-#[inline(always)]
-fn end_with<const WHOLE: bool>(sums: &[f32], ending: &Ending<'_>) {
     let Ending { piece, bias, residual, function, bounds, target } = *ending;
-    let columns = if WHOLE { BLOCK } else { piece.columns };
+    let columns = piece.columns;
     for (row, sums) in sums.chunks_exact(BLOCK).take(piece.rows).enumerate() {
         let at = piece.start + row * piece.row;
         let mut line = [0f32; BLOCK];
