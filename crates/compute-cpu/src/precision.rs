@@ -45,11 +45,13 @@ fn narrow_products(graph: &mut Graph) {
         let fits = match &node.op {
             Op::Contract(_) => f32s(2),
             Op::Conv(op) => f32s(3) && is_tiled(op, graph, node),
+            Op::Attention(_) => f32s(3),
             _ => false,
         };
         match &mut graph.nodes[index].op {
             Op::Contract(op) if fits => op.multiply = Some(DType::Bf16),
             Op::Conv(op) if fits => op.multiply = Some(DType::Bf16),
+            Op::Attention(op) if fits => op.multiply = Some(DType::Bf16),
             _ => {}
         }
     }

@@ -51,7 +51,8 @@ impl Kernel for AttentionKernel {
             return Err(OpError::invalid("attention needs queries, keys and values"));
         };
         let output = &outputs[0];
-        if [q, k, v, output].iter().any(|desc| desc.dtype != q.dtype || desc.shape.len() != 4) {
+        let known = matches!(q.dtype, DType::F32 | DType::Bf16);
+        if [q, k, v, output].iter().any(|desc| !known || desc.dtype != q.dtype || desc.shape.len() != 4) {
             return Err(OpError::unsupported("attention but for one datatype and rank 4"));
         }
         let mask = match operand(3) {
@@ -80,16 +81,14 @@ impl Kernel for AttentionKernel {
             mask,
         };
         let machine = self.machine.clone();
-        match (q.dtype, self.machine.matrix) {
-            (DType::F32, _) => {}
-            (DType::Bf16, Some(matrix)) => {
-                let Some(step) = TiledStep::new(heads, matrix, machine) else {
-                    return Err(OpError::unsupported(format!("attention of heads {} deep", q.shape[3])));
-                };
-                let workspace = step.workspace();
-                return Ok(Prepared { step: Box::new(step), workspace });
-            }
-            (other, _) => return Err(OpError::unsupported(format!("attention of {other}"))),
+        let narrow = q.dtype == DType::Bf16 || self.op.multiply == Some(DType::Bf16);
+        if let Some(matrix) = self.machine.matrix.filter(|_| narrow && TiledStep::takes(&heads)) {
+            let step = TiledStep::new(heads, q.dtype, matrix, machine);
+            let workspace = step.workspace();
+            return Ok(Prepared { step: Box::new(step), workspace });
+        }
+        if q.dtype != DType::F32 {
+            return Err(OpError::unsupported(format!("attention of {} with heads {} deep", q.dtype, heads.depth)));
         }
         let step = AttentionStep { heads, micro: Micro::new(machine.isa), machine };
         let workspace = step.shared_bytes() + step.thread_bytes() * self.machine.pool.threads();

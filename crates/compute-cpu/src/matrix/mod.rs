@@ -21,7 +21,7 @@ mod pack;
 mod peak;
 mod portable;
 
-pub(crate) use multiply::{Rows, multiply, sums_needed};
+pub(crate) use multiply::{Rows, multiply, passes, sums_needed};
 pub(crate) use pack::{LeftRows, Panels, pack_panel, pack_tiles, panel_len, tiles_len};
 
 use crate::rates;

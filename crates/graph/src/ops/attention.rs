@@ -2,7 +2,7 @@ use super::inputs::{optional, required, typed};
 use super::movement::Offsets;
 use super::{Facts, TensorOp, Tensors};
 use crate::{Dim, Dims, Fact, OpError};
-use halimede_tensor::{DType, Tensor};
+use halimede_tensor::{CastOptions, DType, Tensor};
 use smallvec::smallvec;
 
 /// Scaled dot-product attention: `softmax(scale · Q Kᵀ + mask) V`, one pass, never holding the scores.
@@ -20,6 +20,9 @@ pub struct Attention {
     pub causal: bool,
     /// See `causal`.
     pub causal_from_end: bool,
+    /// What queries, keys and values are rounded to before they are multiplied, and the weights of values too
+    /// where a unit multiplies so; sums and softmax stay in f32. `None`: nothing is rounded.
+    pub multiply: Option<DType>,
     /// Scores become `c · tanh(score / c)` before the mask, where positive.
     pub softcap: f32,
 }
@@ -45,7 +48,11 @@ impl TensorOp for Attention {
         let mask = optional(inputs, 3).map(|mask| Mask::new(mask, &scores_shape)).transpose()?;
         let scale = self.scale.map_or(1.0 / (depth as f64).sqrt(), f64::from);
         let offset = if self.causal_from_end { keys as i64 - queries as i64 } else { 0 };
-        let (q, k, v, dtype) = (q.to_f64s()?, k.to_f64s()?, v.to_f64s()?, q.dtype());
+        let rounded = |tensor: &Tensor| match self.multiply {
+            Some(to) => tensor.cast(to, CastOptions::default())?.to_f64s(),
+            None => tensor.to_f64s(),
+        };
+        let (q, k, v, dtype) = (rounded(q)?, rounded(k)?, rounded(v)?, q.dtype());
         let mut out = vec![0.0; shape.iter().product()];
         let mut scores = vec![0.0; keys];
         for (row, result) in out.chunks_exact_mut(width.max(1)).enumerate() {
@@ -133,7 +140,7 @@ mod tests {
     use super::*;
 
     fn op() -> Attention {
-        Attention { scale: Some(1.0), causal: false, causal_from_end: false, softcap: 0.0 }
+        Attention { scale: Some(1.0), causal: false, causal_from_end: false, multiply: None, softcap: 0.0 }
     }
 
     fn run(op: &Attention, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Vec<f32> {

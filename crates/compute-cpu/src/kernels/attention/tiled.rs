@@ -13,7 +13,7 @@ use crate::matrix::{self, BLOCK, LeftRows, Panels, Rows, STEP, STEP_BYTES, Sums,
 use crate::real::{Real, nearest};
 use half::bf16;
 use halimede_compute::{Arguments, Step};
-use halimede_tensor::View;
+use halimede_tensor::{DType, View};
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Queries of a task.
@@ -25,6 +25,7 @@ const WEIGHTS_PITCH: usize = KEYS * size_of::<bf16>() + STEP_BYTES;
 
 pub(super) struct TiledStep {
     heads: Heads,
+    dtype: DType,
     matrix: Matrix,
     machine: Machine,
     /// Of the steps in the tiles of queries, and in the rows of weights.
@@ -42,12 +43,17 @@ struct Scratch {
 }
 
 impl TiledStep {
-    /// `None` for heads so deep that scores would be summed in several passes.
-    pub fn new(heads: Heads, matrix: Matrix, machine: Machine) -> Option<TiledStep> {
+    /// Whether heads are not so deep that scores would be summed in several passes.
+    pub fn takes(heads: &Heads) -> bool {
+        matrix::passes(heads.depth.div_ceil(STEP)) == 1
+    }
+
+    /// `dtype` is that of the operands and of the result.
+    pub fn new(heads: Heads, dtype: DType, matrix: Matrix, machine: Machine) -> TiledStep {
         let steps = heads.depth.div_ceil(STEP);
         let offsets = |count: usize, bytes: usize| (0..count).map(|step| step * bytes).collect();
         let offsets = (offsets(steps, TILE * STEP_BYTES), offsets(KEYS / STEP, STEP_BYTES));
-        (matrix::sums_needed(QUERIES, steps) <= 2).then_some(TiledStep { heads, matrix, machine, offsets })
+        TiledStep { heads, dtype, matrix, machine, offsets }
     }
 
     /// Numbers of the packed keys of a head.
@@ -99,7 +105,10 @@ impl Step for TiledStep {
             true => (0..parts).for_each(task),
             false => self.machine.pool.run(parts, task),
         };
-        each(self.heads.batch * self.heads.groups, &|head| self.pack(arguments, head));
+        each(self.heads.batch * self.heads.groups, &|head| match self.dtype {
+            DType::Bf16 => self.pack::<bf16>(arguments, head),
+            _ => self.pack::<f32>(arguments, head),
+        });
         let blocks = self.heads.queries.div_ceil(QUERIES);
         let tasks = self.heads.batch * self.heads.heads * blocks;
         let next = AtomicUsize::new(0);
@@ -110,7 +119,11 @@ impl Step for TiledStep {
                 if task >= tasks {
                     return;
                 }
-                self.run_block(arguments, thread, task / blocks, task % blocks * QUERIES);
+                let (head, first) = (task / blocks, task % blocks * QUERIES);
+                match self.dtype {
+                    DType::Bf16 => self.run_block::<bf16>(arguments, thread, head, first),
+                    _ => self.run_block::<f32>(arguments, thread, head, first),
+                }
             }
         });
     }
@@ -118,7 +131,7 @@ impl Step for TiledStep {
 
 impl TiledStep {
     /// Packs keys and values of one head.
-    fn pack(&self, arguments: &Arguments<'_>, head: usize) {
+    fn pack<T: Real>(&self, arguments: &Arguments<'_>, head: usize) {
         let Heads { keys, depth, width, .. } = self.heads;
         let operand = |index: usize| arguments.inputs[index].unwrap_or(View::empty());
         let (packed_keys, packed_values) = self.packed(arguments, head);
@@ -126,8 +139,8 @@ impl TiledStep {
         // SAFETY: inputs are not written during the step; each part packs a head of its own, whose operands
         // have those sizes.
         unsafe {
-            let k = operand(1).slice::<bf16>()[head * keys * depth..][..keys * depth].as_ptr();
-            let v = operand(2).slice::<bf16>()[head * keys * width..][..keys * width].as_ptr();
+            let k = operand(1).slice::<T>()[head * keys * depth..][..keys * depth].as_ptr();
+            let v = operand(2).slice::<T>()[head * keys * width..][..keys * width].as_ptr();
             let transposed = Panels { start: k, row: 1, column: depth, n: keys, k: depth };
             let plain = Panels { start: v, row: width, column: 1, n: width, k: keys };
             let panels = std::slice::from_raw_parts_mut(packed_keys, self.keys_len());
@@ -142,7 +155,7 @@ impl TiledStep {
     }
 
     /// One block of queries of one head.
-    fn run_block(&self, arguments: &Arguments<'_>, thread: usize, head: usize, first: usize) {
+    fn run_block<T: Real>(&self, arguments: &Arguments<'_>, thread: usize, head: usize, first: usize) {
         let Heads { queries, keys, depth, width, .. } = self.heads;
         let (isa, columns) = (self.machine.isa, self.columns());
         let rows = QUERIES.min(queries - first);
@@ -153,13 +166,13 @@ impl TiledStep {
             let start = arguments.workspace.as_ptr().add(self.shared_bytes() + thread * self.thread_bytes());
             let result = start.add(size_of::<Scratch>()).cast::<f32>();
             let tiles = result.add(QUERIES * columns).cast::<bf16>();
-            let q = arguments.inputs[0].unwrap_or(View::empty()).slice::<bf16>();
+            let q = arguments.inputs[0].unwrap_or(View::empty()).slice::<T>();
             (
                 &mut *start.cast::<Scratch>(),
                 std::slice::from_raw_parts_mut(result, QUERIES * columns),
                 std::slice::from_raw_parts_mut(tiles, self.queries_len()),
                 &q[(head * queries + first) * depth..][..rows * depth],
-                part_mut::<bf16>(arguments.outputs[0], (head * queries + first) * width, rows * width),
+                part_mut::<T>(arguments.outputs[0], (head * queries + first) * width, rows * width),
             )
         };
         let Scratch { scores, weights, maxima, sums, blocks } = scratch;
@@ -240,7 +253,7 @@ impl TiledStep {
             let factor = if sums[row] > 0.0 || sums[row].is_nan() { 1.0 / sums[row] } else { 0.0 };
             let result = &mut result[row * columns..][..width];
             result.iter_mut().for_each(|element| *element *= factor);
-            bf16::narrow_all(isa, result, line);
+            T::narrow_all(isa, result, line);
         }
     }
 }

@@ -265,6 +265,7 @@ impl Found {
             scale: Some(self.scale),
             causal: self.causal.is_some(),
             causal_from_end: self.causal.is_some_and(|causal| causal.from_end),
+            multiply: None,
             softcap: 0.0,
         };
         let turned = self.out != [0, 1, 2, 3];
