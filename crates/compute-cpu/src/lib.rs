@@ -13,8 +13,9 @@ mod precision;
 pub mod rates;
 mod real;
 mod unit;
+mod vector;
 
 pub use isa::Isa;
 pub use matrix::Matrix;
 pub use pool::Pool;
-pub use unit::{CpuOptions, CpuUnit, MatrixChoice};
+pub use unit::{CpuOptions, CpuUnit, MatrixChoice, Winograd};

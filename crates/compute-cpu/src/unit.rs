@@ -22,9 +22,27 @@ pub struct CpuOptions {
     pub isa: Option<Isa>,
     /// Which matrix unit multiplies in 16 bits.
     pub matrix: MatrixChoice,
+    /// Where convolutions run by Winograd's algorithm.
+    pub winograd: Winograd,
     /// Memory that the tensors of one run may take; half of the machine's, or of its container's, where
     /// `None`: a step outside of the plan may hold as much again while it writes its outputs.
     pub bytes_max: Option<usize>,
+}
+
+/// Where convolutions of 3 x 3 in f32 run by Winograd's algorithm.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Winograd {
+    /// Where it was measured to be faster (`docs/benchmarks/winograd.md`).
+    #[default]
+    WherePays,
+    /// Nowhere.
+    Never,
+    /// Wherever it is defined, in tiles of 2 x 2 outputs. This and the following are for measurements.
+    F2,
+    /// The same in tiles of 4 x 4.
+    F4,
+    /// The same in tiles of 6 x 6.
+    F6,
 }
 
 /// Which matrix unit to use.
@@ -51,7 +69,8 @@ impl CpuUnit {
             MatrixChoice::Only(matrix) => Some(matrix),
             MatrixChoice::None => None,
         };
-        let machine = Machine { isa: options.isa.unwrap_or_else(Isa::detect), matrix, pool };
+        let isa = options.isa.unwrap_or_else(Isa::detect);
+        let machine = Machine { isa, matrix, winograd: options.winograd, pool };
         CpuUnit { machine, bytes_max }
     }
 }

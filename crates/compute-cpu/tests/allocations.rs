@@ -56,7 +56,7 @@ fn graph() -> Graph {
     let (image, tokens) = (input(&mut graph, &[2, 3, 24, 24]), input(&mut graph, &[2, 4, 30, 16]));
     let mut builder = Builder::new(&mut graph);
     let b = &mut builder;
-    let w = weights(b, &[8, 3, 3, 3]);
+    let w = weights(b, &[64, 3, 3, 3]);
     let conv = Conv {
         strides: [1, 1].as_slice().into(),
         dilations: [1, 1].as_slice().into(),
@@ -67,8 +67,11 @@ fn graph() -> Graph {
         multiply: None,
         epilogue: None,
     };
-    let x = b.add(Op::Conv(conv), &[image, w]).unwrap();
+    let x = b.add(Op::Conv(conv.clone()), &[image, w]).unwrap();
     let x = b.unary(Unary::Silu, x).unwrap();
+    // Of a size for Winograd's algorithm.
+    let w = weights(b, &[64, 64, 3, 3]);
+    let x = b.add(Op::Conv(conv), &[x, w]).unwrap();
     let pool = Pool {
         kind: PoolKind::Max { column_major: false },
         kernel: [2, 2].as_slice().into(),
@@ -82,7 +85,7 @@ fn graph() -> Graph {
     let x = b.add(Op::Pool(pool), &[x]).unwrap();
     let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
     let x = b.add(Op::Reduce(mean), &[x]).unwrap();
-    let w = weights(b, &[8, 10]);
+    let w = weights(b, &[64, 10]);
     let x = b.add(Op::Contract(Contract::matmul(0)), &[x, w]).unwrap();
     let scores = b.add(Op::Softmax(Softmax { axis: 1, log: false }), &[x]).unwrap();
 

@@ -8,12 +8,14 @@
 
 mod depthwise;
 mod depthwise_pixels;
+mod finish;
 mod patches;
 mod phases;
 mod pixels;
 mod tiled;
 mod transposed;
 pub(super) mod window;
+mod winograd;
 
 use super::Machine;
 use super::contract::{Layout, TiledStep};
@@ -38,6 +40,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use tiled::TiledConvStep;
 use transposed::TransposedStep;
 use window::Window;
+use winograd::{Form, WinogradStep};
 
 /// Panels of patches that one task packs: at [`KC`] rows they fill 256 KiB.
 const TASK_PANELS: usize = 8;
@@ -58,9 +61,18 @@ pub(super) struct ConvKernel {
 enum Packed {
     Tiles(Arc<Weights>),
     Panels(Arc<Panels>),
+    Winograd(Arc<winograd::Weights>),
     Taps(Arc<TapWeights>),
     Phases(Arc<Phases>),
     Tiled(Arc<TiledWeights>),
+}
+
+/// The sizes `[batch, height, width]` of the result of a convolution with the channels last, where they are
+/// known when it is compiled; a batch that is not is taken for 1.
+fn output_shape(graph: &Graph, node: &Node) -> Option<[usize; 3]> {
+    let shape = graph.fact(*node.outputs.first()?).shape.as_ref()?;
+    let [batch, height, width, _] = shape.as_slice() else { return None };
+    Some([batch.size().unwrap_or(1), height.size()?, width.size()?])
 }
 
 /// Constant weights packed in tiles, group after group.
@@ -83,6 +95,9 @@ impl ConvKernel {
         };
         let name = match (&weights, machine.matrix) {
             (Some(Packed::Tiled(_)), Some(matrix)) => format!("conv of pixels {}{packed}", matrix.name()),
+            (Some(Packed::Winograd(weights)), _) => {
+                format!("conv by Winograd's {} {}{packed}", weights.form.name(), micro.name())
+            }
             _ => format!("{kind} {}{packed}", micro.name()),
         };
         ConvKernel { op: op.clone(), machine, micro, name, weights }
@@ -92,6 +107,9 @@ impl ConvKernel {
 impl Packed {
     fn new(op: &Conv, graph: &Graph, node: &Node, machine: &Machine, micro: &Micro) -> Option<Packed> {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
+        if let Some(form) = Form::choose(machine.winograd, op, tensor.shape(), output_shape(graph, node)) {
+            return winograd::Weights::pack(tensor, form, micro).map(Arc::new).map(Packed::Winograd);
+        }
         let groups = op.groups.max(1);
         match *tensor.shape() {
             [_, _, ..] if op.multiply.is_some() => {
@@ -114,6 +132,7 @@ impl Packed {
         match self {
             Packed::Tiles(weights) => &weights.shape,
             Packed::Panels(panels) => &panels.shape,
+            Packed::Winograd(weights) => &weights.shape,
             Packed::Taps(taps) => &taps.shape,
             Packed::Phases(phases) => &phases.shape,
             Packed::Tiled(weights) => &weights.shape,
@@ -124,6 +143,7 @@ impl Packed {
         match self {
             Packed::Tiles(weights) => weights.tiles.bytes(),
             Packed::Panels(panels) => panels.elements.bytes(),
+            Packed::Winograd(weights) => weights.elements.bytes(),
             Packed::Taps(taps) => taps.elements.bytes(),
             Packed::Phases(phases) => phases.bytes(),
             Packed::Tiled(weights) => weights.bytes(),
@@ -260,6 +280,12 @@ impl ConvKernel {
             Some(Packed::Panels(panels)) => {
                 let epilogue = epilogue()?;
                 let step = PixelsStep::new(window, None, panels.clone(), has_bias, epilogue, machine, self.micro);
+                let workspace = step.workspace();
+                Ok(Prepared { step: Box::new(step), workspace })
+            }
+            Some(Packed::Winograd(weights)) => {
+                let (weights, epilogue) = (weights.clone(), epilogue()?);
+                let step = WinogradStep::new(window, weights, has_bias, epilogue, machine, self.micro);
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }

@@ -43,7 +43,8 @@ enum Term {
 }
 
 impl Bounded {
-    const NONE: Bounded = Bounded {
+    /// Leaves sums as they are.
+    pub const NONE: Bounded = Bounded {
         bias: None,
         residual: None,
         residual_type: DType::F32,
@@ -118,13 +119,6 @@ impl Bounded {
         })
     }
 
-    /// Writes `sums + residual` within the bounds to `target`; as many as there are.
-    pub fn store(&self, isa: Isa, sums: &[f32], residual: Option<&[f32]>, target: &mut [f32]) {
-        bound(isa, sums, residual, (self.low, self.high), target);
-    }
-}
-
-impl Bounded {
     /// Adds the residual to `sums` and keeps them within the bounds.
     pub fn apply(&self, isa: Isa, sums: &mut [f32], residual: Option<&[f32]>) {
         bound_here(isa, sums, residual, (self.low, self.high));
@@ -179,22 +173,6 @@ pub(super) fn within(x: f32, (low, high): (f32, f32)) -> f32 {
         high
     } else {
         x
-    }
-}
-
-multiversion! {
-    fn bound(sums: &[f32], residual: Option<&[f32]>, bounds: (f32, f32), target: &mut [f32]) = bound_each
-}
-
-#[inline(always)]
-fn bound_each(sums: &[f32], residual: Option<&[f32]>, bounds: (f32, f32), target: &mut [f32]) {
-    match residual {
-        None => target.iter_mut().zip(sums).for_each(|(target, &sum)| *target = within(sum, bounds)),
-        Some(residual) => {
-            for ((target, &sum), &residual) in target.iter_mut().zip(sums).zip(residual) {
-                *target = within(sum + residual, bounds);
-            }
-        }
     }
 }
 

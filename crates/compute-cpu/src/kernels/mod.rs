@@ -33,7 +33,7 @@ mod tests;
 mod tiled;
 mod transpose;
 
-use crate::{Isa, Matrix, Pool};
+use crate::{Isa, Matrix, Pool, Winograd};
 use gather::{GatherKernel, Gathering};
 use halimede_compute::{CostHint, Kernel, OpDesc};
 use halimede_graph::{Graph, Node, Op};
@@ -47,6 +47,7 @@ pub(crate) struct Machine {
     pub isa: Isa,
     /// For products of bf16; without it they run by their definition.
     pub matrix: Option<Matrix>,
+    pub winograd: Winograd,
     pub pool: Arc<Pool>,
 }
 

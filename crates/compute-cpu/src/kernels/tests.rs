@@ -1,7 +1,7 @@
 //! Every kernel against the definition of its operator, on every instruction set and thread count.
 
 use super::{Kernels, Machine};
-use crate::{Isa, Matrix};
+use crate::{Isa, Matrix, Winograd};
 use halimede_compute::{Executable, Program};
 use halimede_graph::ops::*;
 use halimede_graph::{Builder, Fact, Graph, Op};
@@ -11,9 +11,14 @@ use std::sync::Arc;
 /// Runs one operation as a program and by definition, and compares. `weights` are inputs that are
 /// constants of the graph.
 pub(super) fn check(op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolerance: f32) {
+    check_with(Winograd::default(), op, inputs, weights, tolerance);
+}
+
+/// The same with a choice for convolutions.
+pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolerance: f32) {
     let values: Vec<Option<Value>> = inputs.iter().map(|input| input.clone().map(Value::from)).collect();
     let expected = op.evaluate(&values).unwrap_or_else(|error| panic!("{op:?}: {error}"));
-    for machine in machines(&op) {
+    for machine in machines(&op).into_iter().map(|machine| Machine { winograd, ..machine }) {
         let mut graph = Graph::default();
         let mut given = Vec::new();
         let mut ids = Vec::new();
@@ -60,7 +65,8 @@ fn machines(op: &Op) -> Vec<Machine> {
             matrices.flat_map(|matrix| [Isa::PORTABLE, Isa::detect()].map(|isa| (isa, Some(matrix)))).collect()
         }
     };
-    let machine = |isa, matrix, threads| Machine { isa, matrix, pool: Arc::new(crate::Pool::new(threads)) };
+    let pool = |threads| Arc::new(crate::Pool::new(threads));
+    let machine = |isa, matrix, threads| Machine { isa, matrix, winograd: Winograd::default(), pool: pool(threads) };
     units.into_iter().flat_map(|(isa, matrix)| [1, 3].map(|threads| machine(isa, matrix, threads))).collect()
 }
 

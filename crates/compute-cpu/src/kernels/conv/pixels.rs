@@ -15,6 +15,7 @@
 //!         epilogue, store
 //! ```
 
+use super::finish::Finish;
 use super::window::Window;
 use crate::gemm::{self, Micro};
 use crate::kernels::Machine;
@@ -31,6 +32,11 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 const DEPTH: usize = 512;
 /// Pixels of a block: their sums for one panel are 24 KiB.
 const PIXELS: usize = 192;
+/// Pixels of a block that is cut smaller for the sake of threads, at least: the weights are read again for
+/// each.
+const LEAST_PIXELS: usize = 96;
+/// Blocks for a thread from which on one more of them than others have does not matter.
+const MANY_BLOCKS: usize = 16;
 
 /// Weights in panels per group, `[taps, channels]` deep.
 pub(super) struct Panels {
@@ -213,12 +219,22 @@ impl PixelsStep {
 impl Blocks {
     fn new(window: &Window, threads: usize, nr: usize) -> Blocks {
         let [_, height, width] = window.out;
-        let across = width.div_ceil(PIXELS).max(1);
+        let images = window.batch * window.groups;
+        let mut across = width.div_ceil(PIXELS).max(1);
+        let mut down = height.div_ceil((PIXELS / width.div_ceil(across).max(1)).max(1)).max(1);
+        // As many blocks for every thread; where there are many they even out by themselves.
+        let blocks = images * down * across;
+        let even = blocks.next_multiple_of(threads);
+        if blocks < MANY_BLOCKS * threads && even > 0 && images * height * width / even >= LEAST_PIXELS {
+            match height {
+                1 => across = even.div_ceil(images),
+                _ => down = even.div_ceil(images * across),
+            }
+        }
         let columns = width.div_ceil(across).max(1);
-        let down = height.div_ceil((PIXELS / columns).max(1)).max(1);
         let rows = height.div_ceil(down).max(1);
         let (down, across) = (height.div_ceil(rows), width.div_ceil(columns));
-        let tasks = window.batch * window.groups * down * across;
+        let tasks = images * down * across;
         let panels = window.rows.div_ceil(nr);
         // Two tasks a thread even the work out; each reads its pixels again.
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
@@ -313,13 +329,18 @@ impl PixelsStep {
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
         let residual = self.epilogue.as_ref().and_then(Epilogue::bounded).and_then(|bounded| bounded.residual);
         let residual = residual.map(|input| view(3 + input).as_ptr().cast::<f32>());
+        let extra = arguments.inputs.get(3..).unwrap_or_default();
         let Target { size, first, step } = self.target;
         let channels = window.groups * window.rows;
         for p in place.panels.0..place.panels.1 {
             let panel = &self.panels.elements[group + p * depth * micro.nr..][..depth * micro.nr];
             let channel = place.group * window.rows + p * micro.nr;
             let wide = micro.nr.min(window.rows - p * micro.nr);
-            fill(&mut sums[..rows * columns * micro.nr], bias.get(channel..channel + wide), micro.nr);
+            let bias = bias.get(channel..channel + wide).unwrap_or_default();
+            let finish = Finish { bias, epilogue: self.epilogue.as_ref(), extra, isa: self.machine.isa, nr: micro.nr };
+            if self.runs.is_empty() {
+                sums.fill(0.0);
+            }
             // Where the sums of pixel (row, column) of the block go: elements from the output's start.
             let start = |row: usize, column: usize| {
                 let y = place.image * size[0] + first[0] + (place.rows.0 + row) * step[0];
@@ -348,7 +369,7 @@ impl PixelsStep {
                                 (source.start.add(at), window.stride[2] * source.pixel, 1),
                                 panel.as_ptr().add(run.k * micro.nr),
                                 (sums.as_mut_ptr().add((row * columns + first) * micro.nr), micro.nr),
-                                true,
+                                index > 0,
                             );
                         }
                     }
@@ -360,48 +381,9 @@ impl PixelsStep {
                 // SAFETY: this task alone writes these channels of these pixels, which lie inside.
                 unsafe {
                     let apart = step[1] * channels;
-                    self.store(arguments, sums, (columns, wide), start, output.add(start), apart, registers);
+                    finish.store(sums, (columns, wide), start, output.add(start), apart, registers);
                 }
             }
-        }
-    }
-
-    /// Applies the epilogue to the sums of a row of pixels and writes them.
-    ///
-    /// # Safety
-    /// `target` is valid for `columns` pixels `apart` elements apart with `wide` elements each.
-    #[allow(clippy::too_many_arguments, reason = "places of one call")]
-    unsafe fn store(
-        &self,
-        arguments: &Arguments<'_>,
-        sums: &mut [f32],
-        (columns, wide): (usize, usize),
-        start: usize,
-        target: *mut f32,
-        apart: usize,
-        registers: &mut [Register],
-    ) {
-        let nr = self.micro.nr;
-        let extra = arguments.inputs.get(3..).unwrap_or_default();
-        if let Some(bounded) = self.epilogue.as_ref().and_then(Epilogue::bounded) {
-            let residual = bounded.residual.and_then(|input| extra[input]);
-            for (pixel, sums) in sums.chunks_exact(nr).enumerate() {
-                let at = pixel * apart;
-                // SAFETY: the caller's promise; the residual has the output's elements.
-                unsafe {
-                    let residual = residual.map(|view| &view.slice::<f32>()[start + at..][..wide]);
-                    let target = std::slice::from_raw_parts_mut(target.add(at), wide);
-                    bounded.store(self.machine.isa, &sums[..wide], residual, target);
-                }
-            }
-            return;
-        }
-        if let Some(epilogue) = &self.epilogue {
-            epilogue.apply(extra, sums, nr, (columns, wide), (start, apart), registers);
-        }
-        for (pixel, sums) in sums.chunks_exact(nr).enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { std::ptr::copy_nonoverlapping(sums.as_ptr(), target.add(pixel * apart), wide) };
         }
     }
 
@@ -459,17 +441,4 @@ fn prefetch(start: *const f32, len: usize) {
     }
     #[cfg(not(target_arch = "x86_64"))]
     let _ = (start, len);
-}
-
-/// Starts the sums of a panel with the bias, or with zeros.
-fn fill(sums: &mut [f32], bias: Option<&[f32]>, nr: usize) {
-    match bias {
-        None => sums.fill(0.0),
-        Some(bias) => {
-            for sums in sums.chunks_exact_mut(nr) {
-                sums[..bias.len()].copy_from_slice(bias);
-                sums[bias.len()..].fill(0.0);
-            }
-        }
-    }
 }

@@ -1,0 +1,171 @@
+//! Convolutions of 3 x 3 with fewer multiplications: Winograd's F(m x m, 3 x 3), channels last.
+//!
+//! A tile of `m x m` outputs takes `(m + 2)²` multiplications per pair of channels where the definition
+//! takes `9·m²`. The weights are transformed once, when a model is loaded; tiles of the input just
+//! before they are multiplied ([`transform`] has the formulas). Per point of the transform there is one
+//! product, `[tiles, inputs] · [inputs, outputs]`.
+//!
+//! ```text
+//! for each block of tiles                             what it becomes stays in the second-level cache
+//!     transform the block's inputs
+//!     for each point
+//!         for each panel of output channels
+//!             products of the tiles and the panel     micro-kernel
+//!     for each panel
+//!         transform the products, add the bias, epilogue, store
+//! ```
+//!
+//! [`Form::choose`] says where that is faster than multiplying pixels as they are.
+
+mod step;
+#[cfg(test)]
+mod tests;
+mod transform;
+
+use super::window::Window;
+use crate::gemm::{self, Micro};
+use crate::kernels::packed::{PackedWeights, f32_bytes};
+use crate::unit::Winograd;
+use halimede_graph::ops::Conv;
+use halimede_tensor::Tensor;
+pub(super) use step::WinogradStep;
+
+/// F(m x m, 3 x 3), by m.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Form {
+    F2,
+    F4,
+    F6,
+}
+
+impl Form {
+    /// The form for the weights `[outputs, inputs, 3, 3]` and an image of `height x width` outputs, where
+    /// one is faster than none. Unknown sizes are `None`.
+    pub fn choose(policy: Winograd, op: &Conv, weights: &[usize], image: Option<[usize; 3]>) -> Option<Form> {
+        let ones = |sizes: &[usize]| sizes.iter().all(|&size| size == 1);
+        let fits = op.channels_last && op.transposed.is_none() && op.groups <= 1 && op.multiply.is_none();
+        let [outputs, inputs, 3, 3] = *weights else { return None };
+        if !fits || !ones(&op.strides) || !ones(&op.dilations) {
+            return None;
+        }
+        match policy {
+            Winograd::Never => None,
+            Winograd::F2 => Some(Form::F2),
+            Winograd::F4 => Some(Form::F4),
+            Winograd::F6 => Some(Form::F6),
+            Winograd::WherePays => pays(outputs, inputs, image?),
+        }
+    }
+
+    /// Outputs of a tile along an axis.
+    pub fn outputs(self) -> usize {
+        match self {
+            Form::F2 => 2,
+            Form::F4 => 4,
+            Form::F6 => 6,
+        }
+    }
+
+    /// Points of the transform along an axis.
+    pub fn points(self) -> usize {
+        self.outputs() + 2
+    }
+
+    /// The name in listings.
+    pub fn name(self) -> &'static str {
+        match self {
+            Form::F2 => "F(2x2, 3x3)",
+            Form::F4 => "F(4x4, 3x3)",
+            Form::F6 => "F(6x6, 3x3)",
+        }
+    }
+}
+
+/// The form that was measured to be faster than none for such a layer, by the rule that
+/// `docs/benchmarks/winograd.md` draws from the measurements. F(6x6, 3x3) is outside of the error budget.
+fn pays(outputs: usize, inputs: usize, [batch, height, width]: [usize; 3]) -> Option<Form> {
+    let channels = outputs.min(inputs);
+    let tiles = |form: Form| batch * height.div_ceil(form.outputs()) * width.div_ceil(form.outputs());
+    // How many times fewer multiplications there are, with what lies beyond the border.
+    let saved =
+        |form: Form| (9 * batch * height * width) as f64 / (form.points() * form.points() * tiles(form).max(1)) as f64;
+    // Each of the transformed weights is read for every block of tiles, so there have to be many for one.
+    let enough = if channels >= 64 { 24 } else { 128 };
+    let small = outputs * inputs <= 256 * 256;
+    if channels >= 16 && small && tiles(Form::F4) >= enough && saved(Form::F4) >= 2.0 {
+        return Some(Form::F4);
+    }
+    (channels >= 128 && tiles(Form::F2) >= 32 && saved(Form::F2) >= 2.0).then_some(Form::F2)
+}
+
+/// Transformed weights.
+pub(super) struct Weights {
+    /// Of the weights as the model has them.
+    pub shape: Vec<usize>,
+    pub form: Form,
+    /// In panels of output channels, each `[points², inputs]` deep.
+    pub elements: PackedWeights,
+}
+
+impl Weights {
+    /// Transforms the weights `[outputs, inputs, 3, 3]`, in f64.
+    pub fn pack(tensor: &Tensor, form: Form, micro: &Micro) -> Option<Weights> {
+        let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape());
+        let [outputs, inputs, 3, 3] = *shape else { return None };
+        let points = form.points();
+        let factors = transform::weight_factors(form.outputs() / 2);
+        let depth = points * points * inputs;
+        let mut elements = PackedWeights::zeroed(gemm::panels_len(micro, outputs, depth))?;
+        for (index, panel) in elements.elements_mut().chunks_exact_mut((depth * micro.nr).max(1)).enumerate() {
+            let first = index * micro.nr;
+            let lanes = || 0..micro.nr.min(outputs - first);
+            for (input, lane) in (0..inputs).flat_map(|input| lanes().map(move |lane| (input, lane))) {
+                let at = ((first + lane) * inputs + input) * 9 * size_of::<f32>();
+                let taps: [f64; 9] = std::array::from_fn(|tap| {
+                    let at = at + tap * size_of::<f32>();
+                    f64::from(f32::from_le_bytes(bytes[at..at + size_of::<f32>()].try_into().expect("four bytes")))
+                });
+                for (row, down) in factors.iter().enumerate() {
+                    let half: [f64; 3] = std::array::from_fn(|tap| {
+                        down[0] * taps[tap] + down[1] * taps[3 + tap] + down[2] * taps[6 + tap]
+                    });
+                    for (column, across) in factors.iter().enumerate() {
+                        let weight = across[0] * half[0] + across[1] * half[1] + across[2] * half[2];
+                        panel[((row * points + column) * inputs + input) * micro.nr + lane] = weight as f32;
+                    }
+                }
+            }
+        }
+        Some(Weights { shape: shape.to_vec(), form, elements })
+    }
+}
+
+/// How the output is cut into tiles. They are numbered along rows, then down, then by image.
+#[derive(Debug, Clone, Copy)]
+struct Grid {
+    /// Outputs of a tile along an axis.
+    outputs: usize,
+    down: usize,
+    across: usize,
+    tiles: usize,
+}
+
+/// Where a tile begins in the output.
+struct Place {
+    image: usize,
+    row: usize,
+    column: usize,
+}
+
+impl Grid {
+    fn new(window: &Window, form: Form) -> Grid {
+        let outputs = form.outputs();
+        let (down, across) = (window.out[1].div_ceil(outputs), window.out[2].div_ceil(outputs));
+        Grid { outputs, down, across, tiles: window.batch * down * across }
+    }
+
+    fn place(&self, tile: usize) -> Place {
+        let (rest, column) = (tile / self.across, tile % self.across);
+        Place { image: rest / self.down, row: rest % self.down * self.outputs, column: column * self.outputs }
+    }
+}

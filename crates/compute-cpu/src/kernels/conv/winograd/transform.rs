@@ -1,0 +1,404 @@
+//! The transforms of F(m x m, 3 x 3), on registers of neighbouring channels.
+//!
+//! A row of `m` outputs is a product of polynomials; their values at `m + 1` points and at infinity
+//! determine it (Toom-Cook). The points are 0 and pairs ±p, infinity last. With `x` the polynomial's
+//! variable, `d` a row of the input and `g` a row of the weights:
+//!
+//! ```text
+//! input    u(q)  = Π over other points r of (x - r), its coefficients times d     u(∞): over all points
+//! weights  w(q)  = g(q) / Π over other points r of (q - r)                        w(∞) = g[2]
+//! output   y[i]  = Σ over points q of q^i · u(q)·w(q)       + u(∞)·w(∞) for the last i
+//! ```
+//!
+//! That is the transpose of Toom-Cook's algorithm, as Winograd's convolutions use it: Lavin, Gray, "Fast
+//! Algorithms for Convolutional Neural Networks", CVPR 2016. A pair's polynomials have the same even
+//! part and opposite odd parts, so each is worked out once.
+//!
+//! The points decide the error: Barabasz, Anderson, Soodhalter, Gregg, "Error Analysis and Improving the
+//! Accuracy of Winograd Convolution for Deep Neural Networks", ACM TOMS 46(4), 2020. Those here were the
+//! best of a search among numbers whose coefficients f32 holds exactly; `docs/benchmarks/winograd.md` has
+//! their errors beside those of the usual ±1, ±2.
+
+use super::{Form, Grid};
+use crate::Isa;
+use crate::kernels::conv::window::Window;
+use crate::vector::{Four, MOST_LANES, Vector};
+use std::ops::Range;
+
+/// Points of an axis at most.
+pub(super) const MOST: usize = 8;
+
+/// The p of the pairs ±p, by their number.
+const PAIRS: [&[f64]; 4] = [&[], &[1.0], &[0.625, 1.5], &[0.46875, 1.0, 2.0]];
+
+/// Coefficients of the polynomials of `N` pairs, by powers of x² and without the leading 1.
+struct Polynomials<const N: usize>;
+
+impl<const N: usize> Polynomials<N> {
+    /// Π (x² - p²) over all pairs.
+    const ALL: [f32; MOST] = product(PAIRS[N], N);
+    /// The same over all pairs but one, for each.
+    const OTHERS: [[f32; MOST]; N] = {
+        let mut others = [[0.0; MOST]; N];
+        let mut pair = 0;
+        while pair < N {
+            others[pair] = product(PAIRS[N], pair);
+            pair += 1;
+        }
+        others
+    };
+    /// `p^power` of each pair.
+    const POWERS: [[f32; MOST]; N] = {
+        let mut powers = [[1.0; MOST]; N];
+        let mut pair = 0;
+        while pair < N {
+            let (mut power, mut value) = (1, 1.0);
+            while power < MOST {
+                value *= PAIRS[N][pair];
+                powers[pair][power] = value as f32;
+                power += 1;
+            }
+            pair += 1;
+        }
+        powers
+    };
+}
+
+/// Π (z - p²) over the pairs without number `but`, by powers of z.
+const fn product(pairs: &[f64], but: usize) -> [f32; MOST] {
+    let mut terms = [0.0; MOST];
+    terms[0] = 1.0;
+    let mut index = 0;
+    while index < pairs.len() {
+        if index != but {
+            let square = pairs[index] * pairs[index];
+            let mut power = MOST - 1;
+            while power > 0 {
+                terms[power] = terms[power - 1] - square * terms[power];
+                power -= 1;
+            }
+            terms[0] *= -square;
+        }
+        index += 1;
+    }
+    let mut rounded = [0.0; MOST];
+    let mut power = 0;
+    while power < MOST {
+        rounded[power] = terms[power] as f32;
+        power += 1;
+    }
+    rounded
+}
+
+/// The factors of `w(q) = g·factors`, for each of the points of `pairs` pairs.
+pub(super) fn weight_factors(pairs: usize) -> Vec<[f64; 3]> {
+    let pairs = PAIRS[pairs];
+    let points = || std::iter::once(0.0).chain(pairs.iter().flat_map(|&p| [p, -p]));
+    let finite = points().enumerate().map(|(index, q)| {
+        let others = points().enumerate().filter(|&(other, _)| other != index);
+        let divisor: f64 = others.map(|(_, r)| q - r).product();
+        [1.0 / divisor, q / divisor, q * q / divisor]
+    });
+    finite.chain(std::iter::once([0.0, 0.0, 1.0])).collect()
+}
+
+/// `u` of `A = 2N + 2` elements of a row.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn forward<V: Vector, const N: usize, const A: usize>(d: &[V; A]) -> [V; A] {
+    let mut u = *d;
+    // SAFETY: the caller's promise.
+    unsafe {
+        (u[0], u[A - 1]) = (d[2 * N], d[2 * N + 1]);
+        for power in 0..N {
+            let factor = V::splat(Polynomials::<N>::ALL[power]);
+            u[0] = u[0].plus_product(d[2 * power], factor);
+            u[A - 1] = u[A - 1].plus_product(d[2 * power + 1], factor);
+        }
+        for pair in 0..N {
+            let (mut even, mut odd) = (d[2 * N], d[2 * N - 1]);
+            for power in 0..N - 1 {
+                let factor = V::splat(Polynomials::<N>::OTHERS[pair][power]);
+                even = even.plus_product(d[2 * power + 2], factor);
+                odd = odd.plus_product(d[2 * power + 1], factor);
+            }
+            let p = V::splat(Polynomials::<N>::POWERS[pair][1]);
+            u[1 + 2 * pair] = even.plus_product(odd, p);
+            u[2 + 2 * pair] = even.minus_product(odd, p);
+        }
+    }
+    u
+}
+
+/// `y` of `A` products; the first `2N` are outputs.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn backward<V: Vector, const N: usize, const A: usize>(products: &[V; A]) -> [V; A] {
+    let mut y = *products;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut sums = [products[0]; N];
+        let mut differences = [products[0]; N];
+        for pair in 0..N {
+            let (plus, minus) = (products[1 + 2 * pair], products[2 + 2 * pair]);
+            (sums[pair], differences[pair]) = (plus.plus(minus), plus.minus(minus));
+        }
+        for power in 0..2 * N {
+            let terms = if power % 2 == 0 { &sums } else { &differences };
+            let mut sum = match power {
+                0 => products[0],
+                _ if power == 2 * N - 1 => products[A - 1],
+                _ => V::splat(0.0),
+            };
+            for pair in 0..N {
+                sum = sum.plus_product(terms[pair], V::splat(Polynomials::<N>::POWERS[pair][power]));
+            }
+            y[power] = sum;
+        }
+    }
+    y
+}
+
+/// Elements that a tile sees at one place of the image.
+#[derive(Clone, Copy)]
+struct Pixel {
+    start: *const f32,
+    /// 0 in the border, where every channel is that of [`BORDER`]; all ones elsewhere.
+    mask: usize,
+}
+
+static BORDER: [f32; MOST_LANES] = [0.0; MOST_LANES];
+
+/// Tiles of the input to transform.
+pub(super) struct Input<'a> {
+    pub window: &'a Window,
+    pub grid: &'a Grid,
+    /// The whole input.
+    pub x: &'a [f32],
+    pub tiles: Range<usize>,
+    /// Where element (point, tile, channel) goes: `point·plane + tile·pitch + channel` from here on, with
+    /// tiles from the first one on.
+    pub to: *mut f32,
+    pub plane: usize,
+    pub pitch: usize,
+}
+
+impl Input<'_> {
+    fn pixels(&self, tile: usize) -> [[Pixel; MOST]; MOST] {
+        let (window, [_, height, width]) = (self.window, self.window.x);
+        let place = self.grid.place(tile);
+        let coordinate = |first: usize, index: usize, axis: usize, size: usize| {
+            let at = (first + index) as isize - window.before[axis];
+            usize::try_from(at).ok().filter(|&at| at < size)
+        };
+        let columns: [_; MOST] = std::array::from_fn(|column| coordinate(place.column, column, 2, width));
+        std::array::from_fn(|row| {
+            let y = coordinate(place.row, row, 1, height);
+            columns.map(|x| match y.zip(x) {
+                None => Pixel { start: BORDER.as_ptr(), mask: 0 },
+                Some((y, x)) => {
+                    let at = ((place.image * height + y) * width + x) * window.inputs;
+                    Pixel { start: self.x[at..at + window.inputs].as_ptr(), mask: usize::MAX }
+                }
+            })
+        })
+    }
+}
+
+/// # Safety
+/// As [`Vector`]; the places in `job` are valid.
+#[inline(always)]
+unsafe fn input<V: Vector, const N: usize, const A: usize>(job: &Input<'_>) {
+    let channels = job.window.inputs;
+    for (index, tile) in job.tiles.clone().enumerate() {
+        let pixels = job.pixels(tile);
+        for channel in (0..channels).step_by(V::LANES) {
+            // SAFETY: the caller's promise; a tile's pitch is a multiple of every register.
+            unsafe {
+                let to = job.to.add(index * job.pitch + channel);
+                if channel + V::LANES <= channels {
+                    input_block::<V, N, A, true>(&pixels, channel, V::LANES, to, job.plane);
+                } else {
+                    input_block::<V, N, A, false>(&pixels, channel, channels - channel, to, job.plane);
+                }
+            }
+        }
+    }
+}
+
+/// One register of channels of one tile: columns, then rows. Where it is not `WHOLE`, only the first
+/// `lanes` are there.
+///
+/// # Safety
+/// As [`input`].
+#[inline(always)]
+unsafe fn input_block<V: Vector, const N: usize, const A: usize, const WHOLE: bool>(
+    pixels: &[[Pixel; MOST]; MOST],
+    channel: usize,
+    lanes: usize,
+    to: *mut f32,
+    plane: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut half = [[V::splat(0.0); A]; A];
+        let mut rest = [0f32; MOST_LANES];
+        for column in 0..A {
+            let mut d = [V::splat(0.0); A];
+            for row in 0..A {
+                let pixel = pixels[row][column];
+                let from = pixel.start.add(channel & pixel.mask);
+                if WHOLE {
+                    d[row] = V::load(from);
+                } else {
+                    std::ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), lanes);
+                    d[row] = V::load(rest.as_ptr());
+                }
+            }
+            let u = forward::<V, N, A>(&d);
+            for row in 0..A {
+                half[row][column] = u[row];
+            }
+        }
+        for row in 0..A {
+            let u = forward::<V, N, A>(&half[row]);
+            for column in 0..A {
+                u[column].store(to.add((row * A + column) * plane));
+            }
+        }
+    }
+}
+
+/// Products of neighbouring tiles of a row, to be transformed.
+pub(super) struct Output {
+    /// Where element (point, tile, channel) is: `point·plane + tile·pitch + channel` from here on.
+    pub from: *const f32,
+    pub plane: usize,
+    pub pitch: usize,
+    /// Channels of a panel.
+    pub nr: usize,
+    pub tiles: usize,
+    /// Where element (row, column, channel) goes: `(row·tiles·m + column)·nr + channel` from here on.
+    pub to: *mut f32,
+}
+
+/// # Safety
+/// As [`Vector`]; the places in `job` are valid.
+#[inline(always)]
+unsafe fn output<V: Vector, const N: usize, const A: usize>(job: &Output) {
+    let (m, nr) = (2 * N, job.nr);
+    for tile in 0..job.tiles {
+        for channel in (0..nr).step_by(V::LANES) {
+            // SAFETY: the caller's promise; a panel is a multiple of every register.
+            unsafe {
+                let from = job.from.add(tile * job.pitch + channel);
+                let mut half = [[V::splat(0.0); A]; A];
+                for column in 0..A {
+                    let mut products = [V::splat(0.0); A];
+                    for row in 0..A {
+                        products[row] = V::load(from.add((row * A + column) * job.plane));
+                    }
+                    let y = backward::<V, N, A>(&products);
+                    for row in 0..m {
+                        half[row][column] = y[row];
+                    }
+                }
+                for row in 0..m {
+                    let y = backward::<V, N, A>(&half[row]);
+                    let to = job.to.add((row * job.tiles + tile) * m * nr + channel);
+                    for column in 0..m {
+                        y[column].store(to.add(column * nr));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Both transforms of a form. Having them proves that the machine has their instructions.
+#[derive(Clone, Copy)]
+pub(super) struct Transforms {
+    input: unsafe fn(&Input<'_>),
+    output: unsafe fn(&Output),
+}
+
+impl Transforms {
+    pub fn new(isa: Isa, form: Form) -> Transforms {
+        match form {
+            Form::F2 => Transforms::of::<1, 4>(isa),
+            Form::F4 => Transforms::of::<2, 6>(isa),
+            Form::F6 => Transforms::of::<3, 8>(isa),
+        }
+    }
+
+    fn of<const N: usize, const A: usize>(isa: Isa) -> Transforms {
+        const { assert!(A == 2 * N + 2 && A <= MOST) };
+        #[cfg(target_arch = "x86_64")]
+        {
+            if isa.has_avx512() {
+                return Transforms { input: x86::input_avx512::<N, A>, output: x86::output_avx512::<N, A> };
+            }
+            if isa.has_avx2() {
+                return Transforms { input: x86::input_avx2::<N, A>, output: x86::output_avx2::<N, A> };
+            }
+        }
+        let _ = isa;
+        Transforms { input: input::<Four, N, A>, output: output::<Four, N, A> }
+    }
+
+    /// # Safety
+    /// The places in `job` are valid, those written nobody else's.
+    pub unsafe fn input(&self, job: &Input<'_>) {
+        // SAFETY: the caller's promise; `new` chose instructions that the machine has.
+        unsafe { (self.input)(job) }
+    }
+
+    /// # Safety
+    /// The places in `job` are valid, those written nobody else's.
+    pub unsafe fn output(&self, job: &Output) {
+        // SAFETY: as above.
+        unsafe { (self.output)(job) }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+mod x86 {
+    use super::{Input, Output, input, output};
+    use std::arch::x86_64::{__m256, __m512};
+
+    /// # Safety
+    /// As [`input`], on a machine with AVX-512 F.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn input_avx512<const N: usize, const A: usize>(job: &Input<'_>) {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { input::<__m512, N, A>(job) }
+    }
+
+    /// # Safety
+    /// As [`output`], on a machine with AVX-512 F.
+    #[target_feature(enable = "avx512f")]
+    pub(super) unsafe fn output_avx512<const N: usize, const A: usize>(job: &Output) {
+        // SAFETY: as above.
+        unsafe { output::<__m512, N, A>(job) }
+    }
+
+    /// # Safety
+    /// As [`input`], on a machine with AVX2 and FMA.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn input_avx2<const N: usize, const A: usize>(job: &Input<'_>) {
+        // SAFETY: as above.
+        unsafe { input::<__m256, N, A>(job) }
+    }
+
+    /// # Safety
+    /// As [`output`], on a machine with AVX2 and FMA.
+    #[target_feature(enable = "avx2,fma")]
+    pub(super) unsafe fn output_avx2<const N: usize, const A: usize>(job: &Output) {
+        // SAFETY: as above.
+        unsafe { output::<__m256, N, A>(job) }
+    }
+}
