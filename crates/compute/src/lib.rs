@@ -9,6 +9,7 @@
 mod arena;
 mod control;
 mod error;
+mod guard;
 mod kernel;
 mod late;
 mod memory;
@@ -20,6 +21,7 @@ mod specialise;
 mod unit;
 
 pub use error::{CompileError, RunError};
+pub use guard::{Budget, Difference, Verdict};
 pub use kernel::{Arguments, Kernel, Prepared, Step, TensorDesc};
 pub use model::{Model, ModelOptions};
 pub use plan::{Plan, StepReport};

@@ -6,7 +6,10 @@ use std::{
     sync::Arc,
 };
 
-use halimede_compute::{CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision, RunError, Session};
+use halimede_compute::{
+    Budget, CompileOptions, ComputeUnit, Difference, Model as Compiled, ModelOptions, Precision, RunError, Session,
+    Verdict,
+};
 use halimede_graph::{
     Fact,
     onnx::import::{self, Input, ValueType},
@@ -76,14 +79,36 @@ impl Backend for Onnx {
         let outputs = model.outputs.iter().map(|output| output.name.clone()).collect();
         let compile = CompileOptions { precision: parameters.precision.unwrap_or(self.precision) };
         let options = ModelOptions { compile, ..ModelOptions::default() };
-        let compiled = Compiled::compile(model.graph, unit.as_ref(), &options)
-            .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
+        let (compiled, verdict) =
+            Compiled::compile_guarded(model.graph, unit.as_ref(), &options, &Budget::default())
+                .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
+        if let Some(verdict) = verdict {
+            report(name, options.compile.precision, &verdict);
+        }
         model.files.release();
         let scalars =
             completion.config.output.iter().map(|output| (output.name.clone(), output.dims.clone())).collect();
         let parts = Parts { model: name.clone(), inputs, outputs, scalars };
         let model = Arc::new(OnnxModel { compiled, parts: Arc::new(parts) });
         Ok(LoadedModel { completion, model })
+    }
+}
+
+/// Says in which precision a model is served, and why.
+fn report(name: &str, precision: Precision, verdict: &Verdict) {
+    let listed =
+        |differences: &[Difference]| differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    match verdict {
+        Verdict::Within(differences) => {
+            tracing::info!("model '{name}' computes in {precision} precision; against exact: {}", listed(differences));
+        }
+        Verdict::Beyond(differences) => tracing::warn!(
+            "model '{name}' computes in exact precision: in {precision} its outputs differ too much; {}",
+            listed(differences)
+        ),
+        Verdict::Untested(reason) => tracing::warn!(
+            "model '{name}' computes in exact precision: {precision} could not be compared with it: {reason}"
+        ),
     }
 }
 
