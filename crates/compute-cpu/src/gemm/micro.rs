@@ -16,8 +16,37 @@ pub(crate) struct Micro {
 }
 
 /// Depth, A (start, distance of rows, distance of columns), panel of B, tile of C (start, distance of
-/// rows), whether to add to it.
-type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, (*mut f32, usize), bool);
+/// rows), whether to add to it, what is needed soon.
+type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, (*mut f32, usize), bool, Ahead);
+
+/// Memory that is read soon: with every step in depth a micro-kernel asks for one cache line of it, so that
+/// it comes while others are computed on.
+#[derive(Clone, Copy)]
+pub(crate) struct Ahead {
+    /// Need not be readable.
+    start: *const f32,
+    /// Floats from one step to the next.
+    step: usize,
+}
+
+impl Ahead {
+    /// Floats of a cache line.
+    const LINE: usize = 16;
+
+    /// What the product number `tile` with one panel asks for of the panel at `next`, which is as deep: one
+    /// cache line of it for each step in depth, until all of it is on its way.
+    pub fn panel(micro: &Micro, next: *const f32, tile: usize, depth: usize) -> Ahead {
+        if tile * Ahead::LINE >= micro.nr {
+            return Ahead::none(next);
+        }
+        Ahead { start: next.wrapping_add(tile * depth * Ahead::LINE), step: Ahead::LINE }
+    }
+
+    /// One line again and again, which is there already.
+    fn none(near: *const f32) -> Ahead {
+        Ahead { start: near, step: 0 }
+    }
+}
 
 impl Micro {
     /// The micro-kernel for an instruction set.
@@ -56,8 +85,27 @@ impl Micro {
         c: (*mut f32, usize),
         add: bool,
     ) {
+        // SAFETY: the caller's promise.
+        unsafe { self.tile_ahead(rows, depth, a, b, c, add, Ahead::none(b)) }
+    }
+
+    /// The same, while what is needed soon comes.
+    ///
+    /// # Safety
+    /// As [`Micro::tile`].
+    #[inline]
+    pub unsafe fn tile_ahead(
+        &self,
+        rows: usize,
+        depth: usize,
+        a: (*const f32, usize, usize),
+        b: *const f32,
+        c: (*mut f32, usize),
+        add: bool,
+        ahead: Ahead,
+    ) {
         // SAFETY: the caller's promise; `Micro::new` chose instructions that the machine has.
-        unsafe { self.tiles[rows - 1](depth, a, b, c, add) }
+        unsafe { self.tiles[rows - 1](depth, a, b, c, add, ahead) }
     }
 }
 
@@ -74,6 +122,7 @@ unsafe fn portable<const R: usize>(
     mut b: *const f32,
     (c, pitch): (*mut f32, usize),
     add: bool,
+    _: Ahead,
 ) {
     let mut sums = [[0f32; 8]; R];
     // SAFETY: the caller's promise, for every access below.
@@ -108,7 +157,7 @@ fn multiply_add(a: f32, b: f32, sum: f32) -> f32 {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::TileFn;
+    use super::{Ahead, TileFn};
     use std::arch::x86_64::*;
 
     pub(super) static AVX512: [TileFn; 12] = [
@@ -139,6 +188,7 @@ mod x86 {
         mut b: *const f32,
         (c, pitch): (*mut f32, usize),
         add: bool,
+        mut ahead: Ahead,
     ) {
         // SAFETY: the caller's promise, for every access below.
         unsafe {
@@ -159,6 +209,8 @@ mod x86 {
                 }
                 a = a.add(column);
                 b = b.add(32);
+                _mm_prefetch::<_MM_HINT_T1>(ahead.start.cast());
+                ahead.start = ahead.start.wrapping_add(ahead.step);
             }
             for r in 0..R {
                 _mm512_storeu_ps(c.add(r * pitch), low[r]);
@@ -178,6 +230,7 @@ mod x86 {
         mut b: *const f32,
         (c, pitch): (*mut f32, usize),
         add: bool,
+        mut ahead: Ahead,
     ) {
         // SAFETY: the caller's promise, for every access below.
         unsafe {
@@ -198,6 +251,8 @@ mod x86 {
                 }
                 a = a.add(column);
                 b = b.add(16);
+                _mm_prefetch::<_MM_HINT_T1>(ahead.start.cast());
+                ahead.start = ahead.start.wrapping_add(ahead.step);
             }
             for r in 0..R {
                 _mm256_storeu_ps(c.add(r * pitch), low[r]);

@@ -16,7 +16,7 @@
 mod micro;
 mod pack;
 
-pub(crate) use micro::Micro;
+pub(crate) use micro::{Ahead, Micro};
 pub(crate) use pack::{pack_columns, pack_panel, pack_rows, panels_len, rows_len};
 
 /// Rows of B in one block: a panel of 32 columns then fills 32 KiB.

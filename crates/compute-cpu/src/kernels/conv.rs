@@ -191,12 +191,13 @@ impl Kernel for ConvKernel {
         }
         let has_bias = inputs.get(2).is_some_and(Option::is_some);
         let extra = inputs.get(3..).unwrap_or_default();
-        let epilogue = || Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa);
+        let (map, isa) = (self.op.epilogue.as_ref(), self.machine.isa);
         let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..]);
         if self.op.channels_last {
+            let epilogue = || Epilogue::activated(map, extra, output, isa);
             return self.prepare_pixels(x, w, output, weights, has_bias, epilogue);
         }
-        let epilogue = epilogue()?;
+        let epilogue = Epilogue::new(map, extra, output, isa)?;
         let window = Window::new(&self.op, &x.shape, &w.shape, &output.shape)?;
         if self.op.transposed.is_some() {
             let step = TransposedStep { window, has_bias, epilogue, machine: self.machine.clone() };

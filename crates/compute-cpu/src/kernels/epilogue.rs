@@ -62,9 +62,14 @@ impl Bounded {
         self.low == f32::NEG_INFINITY && self.high == f32::INFINITY
     }
 
+    /// Whether there is no more than an f32 residual, an activation and bounds.
+    fn is_activated(&self) -> bool {
+        self.bias.is_none() && self.residual_type == DType::F32
+    }
+
     /// Whether there is no more than an f32 residual and bounds.
     fn is_simple(&self) -> bool {
-        self.bias.is_none() && self.function.is_none() && self.residual_type == DType::F32
+        self.is_activated() && self.function.is_none()
     }
 
     fn of(program: &Program, types: &[DType], walks: &[Walk], columns: usize) -> Option<Bounded> {
@@ -119,18 +124,24 @@ impl Bounded {
         })
     }
 
-    /// Adds the residual to `sums` and keeps them within the bounds.
+    /// Adds the residual to `sums`, applies the function and keeps them within the bounds.
     pub fn apply(&self, isa: Isa, sums: &mut [f32], residual: Option<&[f32]>) {
-        bound_here(isa, sums, residual, (self.low, self.high));
+        bound_here(isa, sums, residual, self.function, (self.low, self.high));
     }
 }
 
 multiversion! {
-    fn bound_here(sums: &mut [f32], residual: Option<&[f32]>, bounds: (f32, f32)) = bound_in_place
+    fn bound_here(sums: &mut [f32], residual: Option<&[f32]>, function: Option<Unary>, bounds: (f32, f32)) =
+        bound_in_place
 }
 
 #[inline(always)]
-fn bound_in_place(sums: &mut [f32], residual: Option<&[f32]>, bounds: (f32, f32)) {
+fn bound_in_place(sums: &mut [f32], residual: Option<&[f32]>, function: Option<Unary>, bounds: (f32, f32)) {
+    if let Some(function) = function {
+        sums.iter_mut().zip(residual.unwrap_or_default()).for_each(|(sum, &residual)| *sum += residual);
+        activate(function, sums);
+        return sums.iter_mut().for_each(|sum| *sum = within(*sum, bounds));
+    }
     match residual {
         None => sums.iter_mut().for_each(|sum| *sum = within(*sum, bounds)),
         Some(residual) => {
@@ -190,12 +201,23 @@ impl Epilogue {
         output: &TensorDesc,
         isa: Isa,
     ) -> Result<Option<Epilogue>, OpError> {
+        let epilogue = Epilogue::activated(map, extra, output, isa)?;
+        // Everything else goes through the program.
+        Ok(epilogue.map(|epilogue| Epilogue { bounded: epilogue.bounded.filter(Bounded::is_simple), ..epilogue }))
+    }
+
+    /// The same for kernels that apply activations themselves.
+    pub fn activated(
+        map: Option<&Map>,
+        extra: &[Option<TensorDesc>],
+        output: &TensorDesc,
+        isa: Isa,
+    ) -> Result<Option<Epilogue>, OpError> {
         if map.is_some() && output.dtype != DType::F32 {
             return Err(OpError::unsupported("an epilogue that changes the datatype"));
         }
         let epilogue = Epilogue::narrowed(map, extra, output, isa)?;
-        // Kernels of f32 read everything else through the program.
-        Ok(epilogue.map(|epilogue| Epilogue { bounded: epilogue.bounded.filter(Bounded::is_simple), ..epilogue }))
+        Ok(epilogue.map(|epilogue| Epilogue { bounded: epilogue.bounded.filter(Bounded::is_activated), ..epilogue }))
     }
 
     /// An epilogue for an output in f32 or bf16: it computes in f32, and the kernel rounds what it stores.

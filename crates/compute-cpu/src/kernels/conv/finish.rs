@@ -2,9 +2,10 @@
 
 use crate::Isa;
 use crate::isa::multiversion;
-use crate::kernels::epilogue::{Bounded, Epilogue, within};
+use crate::kernels::epilogue::{Bounded, Epilogue, activate, within};
 use crate::map::Register;
 use crate::vector::{Four, Vector};
+use halimede_graph::ops::Unary;
 use halimede_tensor::View;
 
 /// Bias and epilogue of a convolution for one panel of channels.
@@ -63,8 +64,12 @@ impl Finish<'_> {
         }
         // SAFETY: inputs are not written during the step; the residual has the output's elements.
         let residual = bounded.residual.and_then(|input| self.extra[input]).map(|view| unsafe { view.slice::<f32>() });
-        let residual = residual.map(|elements| &elements[start..]);
+        let mut residual = residual.map(|elements| &elements[start..]);
         let bounds = (bounded.low, bounded.high);
+        if let Some(function) = bounded.function {
+            activate_sums(self.isa, sums, (nr, wide), bias, residual.map(|residual| (residual, apart)), function);
+            (bias, residual) = (&[], None);
+        }
         // SAFETY: the caller's promise.
         unsafe { write(self.isa, &Pixels { sums, nr, wide, bias, residual, bounds, target, apart }) };
     }
@@ -79,6 +84,36 @@ fn add_to_each(sums: &mut [f32], nr: usize, bias: &[f32]) {
     for sums in sums.chunks_exact_mut(nr) {
         sums.iter_mut().zip(bias).for_each(|(sum, &bias)| *sum += bias);
     }
+}
+
+multiversion! {
+    /// Adds bias and residual (elements, distance of pixels) to the sums and applies a function.
+    fn activate_sums(
+        sums: &mut [f32],
+        sizes: (usize, usize),
+        bias: &[f32],
+        residual: Option<(&[f32], usize)>,
+        function: Unary,
+    ) = activate_each
+}
+
+#[inline(always)]
+fn activate_each(
+    sums: &mut [f32],
+    (nr, wide): (usize, usize),
+    bias: &[f32],
+    residual: Option<(&[f32], usize)>,
+    function: Unary,
+) {
+    add_to_each(sums, nr, bias);
+    if let Some((residual, apart)) = residual {
+        for (pixel, sums) in sums.chunks_exact_mut(nr).enumerate() {
+            let residual = &residual[pixel * apart..][..wide];
+            sums.iter_mut().zip(residual).for_each(|(sum, &residual)| *sum += residual);
+        }
+    }
+    // All pixels are one line; what lies beyond the channels is never written.
+    activate(function, sums);
 }
 
 /// # Safety

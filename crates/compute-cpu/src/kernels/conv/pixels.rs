@@ -17,7 +17,7 @@
 
 use super::finish::Finish;
 use super::window::Window;
-use crate::gemm::{self, Micro};
+use crate::gemm::{self, Ahead, Micro};
 use crate::kernels::Machine;
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::packed::{PackedWeights, f32_bytes};
@@ -347,6 +347,8 @@ impl PixelsStep {
                 (y * size[1] + first[1] + (place.columns.0 + column) * step[1]) * channels + channel
             };
             for (index, run) in self.runs.iter().enumerate() {
+                // The panel's next rows, or the next panel, come while these are multiplied.
+                let next = panel.as_ptr().wrapping_add((run.k + run.depth) * micro.nr);
                 for row in 0..rows {
                     let line = (row * window.stride[1] + run.y) * source.row + run.channel;
                     for tile in 0..tiles {
@@ -363,13 +365,14 @@ impl PixelsStep {
                         // SAFETY: the pixels of a tile and their runs lie inside the block; sums of the
                         // tile inside the block's sums; the panel is as deep as all runs together.
                         unsafe {
-                            micro.tile(
+                            micro.tile_ahead(
                                 last - first,
                                 run.depth,
                                 (source.start.add(at), window.stride[2] * source.pixel, 1),
                                 panel.as_ptr().add(run.k * micro.nr),
                                 (sums.as_mut_ptr().add((row * columns + first) * micro.nr), micro.nr),
                                 index > 0,
+                                Ahead::panel(micro, next, row * tiles + tile, run.depth),
                             );
                         }
                     }

@@ -2,7 +2,7 @@
 
 use super::transform::{Input, Output, Transforms};
 use super::{Grid, Weights};
-use crate::gemm::{KC, Micro};
+use crate::gemm::{Ahead, KC, Micro};
 use crate::kernels::Machine;
 use crate::kernels::conv::finish::Finish;
 use crate::kernels::conv::window::Window;
@@ -258,13 +258,18 @@ impl WinogradStep {
         let bias: &[f32] = if self.has_bias { unsafe { view(2).slice() } } else { &[] };
         let extra = arguments.inputs.get(3..).unwrap_or_default();
         let depth = window.inputs * nr;
+        let weights_of = |point: usize, p: usize| &self.weights.elements[(p * points + point) * depth..][..depth];
         for (point, p) in (0..points).flat_map(|point| panels.clone().map(move |p| (point, p))) {
-            let weights = &self.weights.elements[(p * points + point) * depth..][..depth];
+            let next = match () {
+                _ if p + 1 < panels.end => weights_of(point, p + 1),
+                _ if point + 1 < points => weights_of(point + 1, panels.start),
+                _ => weights_of(0, panels.start),
+            };
             // SAFETY: the tiles of this point, in both buffers.
             unsafe {
                 let left = (inputs.add(point * from.plane), from.pitch);
                 let products = scratch.products[point * to.plane + (p - panels.start) * nr..].as_mut_ptr();
-                self.products(left, tiles.len(), weights, (products, to.pitch));
+                self.products(left, tiles.len(), (weights_of(point, p), next), (products, to.pitch));
             }
         }
         for p in panels.clone() {
@@ -303,11 +308,18 @@ impl WinogradStep {
         }
     }
 
-    /// The product of one point and one panel: `[tiles, inputs] · [inputs, nr]`.
+    /// The product of one point and one panel: `[tiles, inputs] · [inputs, nr]`, while the weights that
+    /// follow come.
     ///
     /// # Safety
     /// `left` (start, distance of rows) holds the tiles; `products` (the same) has room for them.
-    unsafe fn products(&self, left: (*const f32, usize), tiles: usize, weights: &[f32], products: (*mut f32, usize)) {
+    unsafe fn products(
+        &self,
+        left: (*const f32, usize),
+        tiles: usize,
+        (weights, next): (&[f32], &[f32]),
+        products: (*mut f32, usize),
+    ) {
         let (micro, inputs) = (&self.micro, self.window.inputs);
         let groups = tiles.div_ceil(micro.mr);
         let mut depth = 0;
@@ -317,13 +329,14 @@ impl WinogradStep {
                 let (first, last) = (tiles * group / groups, tiles * (group + 1) / groups);
                 // SAFETY: the caller's promise; the panel is `inputs` deep.
                 unsafe {
-                    micro.tile(
+                    micro.tile_ahead(
                         last - first,
                         length,
                         (left.0.add(first * left.1 + depth), left.1, 1),
                         weights.as_ptr().add(depth * micro.nr),
                         (products.0.add(first * products.1), products.1),
                         depth > 0,
+                        Ahead::panel(micro, next.as_ptr().add(depth * micro.nr), group, length),
                     );
                 }
             }
