@@ -5,11 +5,15 @@ use halimede_compute::{
     Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
 };
 use halimede_graph::Graph;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 
 /// The CPU as a compute unit.
 pub struct CpuUnit {
-    machine: Machine,
+    /// For exact precision, which multiplies without a matrix unit.
+    exact: Machine,
+    choice: MatrixChoice,
+    /// Made when somebody wants it: the choice may take a measurement.
+    matrix: OnceLock<Option<Matrix>>,
     bytes_max: usize,
 }
 
@@ -64,14 +68,17 @@ impl CpuUnit {
         let pool = Arc::new(Pool::new(options.threads.unwrap_or_else(cores)));
         let usable = || halimede_platform::memory::machine().usable().and_then(|bytes| usize::try_from(bytes).ok());
         let bytes_max = options.bytes_max.or_else(|| usable().map(|bytes| bytes / 2)).unwrap_or(usize::MAX);
-        let matrix = match options.matrix {
+        let isa = options.isa.unwrap_or_else(Isa::detect);
+        let exact = Machine { isa, matrix: None, winograd: options.winograd, pool };
+        CpuUnit { exact, choice: options.matrix, matrix: OnceLock::new(), bytes_max }
+    }
+
+    fn matrix(&self) -> Option<Matrix> {
+        *self.matrix.get_or_init(|| match self.choice {
             MatrixChoice::Fastest => Matrix::fastest(),
             MatrixChoice::Only(matrix) => Some(matrix),
             MatrixChoice::None => None,
-        };
-        let isa = options.isa.unwrap_or_else(Isa::detect);
-        let machine = Machine { isa, matrix, winograd: options.winograd, pool };
-        CpuUnit { machine, bytes_max }
+        })
     }
 }
 
@@ -83,13 +90,13 @@ impl ComputeUnit for CpuUnit {
     fn describe(&self) -> Capabilities {
         Capabilities {
             device: std::env::consts::ARCH.to_owned(),
-            features: [self.machine.isa.name()]
+            features: [self.exact.isa.name()]
                 .into_iter()
-                .chain(self.machine.matrix.map(Matrix::name))
+                .chain(self.matrix().map(Matrix::name))
                 .map(str::to_owned)
                 .collect(),
-            threads: self.machine.pool.threads(),
-            precisions: match self.machine.matrix {
+            threads: self.exact.pool.threads(),
+            precisions: match self.matrix() {
                 Some(_) => vec![Precision::Exact, Precision::Balanced],
                 None => vec![Precision::Exact],
             },
@@ -97,15 +104,18 @@ impl ComputeUnit for CpuUnit {
     }
 
     fn supports(&self, operation: &OpDesc<'_>) -> Option<CostHint> {
-        Kernels::new(self.machine.clone()).cost(operation)
+        Kernels::new(self.exact.clone()).cost(operation)
     }
 
     fn compile(&self, part: &Graph, options: &CompileOptions) -> Result<Arc<dyn Executable>, CompileError> {
-        let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(self.machine.clone()));
-        let mut graph = part.clone();
-        if options.precision != Precision::Exact && self.machine.matrix.is_some() {
+        let (mut graph, mut machine) = (part.clone(), self.exact.clone());
+        if options.precision != Precision::Exact {
+            machine.matrix = self.matrix();
+        }
+        if machine.matrix.is_some() {
             precision::narrow(&mut graph);
         }
+        let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
         Ok(Arc::new(Program::new(graph, &kernels, self.bytes_max)?))
     }
 }
