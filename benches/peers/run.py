@@ -229,7 +229,10 @@ def closeness(found, reference):
 
 
 def version(binary):
-    return subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    """The binary's, and the commit of the tree that this script lies in."""
+    number = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return f"{number}+{commit}" if commit else number
 
 
 def machine():
