@@ -44,7 +44,7 @@ def report(*rows):
     machine = {"class": "M", "cpu": "a processor", "cores": 2, "system": "Linux x86_64"}
     return {
         "format": 1, "date": "2026-11-21", "machine": machine, "threads": 1, "clock": "processor time", "rounds": 15,
-        "seconds": 0.25, "rows": list(rows), "not_run": [{"workload": "resnet50_b1", "peer": "tract f32", "reason": "why"}],
+        "seconds": 0.25, "note": "It rained.", "rows": list(rows), "not_run": [{"workload": "resnet50_b1", "peer": "tract f32", "reason": "why"}],
     }  # fmt: skip
 
 
@@ -182,7 +182,8 @@ def test_draw_writes_pictures_and_a_table(both, tmp_path):
         assert [bar.get("class") for bar in bars][1:] == ["peer"] * (len(bars) - 1)
     ours, theirs = lengths["m-vision-f32.svg"]
     assert theirs / ours == pytest.approx(1.5, rel=0.05)
-    assert all(name in (tmp_path / "m.md").read_text() for name in names)
+    text = (tmp_path / "m.md").read_text()
+    assert "Class M: a processor" in text and "It rained." in text and all(name in text for name in names)
 
 
 def test_workloads_have_one_name_each_and_the_sizes_they_say():

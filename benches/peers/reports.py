@@ -83,13 +83,13 @@ def heading(report):
     machine = report["machine"]
     versions = {}
     for row in report["rows"]:
-        versions.setdefault(row["peer"].split()[0], row["version"].split("-")[0])
-    programs = ", ".join(f"{name} {version}" for name, version in versions.items())
+        versions.setdefault(row["peer"].split()[0], {})[row["version"].split("-")[0]] = None
+    programs = ", ".join(f"{name} {' and '.join(found)}" for name, found in versions.items())
     return (
         f"Class {machine['class']}: {machine['cpu']}, {machine['cores']} cores, {report['threads']} thread(s), "
         f"{report['clock']}, {report['date']}. {programs}. Medians of {report['rounds']} interleaved rounds "
         f"of {report['seconds']} s, at the highest speed of the machine that all programs of a workload saw: beside its "
-        "name what one thread multiplied and added then at best."
+        f"name what one thread multiplied and added then at best. {report['note']}".rstrip()
     )
 
 

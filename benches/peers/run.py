@@ -264,6 +264,7 @@ def main():
     parser.add_argument("--runs", type=int, default=2, help="at least so many a round")
     parser.add_argument("--binary", default=str(ROOT / "target/release/halimede"))
     parser.add_argument("--torch-python", default=sys.executable, help="where torch lives in an environment of its own")
+    parser.add_argument("--note", default="", help="what a reader of the report should know: the build, what else ran")
     parser.add_argument("--json", type=Path, help="workloads that it has already are replaced")
     options = parser.parse_args()
     options.peers = [PEERS_BY_NAME[name.strip()] for name in options.peers.split(",")]
@@ -271,18 +272,20 @@ def main():
     report = {
         "format": 1, "date": datetime.date.today().isoformat(), "machine": machine(), "threads": options.threads,
         "clock": "processor time" if bench.clock == "cpu" else "wall time", "rounds": options.rounds,
-        "seconds": options.seconds, "rows": [], "not_run": [],
+        "seconds": options.seconds, "note": options.note, "rows": [], "not_run": [],
     }  # fmt: skip
     if options.json and options.json.exists():
         earlier = json.loads(options.json.read_text())
         if any(earlier[key] != report[key] for key in ("machine", "threads", "clock")):
             sys.exit(f"{options.json}: it holds another machine's figures, or other threads'")
         report |= {key: earlier[key] for key in ("rows", "not_run")}
+    order = {workload.name: place for place, workload in enumerate(WORKLOADS)}
     for workload in chosen(options.workloads):
         print(f"{workload.name}, load {os.getloadavg()[0]:.1f}", flush=True)
         rows, missing = bench.measure(workload)
         for key, made in (("rows", rows), ("not_run", missing)):
-            report[key] = [row for row in report[key] if row["workload"] != workload.name] + made
+            kept = [row for row in report[key] if row["workload"] != workload.name]
+            report[key] = sorted(kept + made, key=lambda row: order.get(row["workload"], len(order)))
         print(reports.markdown(report | {"rows": rows, "not_run": []}), flush=True)
         if options.json:
             options.json.write_text(json.dumps(report, separators=(",", ":")).replace("},{", "},\n{") + "\n")
