@@ -1,6 +1,6 @@
 //! The kernels that `halimede bench --suite` measures: the one list, each as a graph of one operation.
 
-use halimede_compute::CompileError;
+use halimede_compute::{CompileError, Precision};
 use halimede_graph::{
     Builder, Dim, Fact, Graph, OpError, ValueId,
     ops::{Attention, Contract, Conv, Norm, NormKind, Op, Padding, Softmax},
@@ -23,8 +23,10 @@ pub(super) struct Case {
     pub name: String,
     /// Multiplications and additions of one run.
     pub operations: f64,
-    /// Bytes of operands and results.
-    pub bytes: usize,
+    /// Elements of what goes in and comes out, in f32 whatever is computed in.
+    activations: usize,
+    /// Elements of the constant operand.
+    weights: usize,
     pub roof: Roof,
     operation: Operation,
 }
@@ -118,7 +120,8 @@ pub(super) fn all() -> Vec<Case> {
             name: format!("{name} {rows}x{columns}"),
             // Of the order of what each element takes; the roof is another.
             operations: 5.0 * elements as f64,
-            bytes: 2 * size_of::<f32>() * elements,
+            activations: 2 * elements,
+            weights: 0,
             roof: Roof::Reading,
             operation,
         });
@@ -130,7 +133,8 @@ fn product(name: String, rows: usize, depth: usize, columns: usize) -> Case {
     Case {
         name,
         operations: 2.0 * (rows * depth * columns) as f64,
-        bytes: size_of::<f32>() * (rows * depth + depth * columns + rows * columns),
+        activations: rows * depth + rows * columns,
+        weights: depth * columns,
         roof: if rows == 1 { Roof::Reading } else { Roof::Operations },
         operation: Operation::Product { rows, depth, columns },
     }
@@ -142,7 +146,8 @@ fn convolution(layer: Layer) -> Case {
     Case {
         name: format!("conv {kernel}x{kernel}/{stride} {from}-{to} {size}"),
         operations: 2.0 * (pixels * to * from * kernel * kernel) as f64,
-        bytes: size_of::<f32>() * (size * size * from + kernel * kernel * from * to + pixels * to),
+        activations: size * size * from + pixels * to,
+        weights: kernel * kernel * from * to,
         roof: Roof::Operations,
         operation: Operation::Convolution(layer),
     }
@@ -153,7 +158,8 @@ fn attention(length: usize, causal: bool) -> Case {
     Case {
         name: format!("attention {} {length}", if causal { "causal" } else { "full" }),
         operations: 4.0 * (HEADS * HEAD_WIDTH * pairs) as f64,
-        bytes: 4 * size_of::<f32>() * HEADS * HEAD_WIDTH * length,
+        activations: 4 * HEADS * HEAD_WIDTH * length,
+        weights: 0,
         roof: Roof::Operations,
         operation: Operation::Attention { length, causal },
     }
@@ -171,6 +177,16 @@ pub(super) enum CaseError {
 }
 
 impl Case {
+    /// Bytes of operands and results, constants as narrow as a precision keeps them.
+    pub(super) fn bytes(&self, precision: Precision) -> usize {
+        let weight = match precision {
+            Precision::Exact => size_of::<f32>(),
+            Precision::Balanced => size_of::<half::bf16>(),
+            Precision::Fast => size_of::<i8>(),
+        };
+        size_of::<f32>() * self.activations + weight * self.weights
+    }
+
     /// The graph and its inputs.
     pub(super) fn build(&self) -> Result<(Graph, Vec<Value>), CaseError> {
         let mut made = Made::default();
@@ -267,7 +283,7 @@ mod tests {
         let names: HashSet<&str> = cases.iter().map(|case| case.name.as_str()).collect();
         assert_eq!(names.len(), cases.len());
         // The largest ones take long to fill with numbers.
-        for case in cases.iter().filter(|case| case.bytes < 4 << 20) {
+        for case in cases.iter().filter(|case| case.bytes(Precision::Exact) < 4 << 20) {
             let (graph, inputs) = case.build().unwrap();
             let elements = |value: ValueId| graph.fact(value).count().unwrap();
             let constants = graph.values.iter().filter_map(|value| value.fact.constant.as_ref()).map(Tensor::len);
@@ -275,7 +291,7 @@ mod tests {
             let written: usize = graph.outputs.iter().map(|&value| elements(value)).sum();
             let bytes = size_of::<f32>() * (read + written + constants.sum::<usize>());
             // Scales and biases are not counted.
-            assert!((0.98..=1.0).contains(&(case.bytes as f64 / bytes as f64)), "{}", case.name);
+            assert!((0.98..=1.0).contains(&(case.bytes(Precision::Exact) as f64 / bytes as f64)), "{}", case.name);
         }
     }
 }

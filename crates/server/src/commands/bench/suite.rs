@@ -6,8 +6,8 @@ use std::{
     time::Duration,
 };
 
-use halimede_compute::{ComputeUnit, Model, ModelOptions};
-use halimede_compute_cpu::rates;
+use halimede_compute::{ComputeUnit, Model, ModelOptions, Precision};
+use halimede_compute_cpu::{Matrix, rates};
 use halimede_platform::chip::Chip;
 use serde_json::{Value as Json, json};
 
@@ -26,12 +26,16 @@ const READS: [(&str, usize); 3] = [("read L1", 16 << 10), ("read L2", 512 << 10)
 /// What was measured of a kernel, in the order of its slices.
 struct Measured {
     case: Case,
+    /// Of operands and results in the precision that was measured.
+    bytes: usize,
     /// Seconds of a run.
     times: Vec<f64>,
     /// The slower of the probes before and after.
     probes: Vec<Probe>,
     /// Bytes a second of reading as much as the kernel does, where that is its roof.
     read: Option<f64>,
+    /// Products of bf16 a second on the matrix unit, where the precision allows them.
+    bf16: Option<f64>,
     /// Steps run by their definition.
     reference: usize,
 }
@@ -55,10 +59,15 @@ pub(super) fn run(names: &[String], on: &UnitArgs, seconds: f64, as_json: bool) 
     }
     // What the machine can do is what it did at its best moment during all this.
     let best = kernels.iter().flat_map(|kernel| kernel.probes.iter().copied()).fold(Probe::now(), Probe::best);
+    let bf16 = kernels.iter().filter_map(|kernel| kernel.bf16).reduce(f64::max);
+    let roof = match bf16 {
+        Some(operations) => ("bf16 operations", operations),
+        None => ("f32 operations", best.f32_gflops * 1e9),
+    };
     let rows = reads
         .into_iter()
         .map(|(name, bytes, rate)| json!({ "name": name, "ms": bytes as f64 / rate * 1e3, "gbps": rate / 1e9 }))
-        .chain(kernels.iter().map(|kernel| kernel.row(best, on.threads())))
+        .chain(kernels.iter().map(|kernel| kernel.row(best, roof, on.threads())))
         .collect();
     let report = json!({
         "unit": on.unit,
@@ -66,6 +75,7 @@ pub(super) fn run(names: &[String], on: &UnitArgs, seconds: f64, as_json: bool) 
         "threads": on.threads(),
         "chip": Chip::detect().key(),
         "best": best,
+        "bf16_gflops": bf16.map(|operations| operations / 1e9),
         "kernels": Json::Array(rows),
     });
     if as_json {
@@ -83,7 +93,8 @@ fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, seconds: f64) -> 
     session.run(&inputs)?;
     let (mut times, mut probes) = (Vec::new(), Vec::new());
     let slice = Duration::try_from_secs_f64(seconds)? / SLICES;
-    let read_rate = || (case.roof == Roof::Reading).then(|| rates::read(case.bytes));
+    let bytes = case.bytes(on.precision);
+    let read_rate = || (case.roof == Roof::Reading).then(|| rates::read(bytes));
     let read_before = read_rate();
     for _ in 0..SLICES {
         let before = Probe::now();
@@ -94,25 +105,35 @@ fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, seconds: f64) -> 
     }
     // Neighbours share the memory: what it gives at best is the better of two.
     let read = read_before.zip(read_rate()).map(|(before, after)| before.max(after));
-    Ok(Measured { case, times, probes, read, reference: session.coverage().reference })
+    let matrix = if on.precision == Precision::Exact { None } else { Matrix::fastest() };
+    Ok(Measured {
+        case,
+        bytes,
+        times,
+        probes,
+        read,
+        bf16: matrix.map(Matrix::peak),
+        reference: session.coverage().reference,
+    })
 }
 
 impl Measured {
-    /// How long a run takes, and how near that is to the machine's best.
-    fn row(&self, best: Probe, threads: usize) -> Json {
+    /// How long a run takes, and how near that is to the machine's best: to plain reading, or to the
+    /// operations a second of one thread that `operations` names.
+    fn row(&self, best: Probe, operations: (&str, f64), threads: usize) -> Json {
         let steady = |(time, probe): (&f64, &Probe)| (!probe.is_slow(best)).then_some(*time);
         let times: Vec<f64> = self.times.iter().zip(&self.probes).filter_map(steady).collect();
         let slow = self.times.len() - times.len();
         let time = median(if times.is_empty() { self.times.clone() } else { times });
         let (roof, possible) = match self.read {
-            Some(rate) => ("reading", self.case.bytes as f64 / rate),
-            None => ("f32 operations", self.case.operations / (best.f32_gflops * 1e9 * threads as f64)),
+            Some(rate) => ("reading", self.bytes as f64 / rate),
+            None => (operations.0, self.case.operations / (operations.1 * threads as f64)),
         };
         json!({
             "name": self.case.name,
             "ms": time * 1e3,
             "gflops": self.case.operations / time / 1e9,
-            "gbps": self.case.bytes as f64 / time / 1e9,
+            "gbps": self.bytes as f64 / time / 1e9,
             "share": possible / time,
             "roof": roof,
             "slow": slow,
@@ -132,6 +153,9 @@ fn print(report: &Json) -> io::Result<()> {
         number(&report["best"]["f32_gflops"]),
         number(&report["best"]["l1_read_gbps"])
     )?;
+    if let Some(gflops) = report["bf16_gflops"].as_f64() {
+        writeln!(out, "its matrix unit: {gflops:.1} GFLOP/s in bf16")?;
+    }
     writeln!(out, "{:30} {:>10} {:>9} {:>8}  share of what the machine can do", "", "time", "GFLOP/s", "GB/s")?;
     for row in report["kernels"].as_array().into_iter().flatten() {
         print_row(&mut out, row)?;
