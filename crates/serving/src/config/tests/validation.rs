@@ -5,7 +5,7 @@ use std::collections::BTreeSet;
 
 use super::super::{
     Entry, Gpus, ModelConfig, Options, VersionFiles, check_runtime, finish_without_model, prepare,
-    validate_instance_groups,
+    prepare_instance_groups, validate_instance_groups,
 };
 use super::read;
 use crate::Code;
@@ -313,6 +313,10 @@ fn instance_groups() {
         let error = finish_without_model(config.unwrap(), &options).expect_err(group);
         assert_eq!(error.message, format!("instance group {expected}"), "{group}");
     }
+
+    let many = read(&format!("name: 'm' backend: 'b' instance_group [{{ count: 1000 }}, {{ count: 25 }}] {IO}"));
+    let error = prepare_instance_groups(many, &Options::default()).unwrap_err();
+    assert!(error.message.starts_with("the instance groups of model m come to 1025 instances"), "{}", error.message);
 
     let mut config = read(&format!(
         "name: 'm' platform: 'tensorrt_plan' instance_group {{ kind: KIND_CPU profile: ['0', 'x'] }} {IO}"

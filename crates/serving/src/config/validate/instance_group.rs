@@ -5,6 +5,10 @@ use super::super::proto::{ModelConfig, ModelInstanceGroup, model_instance_group:
 use super::TENSORRT_PLAN;
 use crate::Error;
 
+/// Instances of a model, at most. Each has a thread of its own, and a process that runs out of memory mappings
+/// for threads is ended by the system: some ten thousand are too many.
+const INSTANCES_MAX: u64 = 1024;
+
 /// Checks the groups against the GPUs the server has. They must be normalized.
 pub fn validate_instance_groups(config: &ModelConfig, gpus: &Gpus) -> Result<(), Error> {
     if config.is_ensemble() {
@@ -13,7 +17,17 @@ pub fn validate_instance_groups(config: &ModelConfig, gpus: &Gpus) -> Result<(),
     if config.instance_group.is_empty() {
         invalid!("must specify one or more 'instance group's for {}", config.name);
     }
-    config.instance_group.iter().try_for_each(|group| validate_group(config, group, gpus))
+    config.instance_group.iter().try_for_each(|group| validate_group(config, group, gpus))?;
+    let count = |group: &ModelInstanceGroup| u64::try_from(group.count).unwrap_or(0) * group.gpus.len().max(1) as u64;
+    let instances: u64 = config.instance_group.iter().map(count).sum();
+    if instances > INSTANCES_MAX {
+        invalid!(
+            "the instance groups of model {} come to {instances} instances, each with a thread of its own; at most \
+             {INSTANCES_MAX} are supported: lower 'count'",
+            config.name
+        );
+    }
+    Ok(())
 }
 
 fn validate_group(config: &ModelConfig, group: &ModelInstanceGroup, gpus: &Gpus) -> Result<(), Error> {
