@@ -127,9 +127,10 @@ def test_failures_have_a_reason(small):
 
 
 def test_requests_rejected_for_their_timeout(small):
-    from test_schedule_policy import at_once, one
+    from test_schedule_policy import all_at_once, one
 
-    replies = [r.status for r, _ in at_once(small, "queue", [one(i) for i in range(6)])]
+    replies = [reply.status for reply in all_at_once(small, "queue", [one(i) for i in range(6)])]
+    assert 503 in replies
     labels = {"model": "queue", "version": "1", "reason": "REJECTED"}
     assert eventually(small.metrics_address, "nv_inference_request_failure", **labels) == replies.count(503)
 
