@@ -21,6 +21,7 @@ type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, (*mut f32
 
 /// Memory that is read soon: with every step in depth a micro-kernel asks for one cache line of it, so that
 /// it comes while others are computed on.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the portable kernel leaves it to the hardware"))]
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     /// Need not be readable.

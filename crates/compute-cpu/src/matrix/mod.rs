@@ -69,6 +69,7 @@ pub(crate) struct Left<'a> {
 
 /// Memory that is wanted soon: `lines` cache lines from `start` on for each step of a block. It need not be
 /// readable.
+#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "portable blocks leave it to the hardware"))]
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     pub start: *const u8,
