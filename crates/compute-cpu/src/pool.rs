@@ -108,6 +108,24 @@ impl Pool {
         }
     }
 
+    /// Runs `task(thread, index)` for every index below `tasks`, handed out one by one to at most `threads`
+    /// threads. A thread's number lies below `threads`; no two calls have it at the same time.
+    ///
+    /// # Panics
+    /// As [`Pool::run`].
+    pub fn run_tasks(&self, threads: usize, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        let next = AtomicUsize::new(0);
+        self.run(threads.min(tasks), &|thread| {
+            loop {
+                let index = next.fetch_add(1, Ordering::Relaxed);
+                if index >= tasks {
+                    return;
+                }
+                task(thread, index);
+            }
+        });
+    }
+
     fn try_caller(&self) -> Option<MutexGuard<'_, ()>> {
         match self.caller.try_lock() {
             Ok(guard) => Some(guard),
@@ -261,6 +279,21 @@ mod tests {
                     assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
                 }
             }
+        }
+    }
+
+    #[test]
+    fn every_task_runs_once_on_a_thread_of_its_own() {
+        let pool = Pool::new(3);
+        for (threads, tasks) in [(1, 7), (2, 1), (3, 0), (3, 100)] {
+            let counts: Vec<AtomicUsize> = (0..tasks).map(|_| AtomicUsize::new(0)).collect();
+            let busy: Vec<AtomicBool> = (0..threads).map(|_| AtomicBool::new(false)).collect();
+            pool.run_tasks(threads, tasks, &|thread, index| {
+                assert!(!busy[thread].swap(true, Ordering::SeqCst), "two tasks at once on thread {thread}");
+                counts[index].fetch_add(1, Ordering::Relaxed);
+                busy[thread].store(false, Ordering::SeqCst);
+            });
+            assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
         }
     }
 

@@ -25,7 +25,6 @@ use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Attention;
 use halimede_tensor::{DType, View};
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tiled::TiledStep;
 
 /// Queries in a block; a multiple of every micro-kernel's rows.
@@ -261,21 +260,14 @@ impl Step for AttentionStep {
         });
         let blocks = self.heads.queries.div_ceil(QUERIES);
         let tasks = self.heads.batch * self.heads.heads * blocks;
-        let next = AtomicUsize::new(0);
-        let threads = if small { 1 } else { self.machine.pool.threads().min(tasks) };
-        each(threads, &|thread| {
+        let threads = if small { 1 } else { self.machine.pool.threads() };
+        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
             // SAFETY: behind the packed operands each thread has its own part.
             let scratch = unsafe {
                 let start = workspace.0.add(self.shared_bytes() + thread * self.thread_bytes());
                 std::slice::from_raw_parts_mut(start.cast::<f32>(), self.thread_bytes() / size_of::<f32>())
             };
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                self.run_block(arguments, workspace, scratch, task / blocks, task % blocks * QUERIES);
-            }
+            self.run_block(arguments, workspace, scratch, task / blocks, task % blocks * QUERIES);
         });
     }
 }

@@ -19,7 +19,6 @@ pub(super) use layout::Layout;
 use layout::Operand;
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 pub(super) use tiled::TiledStep;
 
 /// Rows of A that one task takes; with eight panels of B its part of C stays in the second-level cache.
@@ -240,19 +239,12 @@ impl Step for GemmStep {
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
         let (row_tasks, panel_tasks) = (self.layout.m.div_ceil(TASK_ROWS), self.panels.div_ceil(TASK_PANELS));
         let tasks = self.layout.batches() * row_tasks * panel_tasks;
-        let next = AtomicUsize::new(0);
         let shared = Shared { left, packed, output, threads_start };
         let threads = self.machine.pool.threads().min(tasks);
-        self.machine.pool.run(threads, &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                let (rest, rows) = (task / row_tasks, task % row_tasks);
-                let (batch, columns) = (rest / panel_tasks, rest % panel_tasks);
-                self.run_task(arguments, &shared, thread, batch, rows, columns);
-            }
+        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
+            let (rest, rows) = (task / row_tasks, task % row_tasks);
+            let (batch, columns) = (rest / panel_tasks, rest % panel_tasks);
+            self.run_task(arguments, &shared, thread, batch, rows, columns);
         });
     }
 }

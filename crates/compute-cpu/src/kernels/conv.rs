@@ -36,7 +36,6 @@ use pixels::{Panels, PixelsStep};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 use tiled::TiledConvStep;
 use transposed::TransposedStep;
 use window::Window;
@@ -354,20 +353,13 @@ impl Step for ConvStep {
         let window = &self.window;
         let panel_tasks = self.panels.div_ceil(TASK_PANELS);
         let tasks = window.batch * window.groups * panel_tasks * self.row_tasks;
-        let next = AtomicUsize::new(0);
         let threads = self.machine.pool.threads().min(tasks);
         assert!(arguments.workspace.len() >= threads * self.thread_bytes());
-        self.machine.pool.run(threads, &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                let (rest, rows) = (task / self.row_tasks, task % self.row_tasks);
-                let (rest, columns) = (rest / panel_tasks, rest % panel_tasks);
-                let (image, group) = (rest / window.groups, rest % window.groups);
-                self.run_task(arguments, thread, image, group, rows, columns);
-            }
+        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
+            let (rest, rows) = (task / self.row_tasks, task % self.row_tasks);
+            let (rest, columns) = (rest / panel_tasks, rest % panel_tasks);
+            let (image, group) = (rest / window.groups, rest % window.groups);
+            self.run_task(arguments, thread, image, group, rows, columns);
         });
     }
 }

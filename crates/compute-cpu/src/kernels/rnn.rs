@@ -25,7 +25,6 @@ use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, View};
 use smallvec::SmallVec;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Rows of the inputs' product that one task takes; a multiple of every micro-kernel's rows.
 const ROWS: usize = 48;
@@ -260,16 +259,7 @@ impl RnnStep {
 
     /// Runs tasks on all threads; each task knows its thread.
     fn tasks(&self, count: usize, task: &(dyn Fn(usize, usize) + Sync)) {
-        let next = AtomicUsize::new(0);
-        self.machine.pool.run(self.machine.pool.threads().min(count), &|thread| {
-            loop {
-                let index = next.fetch_add(1, Ordering::Relaxed);
-                if index >= count {
-                    return;
-                }
-                task(index, thread);
-            }
-        });
+        self.machine.pool.run_tasks(self.machine.pool.threads(), count, &|thread, index| task(index, thread));
     }
 }
 

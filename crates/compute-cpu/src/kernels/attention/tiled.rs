@@ -14,7 +14,6 @@ use crate::real::{Real, nearest};
 use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, View};
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Queries of a task.
 const QUERIES: usize = 2 * BLOCK;
@@ -111,19 +110,12 @@ impl Step for TiledStep {
         });
         let blocks = self.heads.queries.div_ceil(QUERIES);
         let tasks = self.heads.batch * self.heads.heads * blocks;
-        let next = AtomicUsize::new(0);
-        let threads = if small { 1 } else { self.machine.pool.threads().min(tasks) };
-        each(threads, &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                let (head, first) = (task / blocks, task % blocks * QUERIES);
-                match self.dtype {
-                    DType::Bf16 => self.run_block::<bf16>(arguments, thread, head, first),
-                    _ => self.run_block::<f32>(arguments, thread, head, first),
-                }
+        let threads = if small { 1 } else { self.machine.pool.threads() };
+        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
+            let (head, first) = (task / blocks, task % blocks * QUERIES);
+            match self.dtype {
+                DType::Bf16 => self.run_block::<bf16>(arguments, thread, head, first),
+                _ => self.run_block::<f32>(arguments, thread, head, first),
             }
         });
     }

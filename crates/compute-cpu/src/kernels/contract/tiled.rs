@@ -18,7 +18,6 @@ use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::DType;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of packed rows that a task keeps in the second-level cache.
 const TASK_BYTES: usize = 1 << 20;
@@ -159,16 +158,9 @@ impl Step for TiledStep {
         }
         let row_tasks = self.layout.m.div_ceil(self.task_rows);
         let tasks = self.layout.batches() * row_tasks * self.panel_parts;
-        let next = AtomicUsize::new(0);
-        self.machine.pool.run(self.machine.pool.threads().min(tasks), &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
-                self.run_task(arguments, &shared, thread, rest / row_tasks, rest % row_tasks, part);
-            }
+        self.machine.pool.run_tasks(self.machine.pool.threads(), tasks, &|thread, task| {
+            let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
+            self.run_task(arguments, &shared, thread, rest / row_tasks, rest % row_tasks, part);
         });
     }
 }

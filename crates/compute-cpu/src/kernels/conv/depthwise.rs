@@ -8,7 +8,6 @@ use crate::kernels::rows::{part_mut, registers_of};
 use crate::map::{BLOCK, Register};
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::View;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) struct DepthwiseStep {
     window: Window,
@@ -37,7 +36,6 @@ impl Step for DepthwiseStep {
         let window = &self.window;
         let channels = window.groups * window.rows;
         let tasks = window.batch * channels;
-        let next = AtomicUsize::new(0);
         let threads = self.machine.pool.threads().min(tasks);
         assert!(arguments.workspace.len() >= threads * self.thread_bytes());
         let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
@@ -47,37 +45,31 @@ impl Step for DepthwiseStep {
             (view(0).slice::<f32>(), view(1).slice::<f32>(), bias)
         };
         let output = arguments.outputs[0];
-        self.machine.pool.run(threads, &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                let (image, channel) = (task / channels, task % channels);
-                let (pixels, taps) = (window.pixels(), window.taps());
-                let source = image * window.image_len() + channel / window.rows * window.plane_len();
-                // SAFETY: each task has a plane of the output and each thread its registers.
-                let (plane, registers) = unsafe {
-                    let registers = registers_of(arguments.workspace, thread, self.thread_bytes());
-                    (part_mut::<f32>(output, task * pixels, pixels), registers)
-                };
-                let start = bias.get(channel).copied().unwrap_or(0.0);
-                let weights = &w[channel * taps..(channel + 1) * taps];
-                convolve_plane(
-                    self.machine.isa,
-                    window,
-                    &self.taps,
-                    &x[source..source + window.plane_len()],
-                    weights,
-                    start,
-                    plane,
-                );
-                if let Some(epilogue) = &self.epilogue {
-                    let extra = arguments.inputs.get(3..).unwrap_or_default();
-                    for (index, block) in plane.chunks_mut(BLOCK).enumerate() {
-                        let (place, columns) = ((task * pixels + index * BLOCK, 0), block.len());
-                        epilogue.apply(extra, block, columns, (1, columns), place, registers);
-                    }
+        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
+            let (image, channel) = (task / channels, task % channels);
+            let (pixels, taps) = (window.pixels(), window.taps());
+            let source = image * window.image_len() + channel / window.rows * window.plane_len();
+            // SAFETY: each task has a plane of the output and each thread its registers.
+            let (plane, registers) = unsafe {
+                let registers = registers_of(arguments.workspace, thread, self.thread_bytes());
+                (part_mut::<f32>(output, task * pixels, pixels), registers)
+            };
+            let start = bias.get(channel).copied().unwrap_or(0.0);
+            let weights = &w[channel * taps..(channel + 1) * taps];
+            convolve_plane(
+                self.machine.isa,
+                window,
+                &self.taps,
+                &x[source..source + window.plane_len()],
+                weights,
+                start,
+                plane,
+            );
+            if let Some(epilogue) = &self.epilogue {
+                let extra = arguments.inputs.get(3..).unwrap_or_default();
+                for (index, block) in plane.chunks_mut(BLOCK).enumerate() {
+                    let (place, columns) = ((task * pixels + index * BLOCK, 0), block.len());
+                    epilogue.apply(extra, block, columns, (1, columns), place, registers);
                 }
             }
         });

@@ -12,7 +12,6 @@ use crate::vector::{Four, Vector};
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{Tensor, View};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Pixels that share the weights of a tap: with two registers of channels each, their sums are 12 of the
 /// 16 registers that AVX2 has.
@@ -63,7 +62,6 @@ impl Step for DepthwisePixelsStep {
         let window = &self.window;
         // A task is a row of the output.
         let tasks = window.batch * window.out[1];
-        let next = AtomicUsize::new(0);
         let threads = self.machine.pool.threads().min(tasks);
         assert!(arguments.workspace.len() >= threads * self.thread_bytes());
         let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
@@ -75,31 +73,25 @@ impl Step for DepthwisePixelsStep {
         let output = arguments.outputs[0];
         let row_len = window.out[2] * window.groups;
         let convolve_row = ConvolveRow::new(self.machine.isa);
-        self.machine.pool.run(threads, &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                // SAFETY: each task has a row of the output and each thread its registers.
-                let (line, registers) = unsafe {
-                    let registers = registers_of(arguments.workspace, thread, self.thread_bytes());
-                    (part_mut::<f32>(output, task * row_len, row_len), registers)
-                };
-                let (image, row) = (task / window.out[1], task % window.out[1]);
-                let x = &x[image * window.image_len()..][..window.image_len()];
-                convolve_row.run(&Row { window, weights: &self.weights.elements, x, bias, row }, line);
-                let extra = arguments.inputs.get(3..).unwrap_or_default();
-                if let Some(bounded) = self.epilogue.as_ref().and_then(Epilogue::bounded) {
-                    let residual = bounded.residual.and_then(|input| extra[input]);
-                    // SAFETY: inputs are not written during the step.
-                    let residual = residual.map(|view| unsafe { &view.slice::<f32>()[task * row_len..][..row_len] });
-                    bounded.apply(self.machine.isa, line, residual);
-                } else if let Some(epilogue) = &self.epilogue {
-                    for (index, block) in line.chunks_mut(BLOCK).enumerate() {
-                        let (place, columns) = ((task * row_len + index * BLOCK, 0), block.len());
-                        epilogue.apply(extra, block, columns, (1, columns), place, registers);
-                    }
+        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
+            // SAFETY: each task has a row of the output and each thread its registers.
+            let (line, registers) = unsafe {
+                let registers = registers_of(arguments.workspace, thread, self.thread_bytes());
+                (part_mut::<f32>(output, task * row_len, row_len), registers)
+            };
+            let (image, row) = (task / window.out[1], task % window.out[1]);
+            let x = &x[image * window.image_len()..][..window.image_len()];
+            convolve_row.run(&Row { window, weights: &self.weights.elements, x, bias, row }, line);
+            let extra = arguments.inputs.get(3..).unwrap_or_default();
+            if let Some(bounded) = self.epilogue.as_ref().and_then(Epilogue::bounded) {
+                let residual = bounded.residual.and_then(|input| extra[input]);
+                // SAFETY: inputs are not written during the step.
+                let residual = residual.map(|view| unsafe { &view.slice::<f32>()[task * row_len..][..row_len] });
+                bounded.apply(self.machine.isa, line, residual);
+            } else if let Some(epilogue) = &self.epilogue {
+                for (index, block) in line.chunks_mut(BLOCK).enumerate() {
+                    let (place, columns) = ((task * row_len + index * BLOCK, 0), block.len());
+                    epilogue.apply(extra, block, columns, (1, columns), place, registers);
                 }
             }
         });

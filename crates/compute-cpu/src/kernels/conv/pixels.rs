@@ -25,7 +25,6 @@ use crate::map::Register;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{Tensor, View};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Rows of a panel that are multiplied at once: with the widest panel 64 KiB, which the second-level
 /// cache holds beside the pixels.
@@ -271,17 +270,10 @@ impl Step for PixelsStep {
         if arguments.outputs[0].is_empty() {
             return;
         }
-        let next = AtomicUsize::new(0);
         let threads = self.machine.pool.threads().min(tasks);
         assert!(arguments.workspace.len() >= threads * self.thread_bytes());
-        self.machine.pool.run(threads, &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                self.run_task(arguments, thread, self.place(task));
-            }
+        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
+            self.run_task(arguments, thread, self.place(task));
         });
     }
 }

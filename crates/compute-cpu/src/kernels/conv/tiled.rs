@@ -27,7 +27,6 @@ use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, Tensor, View};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Bytes of the copy that a task keeps in the second-level cache.
 const COPY_BYTES: usize = 512 << 10;
@@ -202,16 +201,9 @@ impl Step for TiledConvStep {
         }
         assert!(arguments.workspace.len() >= self.workspace());
         let tasks = self.window.batch * self.down * self.panel_parts;
-        let next = AtomicUsize::new(0);
-        self.machine.pool.run(self.machine.pool.threads().min(tasks), &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
-                self.run_task(arguments, thread, rest / self.down, rest % self.down, part);
-            }
+        self.machine.pool.run_tasks(self.machine.pool.threads(), tasks, &|thread, task| {
+            let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
+            self.run_task(arguments, thread, rest / self.down, rest % self.down, part);
         });
     }
 }

@@ -8,7 +8,6 @@ use crate::kernels::rows::{part_mut, registers_of};
 use crate::map::{BLOCK, Register};
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::View;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 pub(super) struct TransposedStep {
     pub window: Window,
@@ -41,35 +40,28 @@ impl Step for TransposedStep {
         let pixels = window.pixels();
         assert!(window.batch * channels * pixels * size_of::<f32>() <= output.len());
         let tasks = window.batch * channels;
-        let next = AtomicUsize::new(0);
         let threads = self.machine.pool.threads().min(tasks);
         assert!(arguments.workspace.len() >= threads * self.thread_bytes());
-        self.machine.pool.run(threads, &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                let (image, channel) = (task / channels, task % channels);
-                let (group, row) = (channel / window.rows, channel % window.rows);
-                // SAFETY: each task has a plane of the output and each thread its registers.
-                let (plane, registers) = unsafe {
-                    let registers = registers_of(arguments.workspace, thread, self.thread_bytes());
-                    (part_mut::<f32>(output, task * pixels, pixels), registers)
-                };
-                plane.fill(bias.get(channel).copied().unwrap_or(0.0));
-                for input in 0..window.inputs {
-                    let source = group * window.inputs + input;
-                    let x = &x[image * window.image_len() + source * window.plane_len()..][..window.plane_len()];
-                    let weights = &w[(source * window.rows + row) * window.taps()..][..window.taps()];
-                    add_plane(self.machine.isa, window, x, weights, plane);
-                }
-                if let Some(epilogue) = &self.epilogue {
-                    let extra = arguments.inputs.get(3..).unwrap_or_default();
-                    for (index, block) in plane.chunks_mut(BLOCK).enumerate() {
-                        let (place, columns) = ((task * pixels + index * BLOCK, 0), block.len());
-                        epilogue.apply(extra, block, columns, (1, columns), place, registers);
-                    }
+        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
+            let (image, channel) = (task / channels, task % channels);
+            let (group, row) = (channel / window.rows, channel % window.rows);
+            // SAFETY: each task has a plane of the output and each thread its registers.
+            let (plane, registers) = unsafe {
+                let registers = registers_of(arguments.workspace, thread, self.thread_bytes());
+                (part_mut::<f32>(output, task * pixels, pixels), registers)
+            };
+            plane.fill(bias.get(channel).copied().unwrap_or(0.0));
+            for input in 0..window.inputs {
+                let source = group * window.inputs + input;
+                let x = &x[image * window.image_len() + source * window.plane_len()..][..window.plane_len()];
+                let weights = &w[(source * window.rows + row) * window.taps()..][..window.taps()];
+                add_plane(self.machine.isa, window, x, weights, plane);
+            }
+            if let Some(epilogue) = &self.epilogue {
+                let extra = arguments.inputs.get(3..).unwrap_or_default();
+                for (index, block) in plane.chunks_mut(BLOCK).enumerate() {
+                    let (place, columns) = ((task * pixels + index * BLOCK, 0), block.len());
+                    epilogue.apply(extra, block, columns, (1, columns), place, registers);
                 }
             }
         });

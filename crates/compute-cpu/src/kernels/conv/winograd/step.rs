@@ -12,7 +12,6 @@ use halimede_compute::{Arguments, Step};
 use halimede_tensor::View;
 use std::ops::Range;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Transformed inputs and products of a block, in bytes: the second-level cache holds them beside the
 /// weights of a point, which stream through.
@@ -169,7 +168,7 @@ impl Step for WinogradStep {
                     self.transform(arguments, tiles.clone(), inputs_of(0).add(tiles.start * self.inputs_layout().pitch))
                 };
             });
-            self.for_each_task(blocks.count * parts, &|thread, task| {
+            pool.run_tasks(pool.threads(), blocks.count * parts, &|thread, task| {
                 let (tiles, part) = (blocks.range(task / parts, grid), task % parts);
                 // SAFETY: written above; each thread has its scratch.
                 unsafe {
@@ -180,7 +179,7 @@ impl Step for WinogradStep {
             });
             return;
         }
-        self.for_each_task(blocks.count, &|thread, block| {
+        pool.run_tasks(pool.threads(), blocks.count, &|thread, block| {
             let tiles = blocks.range(block, grid);
             // SAFETY: each thread has its inputs and its scratch.
             unsafe {
@@ -193,20 +192,6 @@ impl Step for WinogradStep {
 }
 
 impl WinogradStep {
-    /// Runs `run(thread, task)` for every task, on all threads.
-    fn for_each_task(&self, tasks: usize, run: &(dyn Fn(usize, usize) + Sync)) {
-        let next = AtomicUsize::new(0);
-        self.machine.pool.run(self.machine.pool.threads().min(tasks), &|thread| {
-            loop {
-                let task = next.fetch_add(1, Ordering::Relaxed);
-                if task >= tasks {
-                    return;
-                }
-                run(thread, task);
-            }
-        });
-    }
-
     /// # Safety
     /// Each thread asks for its own number while the scratch lives; `inputs` sets of transformed inputs
     /// come first in the workspace.
