@@ -54,17 +54,17 @@ impl Model {
     /// use: the exact one, unless the other is inside the budget. There is no verdict where `options` are
     /// exact themselves.
     pub fn compile_guarded(
-        graph: Graph,
+        mut graph: Graph,
         unit: &dyn ComputeUnit,
         options: &ModelOptions,
         budget: &Budget,
     ) -> Result<(Model, Option<Verdict>), CompileError> {
+        let reports = options.rewrite(&mut graph);
         if options.compile.precision == Precision::Exact {
-            return Ok((Model::compile(graph, unit, options)?, None));
+            return Ok((Model::of(graph, reports, unit, &options.compile)?, None));
         }
-        let candidate = Model::compile(graph.clone(), unit, options)?;
-        let exactly = CompileOptions { precision: Precision::Exact };
-        let exact = Model::compile(graph, unit, &ModelOptions { compile: exactly, ..options.clone() })?;
+        let candidate = Model::of(graph.clone(), reports.clone(), unit, &options.compile)?;
+        let exact = Model::of(graph, reports, unit, &CompileOptions { precision: Precision::Exact })?;
         let verdict = compare(&exact, &candidate, budget);
         let model = if matches!(verdict, Verdict::Within(_)) { candidate } else { exact };
         Ok((model, Some(verdict)))

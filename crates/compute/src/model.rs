@@ -25,11 +25,28 @@ impl Default for ModelOptions {
     }
 }
 
+impl ModelOptions {
+    /// Runs the passes.
+    pub(crate) fn rewrite(&self, graph: &mut Graph) -> Vec<PassReport> {
+        self.passes.as_ref().map_or_else(Vec::new, |passes| optimize(graph, passes))
+    }
+}
+
 impl Model {
     /// Rewrites a graph by the passes and compiles it for a unit.
     pub fn compile(mut graph: Graph, unit: &dyn ComputeUnit, options: &ModelOptions) -> Result<Model, CompileError> {
-        let reports = options.passes.as_ref().map_or_else(Vec::new, |passes| optimize(&mut graph, passes));
-        let executable = unit.compile(&graph, &options.compile)?;
+        let reports = options.rewrite(&mut graph);
+        Model::of(graph, reports, unit, &options.compile)
+    }
+
+    /// Compiles a graph whose passes have run.
+    pub(crate) fn of(
+        graph: Graph,
+        reports: Vec<PassReport>,
+        unit: &dyn ComputeUnit,
+        options: &CompileOptions,
+    ) -> Result<Model, CompileError> {
+        let executable = unit.compile(&graph, options)?;
         Ok(Model { executable, graph, reports })
     }
 
