@@ -216,14 +216,24 @@ def test_check_goes_on_after_each(tmp_path):
         assert reason in failure["reason"], failure
 
 
-def test_check_gives_up_after_a_time(tmp_path):
+def slow_loop():
     """A loop that ends one day, but not soon."""
     steps = endless_loop()
     body = steps.graph.node[0].attribute[0].g
     body.node[0].CopyFrom(node("Less", ["i", "all"], ["go"]))
     body.initializer.append(numpy_helper.from_array(np.array(2**62, np.int64), "all"))
-    result = run("check", case(tmp_path / "slow", steps), "--timeout", "0.5")
+    return steps
+
+
+def test_check_gives_up_after_a_time(tmp_path):
+    result = run("check", case(tmp_path / "slow", slow_loop()), "--timeout", "0.5")
     assert result.returncode == 1 and "not done after 0.5 s" in result.stdout
+
+
+@pytest.mark.parametrize("verb", ["run", "explain", "bench"])
+def test_verbs_give_up_after_a_time(tmp_path, verb):
+    result = run(verb, write(tmp_path / "m", slow_loop()), "--input", "x=[1, 2]", "--timeout", "0.5")
+    assert result.returncode == 1 and "not done after 0.5 s" in result.stderr
 
 
 def test_serve_loads_the_others(repository, serve):

@@ -57,6 +57,17 @@ def test_run_reads_and_writes_numpy_files(add_sub, npz, tmp_path):
     assert json.loads(halimede("run", add_sub, *mixed))["OUTPUT0"]["data"] == [2.5, 3.5, 4.5, 5.5]
 
 
+def test_what_is_no_model_says_where_models_are(add_sub):
+    assert "halimede serve" in halimede("run", ENCODER.parent / "digits", status=1)
+    assert "one folder of a repository" in halimede("explain", ENCODER.parent, status=1)
+
+
+def test_units_and_durations_are_judged_first(add_sub):
+    for wrong in (["--threads", "0"], ["--unit", "gpu"]):
+        assert "made up" not in halimede("run", add_sub, *wrong, status=1)
+    assert "seconds" in halimede("doctor", "--seconds", "nan", status=2)
+
+
 def test_run_takes_the_folder_of_a_model(add_sub):
     printed = json.loads(halimede("run", ENCODER, "--input", "input_ids=i64:1x5:ones", "--input", "attention_mask=i64:1x5:ones"))
     assert all(all(map(math.isfinite, output["data"])) for output in printed.values())

@@ -1,3 +1,5 @@
+use std::time::Duration;
+
 use halimede_graph::GraphError;
 use halimede_tensor::{DType, TensorError};
 
@@ -68,4 +70,10 @@ pub enum RunError {
     /// Nobody waits for the outputs any more.
     #[error("the run was cancelled")]
     Cancelled,
+    /// The run took longer than it may.
+    #[error("the run was given up: not done after {} s", after.as_secs_f64())]
+    Overdue {
+        /// How long it had.
+        after: Duration,
+    },
 }

@@ -108,6 +108,16 @@ impl Session {
         self.run_watched(inputs, &|| false)
     }
 
+    /// [`Session::run`] that ends with [`RunError::Overdue`] once it has taken longer than `time_max`: a loop
+    /// may have no end.
+    pub fn run_within(&mut self, inputs: &[Value], time_max: Duration) -> Result<(), RunError> {
+        let start = Instant::now();
+        self.run_watched(inputs, &|| start.elapsed() > time_max).map_err(|error| match error {
+            RunError::Cancelled => RunError::Overdue { after: time_max },
+            error => error,
+        })
+    }
+
     /// [`Session::run`] that ends with [`RunError::Cancelled`] once `is_cancelled` says so. It is asked
     /// before each step and each iteration of a loop, so it should be cheap.
     pub fn run_watched(&mut self, inputs: &[Value], is_cancelled: &dyn Fn() -> bool) -> Result<(), RunError> {

@@ -2,7 +2,7 @@ use halimede_compute::{ComputeUnit, ModelOptions, RunError, Session};
 use halimede_graph::onnx::import::Model;
 use halimede_graph::{Graph, GraphError, reference};
 use halimede_tensor::Value;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Something that can run models: the reference interpreter, or a compute unit.
 pub trait Runner: Sync {
@@ -111,14 +111,10 @@ struct Compiled {
 
 impl Loaded for Compiled {
     fn run(&mut self, inputs: &[Value]) -> Result<Computed, Failed> {
-        let start = Instant::now();
-        let is_over = || self.run_time_max.is_some_and(|max| start.elapsed() > max);
-        self.session.run_watched(inputs, &is_over).map_err(|error| match (error, self.run_time_max) {
-            (RunError::Cancelled, Some(max)) => {
-                Failed { operator: None, reason: format!("not done after {} s", max.as_secs_f64()) }
-            }
-            (error, _) => error.into(),
-        })?;
+        match self.run_time_max {
+            Some(time_max) => self.session.run_within(inputs, time_max),
+            None => self.session.run(inputs),
+        }?;
         let outputs = self.session.take_outputs()?;
         Ok(Computed { outputs, on_kernels: self.session.coverage().reference == 0 })
     }

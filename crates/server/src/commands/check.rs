@@ -49,8 +49,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     expected_failures: Option<PathBuf>,
     /// Seconds after which a run of a case is given up. Not for `--unit reference`.
-    #[arg(long, value_name = "SECONDS", default_value_t = 300.0)]
-    timeout: f64,
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = super::seconds)]
+    timeout: Duration,
     /// Cases that run at the same time; as many as there are cores when left out.
     #[arg(long, value_name = "N")]
     jobs: Option<usize>,
@@ -94,9 +94,7 @@ fn execute(args: &Args) -> Result<bool, Box<dyn Error>> {
             // `check` has run the passes, or left them out, itself.
             let compile = CompileOptions { precision: args.precision };
             let compile = ModelOptions { passes: None, compile };
-            let run_time_max = Duration::try_from_secs_f64(args.timeout)
-                .map_err(|error| format!("--timeout {}: {error}", args.timeout))?;
-            check(&cases, &UnitRunner::new(&*unit, compile).within(run_time_max), &options)
+            check(&cases, &UnitRunner::new(&*unit, compile).within(args.timeout), &options)
         }
     };
     if let Some(path) = &args.list_failures {

@@ -20,8 +20,8 @@ use crate::units::{self, Choice};
 #[derive(Debug, clap::Args)]
 pub struct Args {
     /// How long to watch the speed.
-    #[arg(long, default_value_t = 1.0)]
-    seconds: f64,
+    #[arg(long, default_value = "1", value_parser = super::seconds)]
+    seconds: Duration,
     /// Print nothing of that, but for each line on standard input one line with the rates of this moment,
     /// `{"f32_gflops":…,"l1_read_gbps":…}`: for those who measure on a machine whose speed changes.
     #[arg(long)]
@@ -86,7 +86,7 @@ pub fn run(args: &Args) -> ExitCode {
             Err(error) => println!("unit      {name}: {error}"),
         }
     }
-    print_rates(Duration::try_from_secs_f64(args.seconds).unwrap_or(Duration::from_secs(1)));
+    print_rates(args.seconds);
     ExitCode::SUCCESS
 }
 

@@ -69,6 +69,7 @@ pub fn run(args: &Args) -> ExitCode {
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let out: &mut dyn Write = &mut io::stdout().lock();
+    let unit = args.on.find()?;
     let (model, passes) = args.model.read()?;
     print_model(out, args, &model)?;
     print_graph(out, &model.graph, args.graph)?;
@@ -79,9 +80,9 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let values = inputs::collect(&model, &args.model.input, args.inputs.as_deref())?;
     let given: Vec<String> =
         model.inputs.iter().zip(&values).map(|(input, value)| format!("{} {}", input.name, describe(value))).collect();
-    let compiled = args.model.compile(model, &args.on)?;
+    let compiled = args.model.compile(model, &*unit, &args.on)?;
     let mut session = compiled.session();
-    let best = measure(&mut session, &values, args.runs)?;
+    let best = measure(&mut session, &values, args.runs, args.on.timeout)?;
     let steps = session.steps();
     let total: Duration = best.iter().filter(|time| **time != Duration::MAX).sum();
 
@@ -123,11 +124,12 @@ fn measure(
     session: &mut Session,
     values: &[halimede_tensor::Value],
     runs: usize,
+    timeout: Duration,
 ) -> Result<Vec<Duration>, Box<dyn Error>> {
     session.measure(true);
     let mut best: Vec<Duration> = Vec::new();
     for _ in 0..runs.max(1) {
-        session.run(values)?;
+        session.run_within(values, timeout)?;
         for time in session.times() {
             if best.len() <= time.step {
                 best.resize(time.step + 1, Duration::MAX);

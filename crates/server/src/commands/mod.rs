@@ -9,3 +9,11 @@ mod model;
 pub mod run;
 pub mod serve;
 mod steady;
+
+use std::time::Duration;
+
+/// A duration on the command line, in seconds.
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds = text.parse::<f64>().map_err(|_| format!("'{text}' is no number of seconds"))?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}

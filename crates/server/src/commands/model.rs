@@ -3,6 +3,7 @@
 use std::{
     error::Error,
     path::{Path, PathBuf},
+    time::Duration,
 };
 
 use halimede_compute::{CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision};
@@ -44,6 +45,9 @@ pub struct UnitArgs {
     /// Multiply without a matrix unit (AMX, BF16 instructions): balanced then is exact.
     #[arg(long)]
     pub disable_matrix: bool,
+    /// Seconds after which a run is given up.
+    #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = super::seconds)]
+    pub timeout: Duration,
 }
 
 impl UnitArgs {
@@ -84,10 +88,10 @@ impl ModelArgs {
     }
 
     /// Compiles a model that was read.
-    pub fn compile(&self, model: Model, on: &UnitArgs) -> Result<Compiled, Box<dyn Error>> {
+    pub fn compile(&self, model: Model, unit: &dyn ComputeUnit, on: &UnitArgs) -> Result<Compiled, Box<dyn Error>> {
         // The passes ran when the model was read, or were left out.
         let options = ModelOptions { passes: None, compile: on.options() };
-        let compiled = Compiled::compile(model.graph, &*on.find()?, &options)?;
+        let compiled = Compiled::compile(model.graph, unit, &options)?;
         model.files.release();
         Ok(compiled)
     }

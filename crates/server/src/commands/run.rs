@@ -35,11 +35,12 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
+    let unit = args.on.find()?;
     let (model, _) = args.model.read()?;
     let names: Vec<String> = model.outputs.iter().map(|output| output.name.clone()).collect();
     let inputs = super::inputs::collect(&model, &args.model.input, args.inputs.as_deref())?;
-    let mut session = args.model.compile(model, &args.on)?.session();
-    session.run(&inputs)?;
+    let mut session = args.model.compile(model, &*unit, &args.on)?.session();
+    session.run_within(&inputs, args.on.timeout)?;
     let outputs = session.take_outputs()?;
     let mut printed = serde_json::Map::new();
     for (name, value) in names.iter().zip(&outputs) {

@@ -90,8 +90,9 @@ fn quick_models_run_on_the_thread_of_the_request() {
         }
     });
     let ask = |value: f32, is_quick: bool| {
-        runner.shared.pace.set(if is_quick { Duration::ZERO } else { Duration::from_secs(1) });
+        // Once it waits, it has recorded how long the run before took.
         eventually("the instance waits", || runner.shared.state.lock().parked.len() == 1);
+        runner.shared.pace.set(if is_quick { Duration::ZERO } else { Duration::from_secs(1) });
         let (mut request, waiting) = request("m", [floats("INPUT0", &[1], &[value])]);
         let batch_size = signature.prepare(&mut request).unwrap();
         runner.infer(request, batch_size);

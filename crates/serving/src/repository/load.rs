@@ -141,7 +141,7 @@ impl Loader {
         let LoadedModel { completion, model } = backend.load(&context)?;
         let config = completion.config;
         for assumption in completion.assumptions {
-            tracing::warn!("{}. {}", assumption.assumed, assumption.to_override);
+            tracing::info!("{assumption}");
         }
         for line in config::ignored(&config) {
             tracing::warn!("{line}");

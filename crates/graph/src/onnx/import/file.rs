@@ -25,7 +25,17 @@ pub(super) fn locate(path: &Path) -> Result<PathBuf, Reason> {
         .collect();
     match (models.pop(), models.pop()) {
         (Some(only), None) => Ok(only),
-        (None, _) => Err(Reason::File("a folder without an .onnx file; name the model file 'model.onnx'".to_owned())),
+        (None, _) => Err(Reason::File(
+            match path.join("config.pbtxt").is_file() {
+                true => {
+                    "a model without an .onnx file, such as an ensemble: `halimede serve` runs it with its repository"
+                }
+                false => {
+                    "a folder without an .onnx file; name the model file 'model.onnx', or one folder of a repository"
+                }
+            }
+            .to_owned(),
+        )),
         (Some(a), Some(b)) => Err(Reason::File(format!(
             "a folder with several models ('{}', '{}'); name the one to load 'model.onnx'",
             name(&a),

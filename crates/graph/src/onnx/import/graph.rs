@@ -6,6 +6,7 @@ use super::file::{External, Files};
 use super::legacy::align_operand;
 use super::order::{name, running_order, title};
 use super::scope::{Frame, Scope, Scopes, domain};
+use super::size::{self, Functions};
 use super::tensor::{read, read_sparse};
 use super::types::fact;
 use super::{Input, Options, Output, Reason, ValueType};
@@ -28,7 +29,7 @@ const MAX_CALLS: usize = 64;
 
 /// Reads one model.
 pub(super) struct Reader<'m> {
-    functions: HashMap<(&'m str, &'m str, &'m str), &'m FunctionProto>,
+    functions: Functions<'m>,
     external: External,
     pub(super) scopes: Scopes,
     overridable: &'m BTreeSet<String>,
@@ -80,6 +81,10 @@ impl<'m> Reader<'m> {
 
     /// Reads the model's own graph.
     pub(super) fn read(mut self, proto: &'m GraphProto) -> Result<Read, Reason> {
+        let nodes = size::count(&proto.node, &self.functions, MAX_CALLS);
+        if nodes > MAX_NODES {
+            return Err(too_many_nodes());
+        }
         self.scopes.graph().name = proto.name().to_owned();
         let mut stored = self.stored(proto)?;
         let (mut inputs, mut overridable) = (Vec::new(), Vec::new());
@@ -195,7 +200,7 @@ impl<'m> Reader<'m> {
     fn node(&mut self, proto: &'m NodeProto) -> Result<(), Reason> {
         self.nodes += 1;
         if self.nodes > MAX_NODES {
-            return Err(Reason::model(format!("the model comes to more than {MAX_NODES} nodes")));
+            return Err(too_many_nodes());
         }
         let domain = domain(proto.domain());
         let opset = self.opset(domain, proto)?;
@@ -352,6 +357,10 @@ impl<'m> Reader<'m> {
         }
         Ok(())
     }
+}
+
+fn too_many_nodes() -> Reason {
+    Reason::model(format!("the model comes to more than {MAX_NODES} nodes once its functions are written out"))
 }
 
 /// The opsets of a function; what it does not say holds as for its caller.

@@ -16,6 +16,7 @@ mod graph;
 mod legacy;
 mod order;
 mod scope;
+mod size;
 mod tensor;
 mod types;
 

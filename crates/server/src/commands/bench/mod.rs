@@ -44,8 +44,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE.npz")]
     inputs: Vec<PathBuf>,
     /// How long to measure: a model, or each kernel. 3 for a model, 0.5 for a kernel when left out.
-    #[arg(long)]
-    seconds: Option<f64>,
+    #[arg(long, value_parser = super::seconds)]
+    seconds: Option<Duration>,
     /// Runs before measuring.
     #[arg(long, default_value_t = 3)]
     warmup: usize,
@@ -80,19 +80,20 @@ struct Times {
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let Some(model) = &args.model else {
         let names = args.suite.as_deref().unwrap_or_default();
-        return suite::run(names, &args.on, args.seconds.unwrap_or(0.5), args.json);
+        return suite::run(names, &args.on, args.seconds.unwrap_or(Duration::from_millis(500)), args.json);
     };
     let start = Instant::now();
+    let unit = args.on.find()?;
     let (read, _) = model.read()?;
     let feeds: Vec<Vec<Value>> = match args.inputs.as_slice() {
         [] => vec![inputs::collect(&read, &model.input, None)?],
         files => files.iter().map(|file| inputs::collect(&read, &model.input, Some(file))).collect::<Result<_, _>>()?,
     };
-    let compiled = model.compile(read, &args.on)?;
+    let compiled = model.compile(read, &*unit, &args.on)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let mut session = compiled.session();
     for _ in 0..args.warmup.max(1) {
-        run_all(&mut session, &feeds)?;
+        feeds.iter().try_for_each(|inputs| session.run_within(inputs, args.on.timeout))?;
     }
     let facts = json!({
         "model": model.path,
@@ -110,7 +111,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     if args.interactive {
         return interactive(&facts, &mut session, &feeds);
     }
-    let duration = Duration::try_from_secs_f64(args.seconds.unwrap_or(3.0))?;
+    let duration = args.seconds.unwrap_or(Duration::from_secs(3));
     let times = measure(&mut session, &feeds, duration, 1)?;
     report(args.json, facts, &times)
 }

@@ -41,7 +41,7 @@ struct Measured {
 }
 
 /// Measures the kernels whose names contain one of `names`, all where there is none.
-pub(super) fn run(names: &[String], on: &UnitArgs, seconds: f64, as_json: bool) -> Result<(), Box<dyn Error>> {
+pub(super) fn run(names: &[String], on: &UnitArgs, duration: Duration, as_json: bool) -> Result<(), Box<dyn Error>> {
     let unit = on.find()?;
     let wanted = |name: &str| names.is_empty() || names.iter().any(|part| name.contains(part.as_str()));
     let reads: Vec<(&str, usize, f64)> = READS
@@ -52,7 +52,7 @@ pub(super) fn run(names: &[String], on: &UnitArgs, seconds: f64, as_json: bool) 
     let mut kernels = Vec::new();
     for case in cases::all().into_iter().filter(|case| wanted(&case.name)) {
         let name = case.name.clone();
-        kernels.push(measured(case, &*unit, on, seconds).map_err(|error| format!("{name}: {error}"))?);
+        kernels.push(measured(case, &*unit, on, duration).map_err(|error| format!("{name}: {error}"))?);
     }
     if reads.is_empty() && kernels.is_empty() {
         return Err(format!("no kernel of the suite has '{}' in its name", names.join("' or '")).into());
@@ -86,13 +86,13 @@ pub(super) fn run(names: &[String], on: &UnitArgs, seconds: f64, as_json: bool) 
 }
 
 /// Compiles a kernel and runs it for so long.
-fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, seconds: f64) -> Result<Measured, Box<dyn Error>> {
+fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, duration: Duration) -> Result<Measured, Box<dyn Error>> {
     let (graph, inputs) = case.build()?;
     let options = ModelOptions { compile: on.options(), ..ModelOptions::default() };
     let mut session = Model::compile(graph, unit, &options)?.session();
     session.run(&inputs)?;
     let (mut times, mut probes) = (Vec::new(), Vec::new());
-    let slice = Duration::try_from_secs_f64(seconds)? / SLICES;
+    let slice = duration / SLICES;
     let bytes = case.bytes(on.precision);
     let read_rate = || (case.roof == Roof::Reading).then(|| rates::read(bytes));
     let read_before = read_rate();

@@ -35,7 +35,7 @@ impl fmt::Display for Assumption {
 pub struct Completion {
     /// The configuration, normalized again.
     pub config: ModelConfig,
-    /// Empty where nothing was assumed. Each belongs in the log, as a warning.
+    /// Empty where nothing was assumed. Each belongs in the log.
     pub assumptions: Vec<Assumption>,
 }
 
@@ -121,14 +121,12 @@ fn complete_batching(
             }
             Batching::Unknown if size > 0 => assumptions.push(Assumption {
                 assumed: format!(
-                    "model '{name}' is taken to support batching (max_batch_size {size}), because the first dimension \
-                     of all its inputs and outputs is variable"
+                    "model '{name}' is taken to support batching (max_batch_size {size}): the first dimension of all \
+                     its inputs and outputs is variable"
                 ),
-                to_override: format!(
-                    "If that dimension is no batch, write the model's inputs and outputs with all their dimensions \
-                     into its config.pbtxt, without max_batch_size; for other batches, write 'max_batch_size: N' \
-                     instead of {size}"
-                ),
+                to_override: "To decide otherwise, write 'max_batch_size: N', or inputs and outputs with all their \
+                              dimensions, into its config.pbtxt"
+                    .to_owned(),
             }),
             Batching::Unknown | Batching::Independent => {}
         }

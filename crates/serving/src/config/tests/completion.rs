@@ -109,10 +109,10 @@ fn a_model_without_configuration() {
     assert_eq!(completion.config, read(expected));
     let text = completion.assumptions[0].to_string();
     assert!(
-        text.starts_with("model 'm' is taken to support batching (max_batch_size 4), because the first dimension"),
+        text.starts_with("model 'm' is taken to support batching (max_batch_size 4): the first dimension"),
         "{text}"
     );
-    assert!(text.contains("without max_batch_size; for other batches, write 'max_batch_size: N'"), "{text}");
+    assert!(text.contains("write 'max_batch_size: N', or inputs and outputs with all their dimensions"), "{text}");
 }
 
 #[test]
