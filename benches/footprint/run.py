@@ -78,7 +78,7 @@ def memory_mib(pid):
 def start(binary, repository):
     """Seconds from start to ready, and memory one second later."""
     http, grpc, metrics = free_ports(3)
-    command = [binary, "serve", "--model-repository", repository, f"--http-port={http}", f"--grpc-port={grpc}",
+    command = [binary, "serve", "--precision=exact", "--model-repository", repository, f"--http-port={http}", f"--grpc-port={grpc}",
                f"--metrics-port={metrics}"]  # fmt: skip
     begin = time.perf_counter()
     process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)

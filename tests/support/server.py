@@ -1,6 +1,7 @@
 """Start a server, wait until it is ready, stop it and look at how it ended."""
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -42,9 +43,10 @@ def free_ports(count):
 
 
 class Server:
-    """A running server process. `flags` are tritonserver's."""
+    """A running server process. `flags` are tritonserver's. It computes in exact precision unless the
+    default is asked for, so that answers can be compared with those of others."""
 
-    def __init__(self, repositories, *flags, env=None, wait=True):
+    def __init__(self, repositories, *flags, env=None, wait=True, default_precision=False):
         self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
         self.http_address = f"127.0.0.1:{self.http_port}"
         self.grpc_address = f"127.0.0.1:{self.grpc_port}"
@@ -56,6 +58,8 @@ class Server:
         command += ["--http-address=127.0.0.1", "--grpc-address=127.0.0.1"]
         command += [f"--http-port={self.http_port}", f"--grpc-port={self.grpc_port}"]
         command += [f"--metrics-port={self.metrics_port}", *flags]
+        if not peer_command() and not default_precision:
+            command.append("--precision=exact")
         self.log = tempfile.NamedTemporaryFile("w+", prefix="server-", suffix=".log", delete=False)
         self.process = subprocess.Popen(
             command, stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
@@ -65,6 +69,14 @@ class Server:
 
     def log_text(self):
         return Path(self.log.name).read_text(errors="replace")
+
+    def wait_log(self, pattern, seconds=60):
+        """The match of a pattern, once the log has it."""
+        end = time.monotonic() + seconds
+        while not (found := re.search(pattern, self.log_text())):
+            assert time.monotonic() < end, f"the log has no '{pattern}':\n{self.log_text()[-4000:]}"
+            time.sleep(0.02)
+        return found
 
     def wait_ready(self, path="/v2/health/ready"):
         end = time.monotonic() + START_SECONDS_MAX

@@ -8,11 +8,11 @@
 use halimede_graph::ops::{Conv, Instruction, Map, Reg};
 use halimede_graph::{Graph, Node, Op, ValueId};
 use halimede_tensor::DType;
-use std::collections::HashSet;
+use std::collections::{BTreeSet, HashSet};
 
-/// Rewrites a graph for products of bf16.
-pub(crate) fn narrow(graph: &mut Graph) {
-    narrow_products(graph);
+/// Rewrites a graph for products of bf16, but for the nodes of the names given.
+pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
+    narrow_products(graph, exact_nodes);
     let kept = kept_narrow(graph);
     for &value in &kept {
         graph.values[value.index()].fact.dtype = Some(DType::Bf16);
@@ -35,9 +35,12 @@ pub(crate) fn narrow(graph: &mut Graph) {
 }
 
 /// Lets every product that the matrix unit takes round its operands.
-fn narrow_products(graph: &mut Graph) {
+fn narrow_products(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
     for index in 0..graph.nodes.len() {
         let node = &graph.nodes[index];
+        if exact_nodes.contains(&node.name) {
+            continue;
+        }
         let f32s = |count: usize| {
             let operands = node.inputs.iter().take(count).flatten();
             operands.into_iter().all(|&value| graph.fact(value).dtype == Some(DType::F32))
@@ -48,11 +51,10 @@ fn narrow_products(graph: &mut Graph) {
             Op::Attention(_) => f32s(3),
             _ => false,
         };
-        match &mut graph.nodes[index].op {
-            Op::Contract(op) if fits => op.multiply = Some(DType::Bf16),
-            Op::Conv(op) if fits => op.multiply = Some(DType::Bf16),
-            Op::Attention(op) if fits => op.multiply = Some(DType::Bf16),
-            _ => {}
+        if let Some(multiply) = graph.nodes[index].op.multiply_mut()
+            && fits
+        {
+            *multiply = Some(DType::Bf16);
         }
     }
 }
@@ -219,7 +221,7 @@ mod tests {
             let z = product(b, y, 2);
             vec![b.binary(Binary::Add, z, y).unwrap()]
         });
-        narrow(&mut graph);
+        narrow(&mut graph, &BTreeSet::new());
         assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
         let products = graph.nodes.iter().filter(|node| matches!(&node.op, Op::Contract(op) if op.multiply.is_some()));
         assert_eq!(products.count(), 2);
@@ -236,7 +238,7 @@ mod tests {
             let z = b.add(Op::Norm(norm), &[z]).unwrap();
             vec![mean, z]
         });
-        narrow(&mut graph);
+        narrow(&mut graph, &BTreeSet::new());
         // The reduction's data; the normalisation's data, because its result is an output of the graph.
         assert!(written(&graph).iter().all(|&dtype| dtype == DType::F32), "{:?}", written(&graph));
     }
@@ -257,7 +259,7 @@ mod tests {
         let run = |precision| {
             let matrix = MatrixChoice::Only(Matrix::available().last().copied().unwrap_or(Matrix::PORTABLE));
             let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix, ..CpuOptions::default() });
-            let options = ModelOptions { compile: CompileOptions { precision }, ..ModelOptions::default() };
+            let options = ModelOptions { compile: CompileOptions::from(precision), ..ModelOptions::default() };
             let mut session = Model::compile(build(), &unit, &options).unwrap().session();
             session.run(&[Value::from(numbers(&[6, 64], 3))]).unwrap();
             assert_eq!(session.coverage().reference, 0);

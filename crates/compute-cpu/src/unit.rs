@@ -113,7 +113,7 @@ impl ComputeUnit for CpuUnit {
             machine.matrix = self.matrix();
         }
         if machine.matrix.is_some() {
-            precision::narrow(&mut graph);
+            precision::narrow(&mut graph, &options.exact_nodes);
         }
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
         Ok(Arc::new(Program::new(graph, &kernels, self.bytes_max)?))

@@ -9,6 +9,7 @@
 mod arena;
 mod control;
 mod error;
+pub mod fingerprint;
 mod guard;
 mod kernel;
 mod late;
@@ -21,7 +22,7 @@ mod specialise;
 mod unit;
 
 pub use error::{CompileError, RunError};
-pub use guard::{Budget, Difference, Verdict};
+pub use guard::{Budget, Difference, Guard, Verdict};
 pub use kernel::{Arguments, Kernel, Prepared, Step, TensorDesc};
 pub use model::{Model, ModelOptions};
 pub use plan::{Plan, StepReport};

@@ -25,28 +25,11 @@ impl Default for ModelOptions {
     }
 }
 
-impl ModelOptions {
-    /// Runs the passes.
-    pub(crate) fn rewrite(&self, graph: &mut Graph) -> Vec<PassReport> {
-        self.passes.as_ref().map_or_else(Vec::new, |passes| optimize(graph, passes))
-    }
-}
-
 impl Model {
     /// Rewrites a graph by the passes and compiles it for a unit.
     pub fn compile(mut graph: Graph, unit: &dyn ComputeUnit, options: &ModelOptions) -> Result<Model, CompileError> {
-        let reports = options.rewrite(&mut graph);
-        Model::of(graph, reports, unit, &options.compile)
-    }
-
-    /// Compiles a graph whose passes have run.
-    pub(crate) fn of(
-        graph: Graph,
-        reports: Vec<PassReport>,
-        unit: &dyn ComputeUnit,
-        options: &CompileOptions,
-    ) -> Result<Model, CompileError> {
-        let executable = unit.compile(&graph, options)?;
+        let reports = options.passes.as_ref().map_or_else(Vec::new, |passes| optimize(&mut graph, passes));
+        let executable = unit.compile(&graph, &options.compile)?;
         Ok(Model { executable, graph, reports })
     }
 
@@ -63,6 +46,17 @@ impl Model {
     /// A place to run in.
     pub fn session(&self) -> Session {
         self.executable.clone().session()
+    }
+
+    /// The same model under other options. The passes have run.
+    pub(crate) fn recompiled(&self, unit: &dyn ComputeUnit, options: &CompileOptions) -> Result<Model, CompileError> {
+        let executable = unit.compile(&self.graph, options)?;
+        Ok(Model { executable, graph: self.graph.clone(), reports: self.reports.clone() })
+    }
+
+    /// Names of the nodes that round what they multiply, because of the precision.
+    pub fn reduced(&self) -> Vec<String> {
+        self.executable.reduced()
     }
 
     /// Bytes of weights in the unit's own layout.

@@ -120,6 +120,11 @@ impl Executable for Program {
             })
             .sum()
     }
+
+    fn reduced(&self) -> Vec<String> {
+        let reduced = self.graph.nodes.iter().filter(|node| node.op.multiply().is_some());
+        reduced.map(|node| node.name.clone()).collect()
+    }
 }
 
 impl Code {

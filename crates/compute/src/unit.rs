@@ -2,6 +2,7 @@
 
 use crate::{CompileError, Session, TensorDesc};
 use halimede_graph::{Graph, Op};
+use std::collections::BTreeSet;
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -100,6 +101,14 @@ pub struct UnknownPrecision(String);
 pub struct CompileOptions {
     /// How exactly to compute.
     pub precision: Precision,
+    /// Names of nodes that compute exactly all the same.
+    pub exact_nodes: BTreeSet<String>,
+}
+
+impl From<Precision> for CompileOptions {
+    fn from(precision: Precision) -> CompileOptions {
+        CompileOptions { precision, exact_nodes: BTreeSet::new() }
+    }
 }
 
 /// A compiled graph, shared by every instance of a model.
@@ -112,4 +121,7 @@ pub trait Executable: Send + Sync {
 
     /// Bytes of weights held in the unit's own layout.
     fn packed_bytes(&self) -> usize;
+
+    /// Names of the nodes that round what they multiply, because of the precision, in running order.
+    fn reduced(&self) -> Vec<String>;
 }

@@ -12,6 +12,9 @@ use crate::utilization::CpuTicks;
 
 pub(crate) const THREAD_NAME_BYTES_MAX: usize = 15;
 
+/// Files that can be made again, in the user's home.
+pub(crate) const CACHE_IN_HOME: &str = ".cache";
+
 /// The calling thread's `errno`; async-signal-safe.
 pub(crate) fn errno_location() -> *mut libc::c_int {
     // SAFETY: has no preconditions.

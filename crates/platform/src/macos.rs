@@ -24,6 +24,9 @@ unsafe extern "C" {
     static mach_task_self_: libc::mach_port_t;
 }
 
+/// Files that can be made again, in the user's home.
+pub(crate) const CACHE_IN_HOME: &str = "Library/Caches";
+
 /// The calling thread's `errno`; async-signal-safe.
 pub(crate) fn errno_location() -> *mut libc::c_int {
     // SAFETY: has no preconditions.

@@ -1,8 +1,9 @@
 //! Memory mappings: files read-only, and anonymous memory with a chosen alignment.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::ops::{Deref, DerefMut, Range};
-use std::path::Path;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
 
 use crate::Error;
 use crate::unix::{self, Mapping};
@@ -35,6 +36,25 @@ pub enum Advice {
 #[derive(Debug)]
 pub struct MappedFile {
     mapping: Mapping,
+    path: PathBuf,
+    version: Version,
+}
+
+/// What changes when a file is written to or replaced.
+#[derive(Debug, PartialEq, Eq)]
+struct Version {
+    device: u64,
+    inode: u64,
+    length: u64,
+    /// Seconds and nanoseconds.
+    modified: (i64, i64),
+}
+
+impl Version {
+    fn of(metadata: &Metadata) -> Self {
+        let modified = (metadata.mtime(), metadata.mtime_nsec());
+        Self { device: metadata.dev(), inode: metadata.ino(), length: metadata.len(), modified }
+    }
 }
 
 impl MappedFile {
@@ -51,7 +71,12 @@ impl MappedFile {
         let length = usize::try_from(metadata.len())
             .map_err(|_| Error::new("map", object(), std::io::ErrorKind::FileTooLarge.into()))?;
         let mapping = Mapping::file_private(&file, length).map_err(|cause| Error::new("map", object(), cause))?;
-        Ok(Self { mapping })
+        Ok(Self { mapping, path: path.to_owned(), version: Version::of(&metadata) })
+    }
+
+    /// Whether the path still names the file that was mapped, and nobody has written to it since.
+    pub fn is_unchanged(&self) -> bool {
+        fs::metadata(&self.path).is_ok_and(|metadata| Version::of(&metadata) == self.version)
     }
 
     /// Tells the system how `range` (bytes) is going to be read. Advice: it changes no content.

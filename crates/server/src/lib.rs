@@ -18,7 +18,6 @@ mod json;
 mod listen;
 mod logging;
 mod metrics;
-mod npy;
 mod services;
 mod shared_memory;
 pub mod units;

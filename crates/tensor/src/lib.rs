@@ -9,6 +9,7 @@ pub mod convert;
 mod dtype;
 mod element;
 mod error;
+pub mod npy;
 mod shape;
 mod tensor;
 mod value;

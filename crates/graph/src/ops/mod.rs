@@ -136,6 +136,26 @@ pub enum Op {
 }
 
 impl Op {
+    /// The datatype that a product rounds its operands to; `None` where it keeps them, and for what is no product.
+    pub fn multiply(&self) -> Option<halimede_tensor::DType> {
+        match self {
+            Op::Contract(op) => op.multiply,
+            Op::Conv(op) => op.multiply,
+            Op::Attention(op) => op.multiply,
+            _ => None,
+        }
+    }
+
+    /// The same, to change it.
+    pub fn multiply_mut(&mut self) -> Option<&mut Option<halimede_tensor::DType>> {
+        match self {
+            Op::Contract(op) => Some(&mut op.multiply),
+            Op::Conv(op) => Some(&mut op.multiply),
+            Op::Attention(op) => Some(&mut op.multiply),
+            _ => None,
+        }
+    }
+
     /// The operator as a function of tensors; `None` for control flow and calls, whose inputs may be
     /// sequences and whose bodies are graphs.
     pub fn tensor_op(&self) -> Option<&dyn TensorOp> {

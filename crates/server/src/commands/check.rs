@@ -1,7 +1,7 @@
 //! `halimede check`: runs ONNX test cases and says what is right.
 
 use crate::units::{self, Choice};
-use halimede_compute::{CompileOptions, ModelOptions, Precision};
+use halimede_compute::{ModelOptions, Precision};
 use halimede_conformance::{
     CheckOptions, ExpectedFailures, ReferenceRunner, Report, Runner, Tolerance, UnitRunner, check, discover,
 };
@@ -92,8 +92,7 @@ fn execute(args: &Args) -> Result<bool, Box<dyn Error>> {
             // The cases run side by side; a unit with threads of its own would only get in their way.
             let unit = units::find(name, Choice { threads: Some(1), ..Choice::default() })?;
             // `check` has run the passes, or left them out, itself.
-            let compile = CompileOptions { precision: args.precision };
-            let compile = ModelOptions { passes: None, compile };
+            let compile = ModelOptions { passes: None, compile: args.precision.into() };
             check(&cases, &UnitRunner::new(&*unit, compile).within(args.timeout), &options)
         }
     };

@@ -3,9 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use halimede_graph::onnx::import::{Input, Model};
-use halimede_tensor::{Buffer, DType, Tensor, Value};
-
-use crate::npy;
+use halimede_tensor::{Buffer, DType, Tensor, Value, npy};
 
 /// How made-up elements come about.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

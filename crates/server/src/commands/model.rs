@@ -63,7 +63,7 @@ impl UnitArgs {
 
     /// What the unit is to be told.
     pub fn options(&self) -> CompileOptions {
-        CompileOptions { precision: self.precision }
+        self.precision.into()
     }
 }
 

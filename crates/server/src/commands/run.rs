@@ -2,11 +2,10 @@
 
 use std::{error::Error, fs, path::PathBuf, process::ExitCode};
 
-use halimede_tensor::{DType, Tensor, Value};
+use halimede_tensor::{DType, Tensor, Value, npy};
 use serde_json::{Value as Json, json};
 
 use super::model::{ModelArgs, UnitArgs};
-use crate::npy;
 
 /// Run a model once and print its outputs as JSON, or write them as .npy files.
 #[derive(Debug, clap::Args)]

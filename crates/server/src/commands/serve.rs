@@ -8,7 +8,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_platform::signals::SignalListener;
+use halimede_compute::Precision;
+use halimede_platform::{directories, signals::SignalListener};
 use halimede_serving::{Error, ModelState, Server, backends::Onnx};
 use tokio::runtime::Runtime;
 
@@ -36,6 +37,16 @@ pub(crate) enum Name {
     /// `tritonserver`: takes the place of another program. Listens where that does, and serves open
     /// connections on until their clients close them or the exit timeout is over.
     Tritonserver,
+}
+
+impl Name {
+    /// Of models for which nobody said another. Who takes the place of another program gives its numbers.
+    fn precision(self) -> Precision {
+        match self {
+            Name::Halimede => Precision::Balanced,
+            Name::Tritonserver => Precision::Exact,
+        }
+    }
 }
 
 /// Serves until a signal asks for the end.
@@ -100,7 +111,9 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         let threads = threads.map(|count| count.min(cores));
         units::find("cpu", Choice { threads, matrix }).map(Arc::from)
     };
-    options.backends.push(Arc::new(Onnx::new(flags.precision, unit)));
+    let precision = flags.precision.unwrap_or(name.precision());
+    let verdicts = directories::cache().map(|cache| cache.join("precision"));
+    options.backends.push(Arc::new(Onnx::new(precision, verdicts, unit)));
     let server = Server::start(options).map_err(during("creating server"))?;
     let server = Arc::new(server);
     let services = Arc::new(Services {

@@ -43,7 +43,7 @@ pub(crate) struct Flags {
     pub trace: TraceFlags,
     pub client_shared_memory: bool,
     /// Of models whose configuration says nothing of it.
-    pub precision: Precision,
+    pub precision: Option<Precision>,
     /// Whether the matrix unit may be used.
     pub matrix: bool,
     pub pinned_pool_bytes: u64,
@@ -197,7 +197,7 @@ impl Flags {
             log: LogFlags { verbose: 0, info: true, warning: true, error: true, iso8601: false, file: String::new() },
             trace: TraceFlags { rate: 1000, count: -1, log_frequency: 0, file: String::new() },
             client_shared_memory: true,
-            precision: Precision::Exact,
+            precision: None,
             matrix: true,
             pinned_pool_bytes: 256 << 20,
             address,

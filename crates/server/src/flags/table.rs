@@ -631,11 +631,11 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Engine",
         name: "precision",
         value: "string",
-        help: "How exactly models compute whose configuration has no parameter of this name: exact (f32) or balanced (products of bf16 where the machine has a fast matrix unit). Default: exact.",
+        help: "How exactly models compute whose configuration has no parameter of this name: exact (f32) or balanced (products of bf16 where the machine has a fast matrix unit). Default: balanced, and exact under the name tritonserver.",
         set: |flags, value| {
             set(
                 &mut flags.precision,
-                value.parse().map_err(|error| format!("invalid argument for --precision: {error}")),
+                value.parse().map(Some).map_err(|error| format!("invalid argument for --precision: {error}")),
             )
         },
     },

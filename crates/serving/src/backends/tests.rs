@@ -25,7 +25,7 @@ fn examples() -> Server {
 }
 
 fn onnx() -> Onnx {
-    Onnx::new(Precision::Exact, |threads| {
+    Onnx::new(Precision::Exact, None, |threads| {
         Ok(Arc::new(CpuUnit::new(&CpuOptions { threads: threads.or(Some(2)), ..CpuOptions::default() })))
     })
 }

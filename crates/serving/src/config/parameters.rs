@@ -1,5 +1,7 @@
 //! The `parameters` of a configuration that Triton's ONNX Runtime backend understands.
 
+use std::collections::BTreeSet;
+
 use halimede_compute::Precision;
 
 use super::proto::ModelConfig;
@@ -12,6 +14,10 @@ pub struct OnnxParameters {
     pub intra_op_thread_count: Option<usize>,
     /// How exactly to compute, a parameter of our own; the server's choice where there is none.
     pub precision: Option<Precision>,
+    /// Names of the nodes that compute exactly in any precision, a parameter of our own.
+    pub exact_nodes: BTreeSet<String>,
+    /// A folder inside of the model's with inputs by which a precision is judged, a parameter of our own.
+    pub calibration: Option<String>,
 }
 
 impl OnnxParameters {
@@ -34,7 +40,13 @@ impl OnnxParameters {
             Some(Ok(precision)) => Some(precision),
             None => None,
         };
-        let read = Self { intra_op_thread_count: threads("intra_op_thread_count")?, precision };
+        let exact_nodes = text(config, "exact_nodes").unwrap_or_default().split(',').map(str::trim);
+        let read = Self {
+            intra_op_thread_count: threads("intra_op_thread_count")?,
+            precision,
+            exact_nodes: exact_nodes.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
+            calibration: text(config, "calibration").map(str::to_owned),
+        };
         threads("inter_op_thread_count")?;
         for name in ["enable_mem_arena", "enable_mem_pattern"] {
             check_boolean(config, name)?;
@@ -84,11 +96,18 @@ mod tests {
         let given = [
             ("intra_op_thread_count", "4"),
             ("precision", "balanced"),
+            ("exact_nodes", "first, second"),
+            ("calibration", "samples"),
             ("inter_op_thread_count", "0"),
             ("execution_mode", "1"),
             ("enable_mem_arena", "False"),
         ];
-        let expected = OnnxParameters { intra_op_thread_count: Some(4), precision: Some(Precision::Balanced) };
+        let expected = OnnxParameters {
+            intra_op_thread_count: Some(4),
+            precision: Some(Precision::Balanced),
+            exact_nodes: ["first", "second"].map(str::to_owned).into(),
+            calibration: Some("samples".to_owned()),
+        };
         assert_eq!(OnnxParameters::read(&config(&given)).unwrap(), expected);
     }
 

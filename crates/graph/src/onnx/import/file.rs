@@ -62,6 +62,11 @@ impl Files {
         }
     }
 
+    /// Whether all of them are still what was read.
+    pub fn are_unchanged(&self) -> bool {
+        self.0.iter().all(|file| file.is_unchanged())
+    }
+
     pub(super) fn push(&mut self, file: Arc<MappedFile>) {
         self.0.push(file);
     }

@@ -5,8 +5,8 @@ use std::{
     io::{Cursor, Read},
 };
 
+use crate::{Buffer, DType, Tensor};
 use flate2::read::DeflateDecoder;
-use halimede_tensor::{Buffer, DType, Tensor};
 
 const MAGIC: &[u8] = b"\x93NUMPY";
 
@@ -27,7 +27,7 @@ const CODES: [(&str, DType); 12] = [
 ];
 
 /// Reads the array of an `.npy` file.
-pub(crate) fn read(bytes: &[u8]) -> Result<Tensor, String> {
+pub fn read(bytes: &[u8]) -> Result<Tensor, String> {
     let cut = || "the file ends early".to_owned();
     let rest = bytes.strip_prefix(MAGIC).ok_or("not an .npy file")?;
     let (version, rest) = rest.split_first_chunk::<2>().ok_or_else(cut)?;
@@ -85,7 +85,7 @@ fn shape(text: &str) -> Result<Vec<usize>, String> {
 }
 
 /// The `.npy` file of a tensor.
-pub(crate) fn write(tensor: &Tensor) -> Result<Vec<u8>, String> {
+pub fn write(tensor: &Tensor) -> Result<Vec<u8>, String> {
     let (code, data) = if tensor.dtype() == DType::String {
         let strings = tensor.strings().map_err(|error| error.to_string())?;
         let width = strings.iter().map(Vec::len).max().unwrap_or(0).max(1);
@@ -117,7 +117,7 @@ pub(crate) fn write(tensor: &Tensor) -> Result<Vec<u8>, String> {
 }
 
 /// Reads the arrays of an `.npz` file by name.
-pub(crate) fn read_all(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
+pub fn read_all(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
     let mut arrays = BTreeMap::new();
     for (name, file) in unzip(bytes)? {
         let name = name.strip_suffix(".npy").unwrap_or(&name).to_owned();

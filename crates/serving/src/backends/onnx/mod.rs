@@ -1,18 +1,23 @@
 //! ONNX models on the project's own engine, under the names that configurations give to ONNX Runtime.
 
+mod examiner;
+mod samples;
+mod served;
+mod verdicts;
+
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
+    path::{Path, PathBuf},
     sync::Arc,
 };
 
 use halimede_compute::{
-    Budget, CompileOptions, ComputeUnit, Difference, Model as Compiled, ModelOptions, Precision, RunError, Session,
-    Verdict,
+    Budget, CompileError, CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision, RunError, Verdict,
 };
 use halimede_graph::{
     Fact,
     onnx::import::{self, Input, ValueType},
+    passes::{PassOptions, optimize},
 };
 use halimede_tensor::{Buffer, DType, Tensor, Value};
 use parking_lot::Mutex;
@@ -23,6 +28,9 @@ use crate::{
     error::Error,
     wire,
 };
+use examiner::{Examiner, Task, report};
+use served::{Seat, Served};
+use verdicts::{Key, Verdicts};
 
 /// The file of a version, where the configuration names none.
 const MODEL_FILE: &str = "model.onnx";
@@ -37,15 +45,19 @@ pub struct Onnx {
     make_unit: Box<MakeUnit>,
     /// The units made so far by number of threads: models that ask for the same share one.
     units: Mutex<BTreeMap<Option<usize>, Arc<dyn ComputeUnit>>>,
+    examiner: Examiner,
 }
 
 impl Onnx {
-    /// Runs models on units that `make_unit` makes, in `precision` where their configuration names none.
+    /// Runs models on units that `make_unit` makes, in `precision` where their configuration names none. What is
+    /// found out about models in fewer bits is kept in the folder `verdicts`, if there is one.
     pub fn new(
         precision: Precision,
+        verdicts: Option<PathBuf>,
         make_unit: impl Fn(Option<usize>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
     ) -> Self {
-        Self { precision, make_unit: Box::new(make_unit), units: Mutex::default() }
+        let examiner = Examiner::new(Verdicts(verdicts));
+        Self { precision, make_unit: Box::new(make_unit), units: Mutex::default(), examiner }
     }
 
     fn unit(&self, threads: Option<usize>) -> Result<Arc<dyn ComputeUnit>, Error> {
@@ -77,38 +89,58 @@ impl Backend for Onnx {
         let completion = config::finish(context.config.clone(), &facts(&model), &context.options)?;
         let inputs = model.inputs.iter().map(EngineInput::new).collect();
         let outputs = model.outputs.iter().map(|output| output.name.clone()).collect();
-        let compile = CompileOptions { precision: parameters.precision.unwrap_or(self.precision) };
-        let options = ModelOptions { compile, ..ModelOptions::default() };
-        let (compiled, verdict) =
-            Compiled::compile_guarded(model.graph, unit.as_ref(), &options, &Budget::default())
-                .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
-        if let Some(verdict) = verdict {
-            report(name, options.compile.precision, &verdict);
-        }
-        model.files.release();
+        let wanted = CompileOptions {
+            precision: parameters.precision.unwrap_or(self.precision),
+            exact_nodes: parameters.exact_nodes.clone(),
+        };
+        let samples = match &parameters.calibration {
+            Some(folder) => samples::read(&context.directory, folder, &model.inputs)?,
+            None => Vec::new(),
+        };
+        let served = self
+            .compile(name, unit, model, wanted, samples)
+            .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
         let scalars =
             completion.config.output.iter().map(|output| (output.name.clone(), output.dims.clone())).collect();
         let parts = Parts { model: name.clone(), inputs, outputs, scalars };
-        let model = Arc::new(OnnxModel { compiled, parts: Arc::new(parts) });
+        let model = Arc::new(OnnxModel { served, parts: Arc::new(parts) });
         Ok(LoadedModel { completion, model })
     }
 }
 
-/// Says in which precision a model is served, and why.
-fn report(name: &str, precision: Precision, verdict: &Verdict) {
-    let listed =
-        |differences: &[Difference]| differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
-    match verdict {
-        Verdict::Within(differences) => {
-            tracing::info!("model '{name}' computes in {precision} precision; against exact: {}", listed(differences));
+impl Onnx {
+    /// Compiles a model as it is wanted, where it is known to be right so; exactly, and to be examined, where
+    /// nobody knows yet.
+    fn compile(
+        &self,
+        name: &str,
+        unit: Arc<dyn ComputeUnit>,
+        model: import::Model,
+        wanted: CompileOptions,
+        samples: Vec<Vec<Value>>,
+    ) -> Result<Arc<Served>, CompileError> {
+        let import::Model { mut graph, files, .. } = model;
+        optimize(&mut graph, &PassOptions::default());
+        let mut compile = CompileOptions::default();
+        let budget = Budget::of(wanted.precision);
+        let is_offered = unit.describe().precisions.contains(&wanted.precision);
+        let key = (wanted.precision != Precision::Exact && is_offered)
+            .then(|| Key::new(&graph, unit.as_ref(), &wanted, &budget, &samples));
+        let known = key.as_ref().and_then(|key| self.examiner.known(key));
+        if let Some(verdict) = &known {
+            report(name, wanted.precision, verdict);
+            if let Verdict::Within { exact_nodes, .. } = verdict {
+                compile = CompileOptions { precision: wanted.precision, exact_nodes: exact_nodes.clone() };
+            }
         }
-        Verdict::Beyond(differences) => tracing::warn!(
-            "model '{name}' computes in exact precision: in {precision} its outputs differ too much; {}",
-            listed(differences)
-        ),
-        Verdict::Untested(reason) => tracing::warn!(
-            "model '{name}' computes in exact precision: {precision} could not be compared with it: {reason}"
-        ),
+        let compiled = Compiled::compile(graph, unit.as_ref(), &ModelOptions { passes: None, compile })?;
+        files.release();
+        let served = Arc::new(Served::new(compiled));
+        if let (Some(key), None) = (key, known) {
+            let (name, served) = (name.to_owned(), Arc::downgrade(&served));
+            self.examiner.add(Task { name, served, unit, options: wanted, budget, samples, key, files });
+        }
+        Ok(served)
     }
 }
 
@@ -152,7 +184,7 @@ fn io_facts(name: &str, declared: &Fact, inferred: &Fact, value_type: &ValueType
 }
 
 struct OnnxModel {
-    compiled: Compiled,
+    served: Arc<Served>,
     parts: Arc<Parts>,
 }
 
@@ -218,12 +250,12 @@ impl EngineInput {
 
 impl Model for OnnxModel {
     fn instance(&self, _: usize) -> Result<Box<dyn Instance>, Error> {
-        Ok(Box::new(OnnxInstance { session: self.compiled.session(), parts: self.parts.clone() }))
+        Ok(Box::new(OnnxInstance { seat: self.served.seat(), parts: self.parts.clone() }))
     }
 }
 
 struct OnnxInstance {
-    session: Session,
+    seat: Seat,
     parts: Arc<Parts>,
 }
 
@@ -274,8 +306,9 @@ impl OnnxInstance {
             RunError::Cancelled => Error::cancelled("the request was cancelled"),
             error => Error::internal(format!("model '{}': {error}", parts.model)),
         };
-        self.session.run_watched(inputs, is_cancelled).map_err(failed)?;
-        let values = self.session.take_outputs().map_err(failed)?;
+        let session = self.seat.session();
+        session.run_watched(inputs, is_cancelled).map_err(failed)?;
+        let values = session.take_outputs().map_err(failed)?;
         let names = parts.outputs.iter();
         values.into_iter().zip(names).map(|(value, name)| Ok((name.clone(), parts.output(name, &value)?))).collect()
     }

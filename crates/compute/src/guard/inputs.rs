@@ -1,0 +1,74 @@
+//! Inputs for a model that nobody gave any.
+
+use halimede_graph::{Fact, Graph};
+use halimede_tensor::{DType, Shape, Tensor, TensorError, Value};
+
+/// Sizes that unknown dimensions are tried with: small ones first, then an image's.
+const SIZES: [usize; 3] = [16, 64, 224];
+
+/// Inputs that a model has answers to, with those; the reason where it answers none of what is tried.
+pub(super) fn made_up(
+    graph: &Graph,
+    answer: &dyn Fn(&[Value]) -> Result<Vec<Value>, String>,
+) -> Result<(Vec<Value>, Vec<Value>), String> {
+    let mut reason = String::new();
+    for size in SIZES {
+        let tried = inputs(graph, size).map_err(|error| error.to_string());
+        match tried.and_then(|inputs| answer(&inputs).map(|outputs| (inputs, outputs))) {
+            Ok(pair) => return Ok(pair),
+            Err(error) => reason = error,
+        }
+    }
+    Err(reason)
+}
+
+/// Made-up inputs: floats around 0, integers 0 and 1 (which every table of indices has), true. Unknown
+/// dimensions are `size`, the first of a shape 1.
+fn inputs(graph: &Graph, size: usize) -> Result<Vec<Value>, TensorError> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    let facts = graph.inputs.iter().map(|&input| graph.fact(input));
+    facts.map(|fact| Ok(Value::Tensor(tensor(fact, size, &mut state)?))).collect()
+}
+
+fn tensor(fact: &Fact, size: usize, state: &mut u64) -> Result<Tensor, TensorError> {
+    let dims = fact.shape.iter().flatten().enumerate();
+    let shape: Shape = dims.map(|(axis, dim)| dim.size().unwrap_or(if axis == 0 { 1 } else { size })).collect();
+    let count = halimede_tensor::element_count(&shape).unwrap_or(0);
+    let dtype = fact.dtype.unwrap_or(DType::F32);
+    // A linear congruential generator (Knuth, The Art of Computer Programming, volume 2, 3.3.4).
+    let mut uniform = || {
+        *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+        (*state >> 11) as f64 / (1u64 << 53) as f64
+    };
+    if dtype.is_float() {
+        // The sum of twelve has the deviation 1.
+        let numbers: Vec<f64> = (0..count).map(|_| (0..12).map(|_| uniform()).sum::<f64>() - 6.0).collect();
+        return Tensor::from_f64s(dtype, &shape, &numbers);
+    }
+    match dtype {
+        DType::Bool => Tensor::from_bools(&shape, &vec![true; count]),
+        _ => {
+            let numbers: Vec<i64> = (0..count).map(|_| i64::from(uniform() < 0.5)).collect();
+            Tensor::from_i64s(dtype, &shape, &numbers)
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn made_up_inputs_fit_what_is_known() {
+        let fact =
+            |dtype| Fact::tensor(dtype, [halimede_graph::Dim::symbol("n"), 3.into(), halimede_graph::Dim::symbol("m")]);
+        let mut state = 1;
+        for dtype in [DType::F32, DType::F16, DType::I64, DType::Bool, DType::U8] {
+            let tensor = tensor(&fact(dtype), 5, &mut state).unwrap();
+            assert_eq!((tensor.dtype(), tensor.shape()), (dtype, &[1, 3, 5][..]));
+        }
+        let numbers = tensor(&fact(DType::F32), 500, &mut state).unwrap().to_f64s().unwrap();
+        let deviation = (numbers.iter().map(|x| x * x).sum::<f64>() / numbers.len() as f64).sqrt();
+        assert!((0.9..1.1).contains(&deviation), "{deviation}");
+    }
+}

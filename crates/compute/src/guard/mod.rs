@@ -1,0 +1,127 @@
+//! Whether a model in fewer bits still says what it says in f32, and what has to stay exact for that.
+//!
+//! Rounding is harmless in most models and ruinous in some: nobody can tell from the graph alone. So both
+//! forms answer the same inputs, and what they say is compared. Where they differ too much, the operations
+//! that do most harm are given back their bits.
+
+mod compare;
+mod demote;
+mod inputs;
+
+pub use compare::Difference;
+
+use crate::{CompileError, CompileOptions, ComputeUnit, Model, ModelOptions, Precision};
+use compare::Answers;
+use halimede_graph::Graph;
+use halimede_tensor::Value;
+use std::collections::BTreeSet;
+
+/// How far a model in fewer bits may be off.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct Budget {
+    /// The cosine of the angle between an output and the exact one, at least.
+    pub cosine_min: f64,
+}
+
+impl Budget {
+    /// What a precision may cost.
+    pub fn of(precision: Precision) -> Budget {
+        Budget { cosine_min: if precision == Precision::Fast { 0.99 } else { 0.999 } }
+    }
+}
+
+/// What came of a comparison.
+#[derive(Debug, Clone, PartialEq)]
+pub enum Verdict {
+    /// Every output of floats is inside the budget.
+    Within {
+        /// Names of the nodes that stay exact for it.
+        exact_nodes: BTreeSet<String>,
+        /// How far each output is off.
+        differences: Vec<Difference>,
+    },
+    /// Some output is not, whatever stays exact.
+    Beyond(Vec<Difference>),
+    /// There was nothing to compare, and why.
+    Untested(String),
+    /// The unit computes nothing of the model in fewer bits.
+    Same,
+}
+
+/// A comparison of a model with its exact form.
+pub struct Guard<'a> {
+    /// What the model runs on.
+    pub unit: &'a dyn ComputeUnit,
+    /// The precision to try, and what is to stay exact in any case.
+    pub options: CompileOptions,
+    /// How far the outputs may be off.
+    pub budget: Budget,
+    /// Inputs to compare with; some are made up where there are none.
+    pub samples: Vec<Vec<Value>>,
+    /// Asked before each step of the search, which may take a while: `false` ends it without a verdict.
+    pub is_wanted: &'a (dyn Fn() -> bool + Sync),
+}
+
+impl Guard<'_> {
+    /// The form of the model in fewer bits that is inside the budget, where there is one, and why.
+    ///
+    /// # Errors
+    /// The unit cannot compile the model in that precision.
+    pub fn examine(&self, exact: &Model) -> Result<(Option<Model>, Verdict), CompileError> {
+        let candidate = self.compile(exact, self.options.exact_nodes.clone())?;
+        let reduced = candidate.reduced();
+        if reduced.is_empty() {
+            return Ok((None, Verdict::Same));
+        }
+        let answers = match Answers::new(exact, &self.samples) {
+            Ok(answers) => answers,
+            Err(reason) => return Ok((None, Verdict::Untested(reason))),
+        };
+        let differences = match answers.compare(&candidate) {
+            Ok(differences) => differences,
+            Err(reason) => return Ok((None, Verdict::Untested(reason))),
+        };
+        if self.is_within(&differences) {
+            let exact_nodes = self.options.exact_nodes.clone();
+            return Ok((Some(candidate), Verdict::Within { exact_nodes, differences }));
+        }
+        drop(candidate);
+        self.demote(exact, &answers, reduced, differences)
+    }
+
+    fn compile(&self, exact: &Model, exact_nodes: BTreeSet<String>) -> Result<Model, CompileError> {
+        exact.recompiled(self.unit, &CompileOptions { precision: self.options.precision, exact_nodes })
+    }
+
+    fn is_within(&self, differences: &[Difference]) -> bool {
+        differences.iter().all(|difference| difference.cosine >= self.budget.cosine_min)
+    }
+}
+
+impl Model {
+    /// Compiles a model in the precision of `options` and compares it with the exact one. Gives the model to
+    /// use: the exact one, unless another is inside the budget. There is no verdict where `options` are exact
+    /// themselves.
+    pub fn compile_guarded(
+        graph: Graph,
+        unit: &dyn ComputeUnit,
+        options: &ModelOptions,
+        samples: Vec<Vec<Value>>,
+    ) -> Result<(Model, Option<Verdict>), CompileError> {
+        let exact = ModelOptions { compile: CompileOptions::default(), ..options.clone() };
+        let exact = Model::compile(graph, unit, &exact)?;
+        let precision = options.compile.precision;
+        if precision == Precision::Exact {
+            return Ok((exact, None));
+        }
+        let guard = Guard {
+            unit,
+            options: options.compile.clone(),
+            budget: Budget::of(precision),
+            samples,
+            is_wanted: &|| true,
+        };
+        let (model, verdict) = guard.examine(&exact)?;
+        Ok((model.unwrap_or(exact), Some(verdict)))
+    }
+}

@@ -1,0 +1,137 @@
+//! Models in fewer bits are examined while their exact form serves.
+
+use super::{
+    served::Served,
+    verdicts::{Key, Verdicts},
+};
+use halimede_compute::{Budget, CompileOptions, ComputeUnit, Difference, Guard, Precision, Verdict};
+use halimede_graph::onnx::import::Files;
+use halimede_tensor::Value;
+use parking_lot::Mutex;
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    sync::{
+        Arc, Weak,
+        mpsc::{self, Sender},
+    },
+    thread,
+};
+
+/// A model to compare with its exact form.
+pub(super) struct Task {
+    pub name: String,
+    pub served: Weak<Served>,
+    pub unit: Arc<dyn ComputeUnit>,
+    /// The precision to try.
+    pub options: CompileOptions,
+    pub budget: Budget,
+    /// Inputs to compare with; some are made up where there are none.
+    pub samples: Vec<Vec<Value>>,
+    pub key: Key,
+    /// What the weights were read from.
+    pub files: Files,
+}
+
+/// Examines models one after the other, on a thread that the first one starts.
+pub(super) struct Examiner {
+    verdicts: Verdicts,
+    queue: Mutex<Option<Sender<Task>>>,
+}
+
+impl Examiner {
+    /// What it finds out is kept among `verdicts`.
+    pub fn new(verdicts: Verdicts) -> Self {
+        Self { verdicts, queue: Mutex::default() }
+    }
+
+    /// What is known already.
+    pub fn known(&self, key: &Key) -> Option<Verdict> {
+        self.verdicts.find(key)
+    }
+
+    /// Puts a model behind those that wait. It serves exactly until its turn has come, and longer where it has to.
+    pub fn add(&self, task: Task) {
+        let mut queue = self.queue.lock();
+        let sender = queue.get_or_insert_with(|| {
+            let (sender, tasks) = mpsc::channel::<Task>();
+            let verdicts = self.verdicts.clone();
+            let work = move || tasks.iter().for_each(|task| task.run(&verdicts));
+            if let Err(error) = thread::Builder::new().name("examiner".to_owned()).spawn(work) {
+                tracing::warn!("models stay exact: no thread to compare them on: {error}");
+            }
+            sender
+        });
+        // Without a thread nobody receives it, which was said.
+        let _ = sender.send(task);
+    }
+}
+
+impl Task {
+    /// Examines the model; a panic is told and leaves it exact.
+    fn run(self, verdicts: &Verdicts) {
+        let precision = self.options.precision;
+        let verdict = catch_unwind(AssertUnwindSafe(|| self.examine()))
+            .unwrap_or_else(|_| Some(Verdict::Untested("the comparison panicked".to_owned())));
+        let Some(verdict) = verdict else { return };
+        report(&self.name, precision, &verdict);
+        if let Err(error) = verdicts.keep(&self.key, &verdict) {
+            tracing::warn!("what was found out about model '{}' is not remembered: {error}", self.name);
+        }
+    }
+
+    /// The verdict, after the form that it allows has taken its place; `None` where the model is gone.
+    fn examine(&self) -> Option<Verdict> {
+        let exact = self.served.upgrade()?.model();
+        let changed = || Some(Verdict::Untested("its file has changed since it was loaded".to_owned()));
+        // Weights are read from the file again: what somebody has written over it since is another model.
+        if !self.files.are_unchanged() {
+            return changed();
+        }
+        let guard = Guard {
+            unit: self.unit.as_ref(),
+            options: self.options.clone(),
+            budget: self.budget,
+            samples: self.samples.clone(),
+            is_wanted: &|| self.served.strong_count() > 0 && self.files.are_unchanged(),
+        };
+        let examined = guard.examine(&exact);
+        self.files.release();
+        let served = self.served.upgrade()?;
+        if !self.files.are_unchanged() {
+            return changed();
+        }
+        Some(match examined {
+            Ok((model, verdict)) => {
+                model.into_iter().for_each(|model| served.replace(model));
+                verdict
+            }
+            Err(error) => Verdict::Untested(error.to_string()),
+        })
+    }
+}
+
+/// Says in which precision a model is served, and why.
+pub(super) fn report(name: &str, precision: Precision, verdict: &Verdict) {
+    let listed =
+        |differences: &[Difference]| differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
+    match verdict {
+        Verdict::Within { exact_nodes, differences } if exact_nodes.is_empty() => {
+            tracing::info!("model '{name}' computes in {precision} precision; against exact: {}", listed(differences));
+        }
+        Verdict::Within { exact_nodes, differences } => tracing::info!(
+            "model '{name}' computes in {precision} precision, but for {} of its operations, which stay exact ({}); \
+             against exact: {}",
+            exact_nodes.len(),
+            exact_nodes.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+            listed(differences)
+        ),
+        Verdict::Beyond(differences) => tracing::warn!(
+            "model '{name}' computes in exact precision: in {precision} its outputs differ too much; {}",
+            listed(differences)
+        ),
+        Verdict::Untested(reason) => tracing::warn!(
+            "model '{name}' computes in exact precision: {precision} could not be compared with it: {reason}"
+        ),
+        Verdict::Same => tracing::debug!("model '{name}' has nothing to compute in {precision} precision"),
+    }
+}
