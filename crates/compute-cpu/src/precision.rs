@@ -2,18 +2,19 @@
 //!
 //! Every product that the matrix unit takes rounds its operands to bf16 and sums in f32. A value between
 //! operations is kept in bf16 where who writes it can round and everybody who reads it can widen: it is
-//! rounded once, where it is written, and costs half the memory traffic. Inputs, outputs and constants of
-//! the graph stay as they are, and every operation computes in f32.
+//! rounded once, where it is written, and costs half the memory traffic. That holds for operations whose
+//! products stay f32 as well (depthwise convolutions). Inputs, outputs and constants of the graph stay as
+//! they are, and every operation computes in f32.
 
-use halimede_graph::ops::{Conv, Instruction, Map, Reg};
+use halimede_graph::ops::{Conv, Instruction, Map, Reduce, ReduceKind, Reg, ResizeMode};
 use halimede_graph::{Graph, Node, Op, ValueId};
-use halimede_tensor::DType;
+use halimede_tensor::{DType, Tensor};
 use std::collections::{BTreeSet, HashSet};
 
 /// Rewrites a graph for products of bf16, but for the nodes of the names given.
 pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
     narrow_products(graph, exact_nodes);
-    let kept = kept_narrow(graph);
+    let kept = kept_narrow(graph, exact_nodes);
     for &value in &kept {
         graph.values[value.index()].fact.dtype = Some(DType::Bf16);
     }
@@ -61,17 +62,42 @@ fn narrow_products(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
 
 /// Whether the matrix unit has a kernel for a convolution.
 fn is_tiled(op: &Conv, graph: &Graph, node: &Node) -> bool {
-    let weights = node.inputs.get(1).copied().flatten().and_then(|weights| graph.constant(weights));
-    op.channels_last && op.transposed.is_none() && op.groups == 1 && weights.is_some()
+    op.channels_last && op.transposed.is_none() && op.groups == 1 && constant_weights(graph, node).is_some()
 }
 
-/// The values that are kept in bf16.
-fn kept_narrow(graph: &Graph) -> HashSet<ValueId> {
+/// Whether the channels of a convolution each see one: few products for each number that is read, so that
+/// they stay f32, and the numbers in memory are what counts.
+fn is_depthwise(op: &Conv, graph: &Graph, node: &Node) -> bool {
+    op.channels_last
+        && op.transposed.is_none()
+        && op.groups > 1
+        && constant_weights(graph, node).is_some_and(|weights| {
+            weights.dtype() == DType::F32 && matches!(*weights.shape(), [rows, 1, ..] if rows == op.groups)
+        })
+}
+
+fn constant_weights<'g>(graph: &'g Graph, node: &Node) -> Option<&'g Tensor> {
+    graph.constant((*node.inputs.get(1)?)?)
+}
+
+/// Whether a reduction goes over the pixels of each channel.
+fn is_over_pixels(op: &Reduce, graph: &Graph, node: &Node) -> bool {
+    let rank = node.inputs[0].and_then(|data| graph.fact(data).shape.as_ref()).map_or(0, |shape| shape.len());
+    matches!(op.kind, ReduceKind::Mean | ReduceKind::Max) && rank > 2 && op.axes.iter().copied().eq(1..rank - 1)
+}
+
+/// The values that are kept in bf16: none that the nodes of the names given read or write.
+fn kept_narrow(graph: &Graph, exact_nodes: &BTreeSet<String>) -> HashSet<ValueId> {
+    let may = |node: &Node| !exact_nodes.contains(&node.name);
     let fixed: HashSet<ValueId> = graph.inputs.iter().chain(&graph.outputs).copied().collect();
     let free = |value: ValueId| {
         graph.fact(value).dtype == Some(DType::F32) && graph.constant(value).is_none() && !fixed.contains(&value)
     };
-    let written = graph.nodes.iter().filter(|node| writes(&node.op)).flat_map(|node| node.outputs.iter().copied());
+    let written = graph
+        .nodes
+        .iter()
+        .filter(|node| may(node) && writes(graph, node))
+        .flat_map(|node| node.outputs.iter().copied());
     let mut kept: HashSet<ValueId> = written.filter(|&value| free(value)).collect();
     // Values fall out until every operation can do with what is left.
     loop {
@@ -79,7 +105,7 @@ fn kept_narrow(graph: &Graph) -> HashSet<ValueId> {
         for node in &graph.nodes {
             for (position, value) in node.inputs.iter().enumerate() {
                 if let Some(value) = value
-                    && !reads(&node.op, position)
+                    && !(may(node) && reads(graph, node, position))
                 {
                     kept.remove(value);
                 }
@@ -96,33 +122,37 @@ fn kept_narrow(graph: &Graph) -> HashSet<ValueId> {
 }
 
 /// Whether an operation's kernel can round its result.
-fn writes(op: &Op) -> bool {
-    match op {
+fn writes(graph: &Graph, node: &Node) -> bool {
+    match &node.op {
         Op::Contract(op) => op.multiply.is_some(),
-        Op::Conv(op) => op.multiply.is_some(),
+        Op::Conv(op) => op.multiply.is_some() || is_depthwise(op, graph, node),
         Op::Map(_) | Op::Norm(_) | Op::Attention(_) => true,
         Op::Pool(op) => op.channels_last && op.outputs == 1,
-        _ => moves(op),
+        Op::Reduce(op) => is_over_pixels(op, graph, node),
+        op => moves(op),
     }
 }
 
 /// Whether an operation's kernel can widen an input.
-fn reads(op: &Op, position: usize) -> bool {
-    match op {
-        Op::Contract(op) => op.multiply.is_some(),
-        Op::Conv(op) => op.multiply.is_some() && position != 2,
-        Op::Map(_) | Op::ShapeOf(_) => true,
+fn reads(graph: &Graph, node: &Node, position: usize) -> bool {
+    match &node.op {
+        // The bias has few numbers.
+        Op::Conv(_) => position != 2 && writes(graph, node),
+        Op::ShapeOf(_) => true,
         // Scale and bias are few.
         Op::Norm(_) => position == 0 || position > 2,
         Op::Attention(_) => position < 3,
-        Op::Pool(_) => writes(op),
-        _ => moves(op),
+        _ => writes(graph, node),
     }
 }
 
 /// Whether an operation moves numbers without reading them.
 fn moves(op: &Op) -> bool {
-    matches!(op, Op::Reshape(_) | Op::Transpose(_) | Op::Concat(_))
+    match op {
+        Op::Reshape(_) | Op::Transpose(_) | Op::Concat(_) => true,
+        Op::Resize(op) => matches!(op.mode, ResizeMode::Nearest(_)),
+        _ => false,
+    }
 }
 
 /// Values of an operation that have one datatype.
@@ -131,7 +161,9 @@ fn alike(node: &Node) -> Vec<ValueId> {
     let outputs = || node.outputs.iter().copied();
     match &node.op {
         Op::Norm(op) if op.epilogue.is_some() => Vec::new(),
-        Op::Norm(_) | Op::Pool(_) | Op::Reshape(_) | Op::Transpose(_) => outputs().chain(inputs(1)).collect(),
+        Op::Norm(_) | Op::Pool(_) | Op::Reduce(_) | Op::Reshape(_) | Op::Resize(_) | Op::Transpose(_) => {
+            outputs().chain(inputs(1)).collect()
+        }
         Op::Attention(_) => outputs().chain(inputs(3)).collect(),
         Op::Concat(_) => outputs().chain(inputs(usize::MAX)).collect(),
         _ => Vec::new(),
@@ -183,9 +215,9 @@ mod tests {
     use super::*;
     use crate::{CpuOptions, CpuUnit, Matrix, MatrixChoice};
     use halimede_compute::{CompileOptions, Model, ModelOptions, Precision};
-    use halimede_graph::ops::{Binary, Contract, Norm, NormKind, Reduce, ReduceKind, Unary};
+    use halimede_graph::ops::{Binary, Contract, Norm, NormKind, Padding, Unary};
     use halimede_graph::{Builder, Fact};
-    use halimede_tensor::{Tensor, Value};
+    use halimede_tensor::Value;
 
     fn numbers(shape: &[usize], seed: usize) -> Tensor {
         let count: usize = shape.iter().product();
@@ -241,6 +273,36 @@ mod tests {
         narrow(&mut graph, &BTreeSet::new());
         // The reduction's data; the normalisation's data, because its result is an output of the graph.
         assert!(written(&graph).iter().all(|&dtype| dtype == DType::F32), "{:?}", written(&graph));
+    }
+
+    #[test]
+    fn values_around_depthwise_convolutions_are_kept_in_bf16() {
+        let mut graph = Graph::default();
+        let x = graph.add_value("x", Fact::tensor(DType::F32, [1, 4, 4, 8].map(Into::into)));
+        graph.inputs.push(x);
+        let mut b = Builder::new(&mut graph);
+        let conv = |groups| Conv {
+            strides: [1, 1].as_slice().into(),
+            dilations: [1, 1].as_slice().into(),
+            padding: Padding::Explicit([1; 4].as_slice().into()),
+            groups,
+            transposed: None,
+            channels_last: true,
+            multiply: None,
+            epilogue: None,
+        };
+        let (wide, deep) = (b.constant(numbers(&[8, 8, 3, 3], 1)), b.constant(numbers(&[8, 1, 3, 3], 2)));
+        let y = b.add(Op::Conv(conv(1)), &[x, wide]).unwrap();
+        let y = b.add(Op::Conv(conv(8)), &[y, deep]).unwrap();
+        let mean = b.reduce(ReduceKind::Mean, y, [1, 2], true).unwrap();
+        let y = b.binary(Binary::Mul, y, mean).unwrap();
+        let y = b.add(Op::Conv(conv(1)), &[y, wide]).unwrap();
+        graph.outputs.push(y);
+        narrow(&mut graph, &BTreeSet::new());
+        assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
+        let multiply = |node: &Node| if let Op::Conv(op) = &node.op { op.multiply } else { None };
+        let multiply: Vec<_> = graph.nodes.iter().map(multiply).collect();
+        assert_eq!(multiply, [Some(DType::Bf16), None, None, None, Some(DType::Bf16)]);
     }
 
     #[test]

@@ -2,8 +2,9 @@
 
 use crate::Isa;
 use crate::isa::multiversion;
+use crate::vector::Vector;
 use half::bf16;
-use halimede_tensor::Element;
+use halimede_tensor::{DType, Element, View};
 
 /// A datatype of numbers that are computed in f32.
 pub(crate) trait Real: Element {
@@ -17,6 +18,63 @@ pub(crate) trait Real: Element {
     fn narrow_all(isa: Isa, from: &[f32], to: &mut [Self]);
     /// Rounds every number of `from` to a factor of bf16; `to` is as long.
     fn round_all(isa: Isa, from: &[Self], to: &mut [bf16]);
+    /// Reads a register of numbers.
+    ///
+    /// # Safety
+    /// As [`Vector::load`].
+    unsafe fn load<V: Vector>(from: *const Self) -> V;
+}
+
+/// Numbers of a datatype that is known when a step runs, from an address on.
+#[derive(Clone, Copy)]
+pub(crate) enum Numbers {
+    F32(*mut f32),
+    Bf16(*mut bf16),
+}
+
+impl Numbers {
+    /// Those of a view, from an element on.
+    ///
+    /// # Panics
+    /// Where fewer than `count` follow, or the datatype is another.
+    pub fn of(view: View<'_>, dtype: DType, start: usize, count: usize) -> Numbers {
+        assert!((start + count) * dtype.size() <= view.len(), "numbers outside of their tensor");
+        match dtype {
+            DType::F32 => Numbers::F32(view.as_ptr().cast::<f32>().wrapping_add(start)),
+            DType::Bf16 => Numbers::Bf16(view.as_ptr().cast::<bf16>().wrapping_add(start)),
+            other => panic!("numbers in {other}"),
+        }
+    }
+
+    /// Writes a register `at` numbers behind the first.
+    ///
+    /// # Safety
+    /// As [`Vector::store`].
+    #[inline(always)]
+    pub unsafe fn store<V: Vector>(self, at: usize, numbers: V) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Numbers::F32(start) => numbers.store(start.add(at)),
+                Numbers::Bf16(start) => numbers.narrow(start.add(at)),
+            }
+        }
+    }
+
+    /// Writes one number `at` numbers behind the first.
+    ///
+    /// # Safety
+    /// Nobody else touches that number.
+    #[inline(always)]
+    pub unsafe fn set(self, at: usize, number: f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Numbers::F32(start) => start.add(at).write(number),
+                Numbers::Bf16(start) => start.add(at).write(nearest(number)),
+            }
+        }
+    }
 }
 
 impl Real for f32 {
@@ -40,6 +98,12 @@ impl Real for f32 {
 
     fn round_all(isa: Isa, from: &[f32], to: &mut [bf16]) {
         narrow(isa, from, to);
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const f32) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(from) }
     }
 }
 
@@ -65,6 +129,12 @@ impl Real for bf16 {
 
     fn round_all(_: Isa, from: &[bf16], to: &mut [bf16]) {
         to.copy_from_slice(from);
+    }
+
+    #[inline(always)]
+    unsafe fn load<V: Vector>(from: *const bf16) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::widen(from) }
     }
 }
 

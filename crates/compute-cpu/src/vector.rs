@@ -1,5 +1,8 @@
 //! A register of floats, for the few loops that the compiler does not vectorise from a plain body.
 
+use crate::real::{Real, nearest};
+use half::bf16;
+
 /// As many `f32` as one register of an instruction set holds.
 ///
 /// # Safety of every method
@@ -10,6 +13,8 @@
 pub(crate) trait Vector: Copy {
     /// Floats of a register.
     const LANES: usize;
+    /// Registers that the machine has.
+    const REGISTERS: usize;
 
     /// The same number in every lane.
     unsafe fn splat(number: f32) -> Self;
@@ -17,6 +22,10 @@ pub(crate) trait Vector: Copy {
     unsafe fn load(from: *const f32) -> Self;
     /// Writes [`Vector::LANES`] floats, aligned or not.
     unsafe fn store(self, to: *mut f32);
+    /// Reads [`Vector::LANES`] numbers of bf16, aligned or not.
+    unsafe fn widen(from: *const bf16) -> Self;
+    /// Writes [`Vector::LANES`] numbers rounded as [`nearest`] does, aligned or not.
+    unsafe fn narrow(self, to: *mut bf16);
     unsafe fn plus(self, other: Self) -> Self;
     unsafe fn minus(self, other: Self) -> Self;
     /// `self + a·b`, fused where that is one instruction.
@@ -45,6 +54,8 @@ impl Four {
 
 impl Vector for Four {
     const LANES: usize = 4;
+    // NEON's; SSE2 has half of them.
+    const REGISTERS: usize = if cfg!(target_arch = "aarch64") { 32 } else { 16 };
 
     #[inline(always)]
     unsafe fn splat(number: f32) -> Four {
@@ -61,6 +72,19 @@ impl Vector for Four {
     unsafe fn store(self, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { to.cast::<[f32; 4]>().write_unaligned(self.0) }
+    }
+
+    #[inline(always)]
+    unsafe fn widen(from: *const bf16) -> Four {
+        // SAFETY: the caller's promise.
+        let numbers = unsafe { from.cast::<[bf16; 4]>().read_unaligned() };
+        Four(numbers.map(Real::widen))
+    }
+
+    #[inline(always)]
+    unsafe fn narrow(self, to: *mut bf16) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[bf16; 4]>().write_unaligned(self.0.map(nearest)) }
     }
 
     #[inline(always)]
@@ -97,10 +121,11 @@ impl Vector for Four {
 /// Implements [`Vector`] by intrinsics that take and give registers.
 #[cfg(target_arch = "x86_64")]
 macro_rules! x86_vector {
-    ($register:ident, $lanes:literal, $splat:ident, $load:ident, $store:ident, $add:ident, $sub:ident, $fma:ident,
-     $fnma:ident, $max:ident, $min:ident) => {
+    ($register:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
+     $narrow:ident, $add:ident, $sub:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident) => {
         impl Vector for x86::$register {
             const LANES: usize = $lanes;
+            const REGISTERS: usize = $registers;
 
             #[inline(always)]
             unsafe fn splat(number: f32) -> Self {
@@ -118,6 +143,18 @@ macro_rules! x86_vector {
             unsafe fn store(self, to: *mut f32) {
                 // SAFETY: as above.
                 unsafe { x86::$store(to, self) }
+            }
+
+            #[inline(always)]
+            unsafe fn widen(from: *const bf16) -> Self {
+                // SAFETY: as above.
+                unsafe { $widen(from) }
+            }
+
+            #[inline(always)]
+            unsafe fn narrow(self, to: *mut bf16) {
+                // SAFETY: as above.
+                unsafe { $narrow(self, to) }
             }
 
             #[inline(always)]
@@ -166,9 +203,12 @@ use std::arch::x86_64 as x86;
 x86_vector!(
     __m256,
     8,
+    16,
     _mm256_set1_ps,
     _mm256_loadu_ps,
     _mm256_storeu_ps,
+    widen_8,
+    narrow_8,
     _mm256_add_ps,
     _mm256_sub_ps,
     _mm256_fmadd_ps,
@@ -180,9 +220,12 @@ x86_vector!(
 x86_vector!(
     __m512,
     16,
+    32,
     _mm512_set1_ps,
     _mm512_loadu_ps,
     _mm512_storeu_ps,
+    widen_16,
+    narrow_16,
     _mm512_add_ps,
     _mm512_sub_ps,
     _mm512_fmadd_ps,
@@ -190,3 +233,107 @@ x86_vector!(
     _mm512_max_ps,
     _mm512_min_ps
 );
+
+/// # Safety
+/// As [`Vector::widen`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn widen_8(from: *const bf16) -> x86::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = x86::_mm256_cvtepu16_epi32(x86::_mm_loadu_si128(from.cast()));
+        x86::_mm256_castsi256_ps(x86::_mm256_slli_epi32::<16>(bits))
+    }
+}
+
+/// # Safety
+/// As [`Vector::narrow`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn narrow_8(numbers: x86::__m256, to: *mut bf16) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = x86::_mm256_castps_si256(numbers);
+        let upper = x86::_mm256_srli_epi32::<16>(bits);
+        let odd = x86::_mm256_and_si256(upper, x86::_mm256_set1_epi32(1));
+        let up = x86::_mm256_add_epi32(odd, x86::_mm256_set1_epi32(0x7fff));
+        let rounded = x86::_mm256_srli_epi32::<16>(x86::_mm256_add_epi32(bits, up));
+        let quiet = x86::_mm256_or_si256(upper, x86::_mm256_set1_epi32(0x40));
+        let nan = x86::_mm256_castps_si256(x86::_mm256_cmp_ps::<{ x86::_CMP_UNORD_Q }>(numbers, numbers));
+        let rounded = x86::_mm256_blendv_epi8(rounded, quiet, nan);
+        // Packs each half of the register twice: the quarters 0 and 2 hold all.
+        let packed = x86::_mm256_permute4x64_epi64::<0b1000>(x86::_mm256_packus_epi32(rounded, rounded));
+        x86::_mm_storeu_si128(to.cast(), x86::_mm256_castsi256_si128(packed));
+    }
+}
+
+/// # Safety
+/// As [`Vector::widen`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn widen_16(from: *const bf16) -> x86::__m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = x86::_mm512_cvtepu16_epi32(x86::_mm256_loadu_si256(from.cast()));
+        x86::_mm512_castsi512_ps(x86::_mm512_slli_epi32::<16>(bits))
+    }
+}
+
+/// # Safety
+/// As [`Vector::narrow`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn narrow_16(numbers: x86::__m512, to: *mut bf16) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = x86::_mm512_castps_si512(numbers);
+        let upper = x86::_mm512_srli_epi32::<16>(bits);
+        let odd = x86::_mm512_and_si512(upper, x86::_mm512_set1_epi32(1));
+        let up = x86::_mm512_add_epi32(odd, x86::_mm512_set1_epi32(0x7fff));
+        let rounded = x86::_mm512_srli_epi32::<16>(x86::_mm512_add_epi32(bits, up));
+        let nan = x86::_mm512_cmp_ps_mask::<{ x86::_CMP_UNORD_Q }>(numbers, numbers);
+        let rounded = x86::_mm512_mask_or_epi32(rounded, nan, upper, x86::_mm512_set1_epi32(0x40));
+        x86::_mm256_storeu_si256(to.cast(), x86::_mm512_cvtepi32_epi16(rounded));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    #[cfg(target_arch = "x86_64")]
+    use crate::Isa;
+
+    /// # Safety
+    /// As [`Vector`].
+    unsafe fn round_trip<V: Vector>() {
+        let numbers = [0.0, -1.5, 1.0039063, 1.0117188, f32::INFINITY, f32::NAN, f32::MAX, 1e-40];
+        let numbers: Vec<f32> = numbers.into_iter().cycle().take(V::LANES).collect();
+        let (mut narrow, mut wide) = (vec![bf16::ZERO; V::LANES], vec![0f32; V::LANES]);
+        // SAFETY: the caller's promise; as many numbers as a register holds.
+        unsafe {
+            V::load(numbers.as_ptr()).narrow(narrow.as_mut_ptr());
+            V::widen(narrow.as_ptr()).store(wide.as_mut_ptr());
+        }
+        for ((number, narrow), wide) in numbers.iter().zip(narrow).zip(wide) {
+            assert_eq!(narrow.to_bits(), bf16::from_f32(*number).to_bits(), "{number}");
+            assert_eq!(wide.to_bits(), narrow.to_f32().to_bits());
+        }
+    }
+
+    #[test]
+    fn registers_round_as_single_numbers_do() {
+        // SAFETY: each only where the machine has its instructions.
+        unsafe {
+            round_trip::<Four>();
+            #[cfg(target_arch = "x86_64")]
+            {
+                if Isa::detect().has_avx2() {
+                    round_trip::<x86::__m256>();
+                }
+                if Isa::detect().has_avx512() {
+                    round_trip::<x86::__m512>();
+                }
+            }
+        }
+    }
+}

@@ -185,13 +185,23 @@ impl Kernel for ConvKernel {
         if self.op.multiply.is_some() {
             return self.prepare_tiled(x, w, inputs, output);
         }
-        if [x, w, output].iter().any(|desc| desc.dtype != DType::F32) {
-            return Err(OpError::unsupported(format!("a convolution of {}", x.dtype)));
-        }
         let has_bias = inputs.get(2).is_some_and(Option::is_some);
         let extra = inputs.get(3..).unwrap_or_default();
         let (map, isa) = (self.op.epilogue.as_ref(), self.machine.isa);
         let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..]);
+        if let Some(Packed::Taps(taps)) = weights
+            && [x, output].iter().all(|desc| is_factor(desc))
+        {
+            let window = self.window_of_pixels(x, w, output)?;
+            let epilogue = Epilogue::narrowed(map, extra, output, isa)?;
+            let (taps, types) = (taps.clone(), (x.dtype, output.dtype));
+            let step = DepthwisePixelsStep::new(window, taps, has_bias, epilogue, types, self.machine.clone());
+            let workspace = step.workspace();
+            return Ok(Prepared { step: Box::new(step), workspace });
+        }
+        if [x, w, output].iter().any(|desc| desc.dtype != DType::F32) {
+            return Err(OpError::unsupported(format!("a convolution of {}", x.dtype)));
+        }
         if self.op.channels_last {
             let epilogue = || Epilogue::activated(map, extra, output, isa);
             return self.prepare_pixels(x, w, output, weights, has_bias, epilogue);
@@ -227,6 +237,16 @@ impl Kernel for ConvKernel {
 }
 
 impl ConvKernel {
+    /// The geometry of a convolution with the channels last.
+    fn window_of_pixels(&self, x: &TensorDesc, w: &TensorDesc, output: &TensorDesc) -> Result<Window, OpError> {
+        let first = |shape: &[usize]| channels_first::<usize, Shape>(shape);
+        let window = Window::new(&self.op, &first(&x.shape), &w.shape, &first(&output.shape))?;
+        if window.kernel[0] != 1 || window.x[0] != 1 {
+            return Err(OpError::unsupported("a convolution over three axes with the channels last"));
+        }
+        Ok(window)
+    }
+
     /// Products of bf16 on the matrix unit.
     fn prepare_tiled(
         &self,
@@ -242,11 +262,7 @@ impl ConvKernel {
         if weights.shape != w.shape[..] {
             return Err(OpError::unsupported("packed weights of another shape"));
         }
-        let first = |shape: &[usize]| channels_first::<usize, Shape>(shape);
-        let window = Window::new(&self.op, &first(&x.shape), &w.shape, &first(&output.shape))?;
-        if window.kernel[0] != 1 || window.x[0] != 1 {
-            return Err(OpError::unsupported("a convolution over three axes with the channels last"));
-        }
+        let window = self.window_of_pixels(x, w, output)?;
         let finish = Finish::new(self.op.epilogue.as_ref(), inputs, Some(2), 3, output, machine.isa)?;
         let weights = weights.clone();
         if window.is_pointwise() {
@@ -270,11 +286,7 @@ impl ConvKernel {
         has_bias: bool,
         epilogue: impl Fn() -> Result<Option<Epilogue>, OpError>,
     ) -> Result<Prepared, OpError> {
-        let first = |shape: &[usize]| channels_first::<usize, Shape>(shape);
-        let window = Window::new(&self.op, &first(&x.shape), &w.shape, &first(&output.shape))?;
-        if window.kernel[0] != 1 || window.x[0] != 1 {
-            return Err(OpError::unsupported("a convolution over three axes with the channels last"));
-        }
+        let window = self.window_of_pixels(x, w, output)?;
         let machine = self.machine.clone();
         match weights {
             Some(Packed::Panels(panels)) => {
@@ -289,18 +301,12 @@ impl ConvKernel {
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }
-            Some(Packed::Taps(taps)) => {
-                let (weights, epilogue) = (taps.clone(), epilogue()?);
-                let step = DepthwisePixelsStep { window, weights, has_bias, epilogue, machine };
-                let workspace = step.workspace();
-                Ok(Prepared { step: Box::new(step), workspace })
-            }
             Some(Packed::Phases(phases)) => {
                 let step = phases.prepare(&window, epilogue, has_bias, &machine, self.micro)?;
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }
-            Some(Packed::Tiles(_) | Packed::Tiled(_)) | None => {
+            Some(Packed::Tiles(_) | Packed::Tiled(_) | Packed::Taps(_)) | None => {
                 Err(OpError::unsupported("a convolution with the channels last and weights that vary"))
             }
         }

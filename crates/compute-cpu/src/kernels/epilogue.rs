@@ -62,8 +62,13 @@ impl Bounded {
         self.low == f32::NEG_INFINITY && self.high == f32::INFINITY
     }
 
+    /// Whether there are no more than bounds.
+    pub fn only_bounds(&self) -> bool {
+        self.is_simple() && self.residual.is_none()
+    }
+
     /// Whether there is no more than an f32 residual, an activation and bounds.
-    fn is_activated(&self) -> bool {
+    pub fn is_activated(&self) -> bool {
         self.bias.is_none() && self.residual_type == DType::F32
     }
 

@@ -32,10 +32,14 @@ impl Kernel for MapKernel {
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
         let inputs: SmallVec<[&TensorDesc; 4]> = inputs.iter().flatten().collect();
         let types: SmallVec<[DType; 4]> = inputs.iter().map(|desc| desc.dtype).collect();
-        let program = Program::new(&self.map, &types)?;
+        let mut program = Program::new(&self.map, &types)?;
         let output = &outputs[0];
         if program.result() != output.dtype {
             return Err(OpError::invalid(format!("a map gives {}, not {}", program.result(), output.dtype)));
+        }
+        // Storing rounds as well.
+        if output.dtype == DType::Bf16 && program.narrows_at_the_end_only() {
+            program.remove_last();
         }
         let walks = inputs.iter().map(|desc| Walk::new(&desc.shape, &output.shape)).collect::<Result<_, _>>()?;
         let count = output.len();
@@ -46,6 +50,7 @@ impl Kernel for MapKernel {
             count,
             parts,
             registers: program.registers(),
+            output: output.dtype,
             program,
             machine: self.machine.clone(),
         };
@@ -63,6 +68,7 @@ impl Kernel for MapKernel {
 struct MapStep {
     program: Program,
     types: SmallVec<[DType; 4]>,
+    output: DType,
     walks: Vec<Walk>,
     count: usize,
     parts: usize,
@@ -111,6 +117,6 @@ impl MapStep {
         let last = &registers[self.registers - 1];
         // SAFETY: the elements of this block belong to this part alone, and what was read of them in
         // place was read above.
-        unsafe { store(last, output, self.program.result(), start, count) };
+        unsafe { store(self.machine.isa, last, output, self.output, start, count) };
     }
 }

@@ -5,6 +5,7 @@ use super::norm::sum_of;
 use super::rows::{Rows, part_mut};
 use super::softmax::max_of;
 use crate::isa::multiversion;
+use crate::real::Real;
 use half::{bf16, f16};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
@@ -89,7 +90,8 @@ impl Step for ReduceStep {
         );
         match (self.dtype, self.rows) {
             (DType::F32, Some(rows)) if fast && rows.inner == 1 => self.rows_f32(arguments, rows.length),
-            (DType::F32, Some(rows)) if fast && rows.length > 0 => self.columns_f32(arguments, rows),
+            (DType::F32, Some(rows)) if fast && rows.length > 0 => self.columns::<f32>(arguments, rows),
+            (DType::Bf16, Some(rows)) if fast && rows.length > 0 => self.columns::<bf16>(arguments, rows),
             _ => self.each(arguments),
         }
     }
@@ -103,20 +105,20 @@ const SHORT: usize = 64;
 
 multiversion! {
     /// Reduces the columns of `x`, whose rows lie `rows.inner` apart, into as many outputs, at most [`LANES`].
-    fn reduce_columns(kind: ReduceKind, x: &[f32], rows: Rows, out: &mut [f32]) = columns
+    fn reduce_columns<T: Real>(kind: ReduceKind, x: &[T], rows: Rows, out: &mut [f32]) = columns
 }
 
 #[inline(always)]
-fn columns(kind: ReduceKind, x: &[f32], rows: Rows, out: &mut [f32]) {
+fn columns<T: Real>(kind: ReduceKind, x: &[T], rows: Rows, out: &mut [f32]) {
     let start = if kind == ReduceKind::Max { f32::NEG_INFINITY } else { 0.0 };
     let mut total = [start; LANES];
     for block in x.chunks(SHORT * rows.inner) {
         let mut part = [start; LANES];
         for row in block.chunks(rows.inner) {
             let row = &row[..out.len()];
-            match (kind, <&[f32; LANES]>::try_from(row)) {
-                (_, Ok(row)) => gather(kind, &mut part, row),
-                (_, Err(_)) => gather(kind, &mut part[..row.len()], row),
+            match <&[T; LANES]>::try_from(row) {
+                Ok(row) => gather(kind, &mut part, row),
+                Err(_) => gather(kind, &mut part[..row.len()], row),
             }
         }
         for (total, part) in total.iter_mut().zip(part) {
@@ -134,13 +136,13 @@ fn columns(kind: ReduceKind, x: &[f32], rows: Rows, out: &mut [f32]) {
 
 /// Adds a row to the columns' sums, or takes the larger.
 #[inline(always)]
-fn gather(kind: ReduceKind, sums: &mut [f32], row: &[f32]) {
-    let pairs = sums.iter_mut().zip(row);
+fn gather<T: Real>(kind: ReduceKind, sums: &mut [f32], row: &[T]) {
+    let pairs = sums.iter_mut().zip(row.iter().map(|x| x.widen()));
     match kind {
-        ReduceKind::Max => pairs.for_each(|(sum, &x)| *sum = larger(*sum, x)),
-        ReduceKind::SumSquare | ReduceKind::L2 => pairs.for_each(|(sum, &x)| *sum += x * x),
-        ReduceKind::L1 => pairs.for_each(|(sum, &x)| *sum += x.abs()),
-        _ => pairs.for_each(|(sum, &x)| *sum += x),
+        ReduceKind::Max => pairs.for_each(|(sum, x)| *sum = larger(*sum, x)),
+        ReduceKind::SumSquare | ReduceKind::L2 => pairs.for_each(|(sum, x)| *sum += x * x),
+        ReduceKind::L1 => pairs.for_each(|(sum, x)| *sum += x.abs()),
+        _ => pairs.for_each(|(sum, x)| *sum += x),
     }
 }
 
@@ -180,10 +182,10 @@ impl ReduceStep {
     }
 
     /// Columns next to each other, whole vectors of them at a time.
-    fn columns_f32(&self, arguments: &Arguments<'_>, rows: Rows) {
+    fn columns<T: Real>(&self, arguments: &Arguments<'_>, rows: Rows) {
         let Some(input) = arguments.inputs[0] else { return };
         // SAFETY: inputs are not written during the step.
-        let x = unsafe { input.slice::<f32>() };
+        let x = unsafe { input.slice::<T>() };
         let (blocks, plane) = (rows.inner.div_ceil(LANES), rows.length * rows.inner);
         let parts = if self.parts() == 1 { 1 } else { rows.outer * blocks };
         self.machine.pool.run(parts, &|part| {
@@ -191,9 +193,11 @@ impl ReduceStep {
                 let (outer, first) = (block / blocks, block % blocks * LANES);
                 let count = LANES.min(rows.inner - first);
                 // SAFETY: blocks of the output do not overlap.
-                let out = unsafe { part_mut::<f32>(arguments.outputs[0], outer * rows.inner + first, count) };
+                let out = unsafe { part_mut::<T>(arguments.outputs[0], outer * rows.inner + first, count) };
                 let x = &x[outer * plane + first..(outer + 1) * plane];
-                reduce_columns(self.machine.isa, self.kind, x, rows, out);
+                let mut results = [0f32; LANES];
+                reduce_columns(self.machine.isa, self.kind, x, rows, &mut results[..count]);
+                T::narrow_all(self.machine.isa, &results[..count], out);
             }
         });
     }

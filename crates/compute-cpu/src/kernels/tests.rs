@@ -339,6 +339,57 @@ fn convolutions_with_the_channels_last() {
 }
 
 #[test]
+fn depthwise_convolutions_with_the_channels_last() {
+    // Borders, strides and taps for every form of block; widths that blocks of seven and of four leave over.
+    let cases: &[(Conv, &[usize], &[usize])] = &[
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 64), &[1, 5, 14, 64], &[64, 1, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[2, 2, 2, 2], 40), &[2, 6, 9, 40], &[40, 1, 5, 5]),
+        (conv(&[2, 2], &[1, 1], &[1, 1, 1, 1], 96), &[1, 9, 15, 96], &[96, 1, 3, 3]),
+        (conv(&[2, 1], &[1, 1], &[0, 3, 1, 2], 17), &[1, 7, 6, 17], &[17, 1, 5, 5]),
+        (conv(&[1, 1], &[2, 3], &[2, 3, 2, 3], 33), &[1, 6, 11, 33], &[33, 1, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 32), &[1, 3, 2, 32], &[32, 1, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[3, 3, 3, 3], 9), &[1, 4, 8, 9], &[9, 1, 7, 7]),
+        (conv(&[1, 1], &[1, 1], &[-1, -1, 0, 1], 3), &[1, 6, 8, 3], &[3, 1, 3, 3]),
+        (conv(&[1], &[1], &[2, 0], 16), &[2, 10, 16], &[16, 1, 3]),
+    ];
+    for (op, x, w) in cases {
+        let op = Conv { channels_last: true, ..op.clone() };
+        let (x, w, bias) = (floats(x, 1), floats(w, 2), floats(&w[..1], 3));
+        for x in [narrow(&x), x] {
+            check(Op::Conv(op.clone()), &two(x.clone(), w.clone()), &[1], 2e-6);
+            check(Op::Conv(op.clone()), &[Some(x), Some(w.clone()), Some(bias.clone())], &[1], 2e-6);
+        }
+    }
+    let plain = Conv { channels_last: true, ..conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 40) };
+    let (x, w, bias) = (floats(&[2, 7, 9, 40], 1), floats(&[40, 1, 3, 3], 2), floats(&[40], 4));
+    for (residual, function, rounded) in [
+        (DType::F32, Unary::Abs, false),
+        (DType::F32, Unary::Silu, true),
+        (DType::Bf16, Unary::Abs, true),
+        (DType::Bf16, Unary::Silu, false),
+    ] {
+        let op = Conv { epilogue: Some(ending(residual, function, rounded)), ..plain.clone() };
+        let other = floats(&[2, 7, 9, 40], 3).cast(residual, CastOptions::default()).unwrap();
+        for x in [narrow(&x), x.clone()] {
+            let inputs = [Some(x), Some(w.clone()), Some(bias.clone()), Some(other.clone())];
+            check(Op::Conv(op.clone()), &inputs, &[1, 2], 2e-6);
+        }
+    }
+    // Bounds alone are applied before sums leave their registers.
+    for rounded in [false, true] {
+        let mut relu = Map::default();
+        let (sum, zero) = (Instruction::Input(0), Instruction::Constant(Scalar::Float(0.0, DType::F32)));
+        let (sum, zero) = (relu.push(sum), relu.push(zero));
+        let last = relu.push(Instruction::Binary(Binary::Max, sum, zero));
+        if rounded {
+            relu.push(Instruction::Cast(DType::Bf16, last));
+        }
+        let op = Conv { epilogue: Some(relu), ..plain.clone() };
+        check(Op::Conv(op), &two(narrow(&x), w.clone()), &[1], 2e-6);
+    }
+}
+
+#[test]
 fn convolutions_with_an_epilogue() {
     let mut epilogue = Map::default();
     let result = epilogue.push(Instruction::Input(0));
@@ -550,6 +601,11 @@ fn numbers_kept_in_bf16() {
         };
         check(Op::Pool(op), &pixels, &[], 4e-3);
     }
+    // Columns of whole vectors and fewer, more rows than a short sum.
+    for (shape, kind) in [([2, 9, 10, 70], ReduceKind::Mean), ([1, 3, 5, 8], ReduceKind::Max)] {
+        let op = Reduce { kind, axes: [1, 2].as_slice().into(), keep_dims: true };
+        check(Op::Reduce(op), &[Some(narrow(&floats(&shape, 1)))], &[], 4e-3);
+    }
 }
 
 #[test]
@@ -567,5 +623,14 @@ fn maps_that_broadcast() {
         for function in [Binary::Add, Binary::Div, Binary::Max, Binary::Less] {
             check(Op::Map(Map::binary(function)), &two(floats(a, 1), floats(b, 2)), &[], 3e-6);
         }
+        // Numbers of bf16 are computed in f32, and rounded where they are stored.
+        let mut map = Map::default();
+        let operands = [0, 1].map(|input| {
+            let narrow = map.push(Instruction::Input(input));
+            map.push(Instruction::Cast(DType::F32, narrow))
+        });
+        let product = map.push(Instruction::Binary(Binary::Mul, operands[0], operands[1]));
+        map.push(Instruction::Cast(DType::Bf16, product));
+        check(Op::Map(map), &two(narrow(&floats(a, 1)), narrow(&floats(b, 2))), &[], 0.0);
     }
 }

@@ -1,6 +1,8 @@
 //! Elements between memory and registers.
 
 use super::{BLOCK, Register};
+use crate::Isa;
+use crate::real::Real;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use halimede_tensor::{DType, Element, View};
 
@@ -42,7 +44,8 @@ pub(crate) unsafe fn load(
                 view.slice::<f16>()[start..start + count].convert_to_f32_slice(&mut register.f32_mut()[at..at + count])
             }
             DType::Bf16 => {
-                view.slice::<bf16>()[start..start + count].convert_to_f32_slice(&mut register.f32_mut()[at..at + count])
+                let source = &view.slice::<bf16>()[start..start + count];
+                register.f32_mut()[at..at + count].iter_mut().zip(source).for_each(|(to, from)| *to = from.widen());
             }
             DType::Bool | DType::U8 => ints::<u8>(view, start, count, at, register),
             DType::I8 => ints::<i8>(view, start, count, at, register),
@@ -82,7 +85,7 @@ pub(crate) unsafe fn splat(
 /// # Safety
 /// As [`View::slice_mut`] for those elements.
 #[inline(always)]
-pub(crate) unsafe fn store(register: &Register, view: View<'_>, dtype: DType, start: usize, count: usize) {
+pub(crate) unsafe fn store(isa: Isa, register: &Register, view: View<'_>, dtype: DType, start: usize, count: usize) {
     /// # Safety
     /// As `store`.
     #[inline(always)]
@@ -105,7 +108,7 @@ pub(crate) unsafe fn store(register: &Register, view: View<'_>, dtype: DType, st
             DType::F32 => part::<f32>(view, start, count).copy_from_slice(&register.f32()[..count]),
             DType::F64 => part::<f64>(view, start, count).copy_from_slice(&register.f64()[..count]),
             DType::F16 => part::<f16>(view, start, count).convert_from_f32_slice(&register.f32()[..count]),
-            DType::Bf16 => part::<bf16>(view, start, count).convert_from_f32_slice(&register.f32()[..count]),
+            DType::Bf16 => bf16::narrow_all(isa, &register.f32()[..count], part(view, start, count)),
             DType::I64 | DType::U64 => part::<i64>(view, start, count).copy_from_slice(&register.i64()[..count]),
             DType::Bool | DType::U8 => ints!(u8),
             DType::I8 => ints!(i8),

@@ -3,6 +3,7 @@
 use super::functions as f;
 use super::{Class, Code, Program, Register, class};
 use crate::isa::multiversion;
+use crate::real::{Real, nearest};
 use half::{bf16, f16};
 use halimede_graph::ops::{Binary, Scalar, Unary};
 use halimede_tensor::DType;
@@ -47,6 +48,12 @@ fn body(program: &Program, registers: &mut [Register], count: usize) {
                         }
                     }
                 }
+            }
+            Code::Cast { from: DType::F32 | DType::Bf16, to: DType::F32, register } => {
+                each_f32(&earlier[register], out, count, |x| x)
+            }
+            Code::Cast { from: DType::F32, to: DType::Bf16, register } => {
+                each_f32(&earlier[register], out, count, |x| nearest(x).widen())
             }
             Code::Cast { from, to, register } => cast(from, to, &earlier[register], out, count),
         }

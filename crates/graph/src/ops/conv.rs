@@ -39,7 +39,8 @@ pub struct Conv {
     /// Data and output have their channels last.
     pub channels_last: bool,
     /// What data and weights are rounded to before they are multiplied; sums, bias and result are then
-    /// f32, and data and weights may be f32 or this. `None`: they are multiplied as they are.
+    /// f32, and data and weights may be f32 or this. `None`: they are multiplied as they are; weights, bias
+    /// and result are then f32 where the data is bf16, unless all are.
     pub multiply: Option<DType>,
     /// Pointwise work on each result; its input 0 is the result, the others broadcast to it.
     pub epilogue: Option<Map>,

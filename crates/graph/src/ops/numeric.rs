@@ -28,13 +28,15 @@ impl Numbers {
     }
 }
 
-/// Datatype of a sum of products of two operands, `multiply` being what both are rounded to first.
+/// Datatype of a sum of products of two operands, `multiply` being what both are rounded to first. Numbers
+/// of bf16 are numbers of f32 too: as they are, both multiply in f32.
 pub(crate) fn product_type(
     multiply: Option<DType>,
     a: Option<DType>,
     b: Option<DType>,
 ) -> Result<Option<DType>, OpError> {
     match (multiply, a, b) {
+        (None, Some(DType::Bf16), Some(DType::F32)) => Ok(Some(DType::F32)),
         (None, Some(a), Some(b)) if a != b => Err(OpError::invalid(format!("a product of {a} and {b}"))),
         (None, a, _) => Ok(a),
         (Some(to), a, b) => {

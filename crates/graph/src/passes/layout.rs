@@ -1,7 +1,7 @@
 use super::edit::done;
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::channels::{channels_last, first_from_last, last_from_first, to_channels_last};
-use crate::ops::{Concat, Conv, Op, Padding, Pool, Reduce, Softmax, Transpose};
+use crate::ops::{Concat, Conv, Op, Padding, Pool, Reduce, Resize, Softmax, Transpose};
 use crate::{Dims, Fact, Graph, Node, ValueId};
 use halimede_tensor::DType;
 use smallvec::{SmallVec, smallvec};
@@ -159,6 +159,7 @@ impl Layouts<'_> {
                 self.pointwise(node, op, rank)
             }
             Op::Reduce(op) if here => self.reduce(op, node, data?),
+            Op::Resize(op) if here => self.resize(op, node, data?, rank),
             _ => None,
         }
     }
@@ -209,9 +210,11 @@ impl Layouts<'_> {
         }
         let depthwise = inputs == 1 && op.groups > 1 && channels == op.groups;
         let wide = (if depthwise { channels } else { channels / op.groups.max(1) }) >= CHANNELS_MIN;
+        // A product of pixels is worth more than a transposition, however few its columns.
+        let product = self.has_last(data) && shape[2..].iter().all(|&taps| taps == 1);
         let two = (3..=4).contains(&rank) && self.rank(data) == Some(rank) && op.transposed.is_none();
         let more = node.inputs.get(3..).unwrap_or_default();
-        if op.channels_last || !two || !wide || !self.is_f32(data) || !self.is_f32(weights) {
+        if op.channels_last || !two || !(wide || product) || !self.is_f32(data) || !self.is_f32(weights) {
             return None;
         }
         if !more.iter().flatten().all(|&value| self.fits(value, rank)) {
@@ -252,6 +255,16 @@ impl Layouts<'_> {
         self.replaced(node, Op::Conv(Conv { channels_last: true, ..op.clone() }), inputs)
     }
 
+    /// Resampling: scales and sizes stay, and speak of the axes where they lie now.
+    fn resize(&mut self, op: &Resize, node: &Node, data: ValueId, rank: usize) -> Option<Node> {
+        let every: SmallVec<[usize; 4]> = (0..rank).collect();
+        let axes = if op.axes.is_empty() { &every } else { &op.axes };
+        let axes = axes.iter().map(|&axis| moved_axis(axis, rank)).collect();
+        let mut inputs = node.inputs.clone();
+        inputs[0] = Some(self.channels_last(data)?);
+        self.replaced(node, Op::Resize(Resize { axes, ..op.clone() }), inputs)
+    }
+
     fn reduce(&mut self, op: &Reduce, node: &Node, data: ValueId) -> Option<Node> {
         let rank = self.rank(data)?;
         let mut axes: SmallVec<[usize; 6]> = op.axes.iter().map(|&axis| moved_axis(axis, rank)).collect();
@@ -278,9 +291,13 @@ fn moved_axis(axis: usize, rank: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use crate::ops::{Binary, Concat, Conv, Op, Padding, Pool, PoolKind, ReduceKind, Softmax, Transposed, Unary};
+    use crate::ops::{
+        Binary, Concat, Conv, CoordinateTransform, NearestRounding, Op, Padding, Pool, PoolKind, ReduceKind, Resize,
+        ResizeMode, Softmax, Transposed, Unary,
+    };
     use crate::passes::tests::{floats, graph, optimized};
     use crate::{Builder, ValueId};
+    use halimede_tensor::Tensor;
 
     fn conv(b: &mut Builder, x: ValueId, weights: &[usize], groups: usize, transposed: Option<Transposed>) -> ValueId {
         let border = (weights[2] / 2) as i64;
@@ -332,6 +349,38 @@ mod tests {
             _ => true,
         };
         assert!(graph.nodes.iter().all(last));
+    }
+
+    #[test]
+    fn resampling_comes_along() {
+        for axes in [&[][..], &[2, 3]] {
+            let (names, graph, _) = optimized(graph(&[1, 8, 4, 5], |b, x| {
+                let c = conv(b, x, &[8, 8, 3, 3], 1, None);
+                let mode = ResizeMode::Nearest(NearestRounding::Floor);
+                let op = Resize { axes: axes.into(), ..Resize::new(mode, CoordinateTransform::Asymmetric) };
+                let scales = [1.0, 1.0, 2.0, 3.0];
+                let scales = &scales[if axes.is_empty() { 0 } else { 2 }..];
+                let scales = b.constant(Tensor::from_slice(&[scales.len()], scales).unwrap());
+                let y = b.add_with_optional(Op::Resize(op), &[Some(c), None, Some(scales)]).unwrap();
+                conv(b, y, &[8, 8, 3, 3], 1, None)
+            }));
+            assert_eq!(names, ["Transpose", "Conv", "Resize", "Conv", "Transpose"]);
+            let resized = graph.nodes.iter().find(|node| matches!(node.op, Op::Resize(_))).unwrap();
+            assert_eq!(graph.fact(resized.outputs[0]).known_shape().unwrap()[..], [1, 8, 15, 8]);
+        }
+    }
+
+    #[test]
+    fn few_columns_of_a_product_come_along() {
+        let few = |taps: usize| {
+            let (names, ..) = optimized(graph(&[1, 8, 5, 5], |b, x| {
+                let a = conv(b, x, &[8, 8, 3, 3], 1, None);
+                conv(b, a, &[2, 8, taps, taps], 1, None)
+            }));
+            names
+        };
+        assert_eq!(few(1), ["Transpose", "Conv", "Conv", "Transpose"]);
+        assert_eq!(few(3), ["Transpose", "Conv", "Transpose", "Conv"]);
     }
 
     #[test]
