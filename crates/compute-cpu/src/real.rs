@@ -46,6 +46,36 @@ impl Numbers {
         }
     }
 
+    /// Reads a register `at` numbers behind the first.
+    ///
+    /// # Safety
+    /// As [`Vector::load`].
+    #[inline(always)]
+    pub unsafe fn load<V: Vector>(self, at: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Numbers::F32(start) => V::load(start.add(at)),
+                Numbers::Bf16(start) => V::widen(start.add(at)),
+            }
+        }
+    }
+
+    /// Reads one number `at` numbers behind the first.
+    ///
+    /// # Safety
+    /// Nobody writes that number.
+    #[inline(always)]
+    pub unsafe fn get(self, at: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match self {
+                Numbers::F32(start) => start.add(at).read(),
+                Numbers::Bf16(start) => start.add(at).read().widen(),
+            }
+        }
+    }
+
     /// Writes a register `at` numbers behind the first.
     ///
     /// # Safety

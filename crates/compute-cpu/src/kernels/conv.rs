@@ -203,7 +203,7 @@ impl Kernel for ConvKernel {
             return Err(OpError::unsupported(format!("a convolution of {}", x.dtype)));
         }
         if self.op.channels_last {
-            let epilogue = || Epilogue::activated(map, extra, output, isa);
+            let epilogue = || Epilogue::new(map, extra, output, isa);
             return self.prepare_pixels(x, w, output, weights, has_bias, epilogue);
         }
         let epilogue = Epilogue::new(map, extra, output, isa)?;

@@ -103,6 +103,27 @@ impl<T: Unit> Target<T> {
         unsafe { std::ptr::copy(source.start.add(from), self.start.add(index), count) };
     }
 
+    /// Writes `height` rows of `width` elements from one place on, `to.1` elements apart: columns of the input,
+    /// from `from.0` on and `from.1` apart.
+    ///
+    /// # Panics
+    /// Outside the output or the input.
+    #[inline(always)]
+    pub fn turn(self, to: (usize, usize), source: Source<T>, from: (usize, usize), (height, width): (usize, usize)) {
+        if height == 0 || width == 0 {
+            return;
+        }
+        assert!(to.0 + (height - 1) * to.1 + width <= self.len);
+        assert!(from.0 + (width - 1) * from.1 + height <= source.len);
+        for x in 0..width {
+            // SAFETY: the corners lie inside (just checked); no other part writes or reads these elements.
+            unsafe {
+                let (first, column) = (self.start.add(to.0 + x), source.start.add(from.0 + x * from.1));
+                (0..height).for_each(|y| *first.add(y * to.1) = *column.add(y));
+            }
+        }
+    }
+
     /// Writes one element `count` times.
     ///
     /// # Panics

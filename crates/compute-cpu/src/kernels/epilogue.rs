@@ -1,8 +1,9 @@
 //! Pointwise work on tiles of a product before they are stored.
 
 use crate::Isa;
-use crate::isa::multiversion;
-use crate::map::{BLOCK, Class, Code, Program, Register, Walk, class, execute, gelu_erf, gelu_tanh, sigmoid, tanh};
+use crate::map::{
+    BLOCK, Class, Code, Program, Register, Walk, class, execute, gelu_erf, gelu_tanh, sigmoid, sigmoid_near, tanh,
+};
 use halimede_compute::TensorDesc;
 use halimede_graph::OpError;
 use halimede_graph::ops::{Binary, Map, Scalar, Unary};
@@ -15,13 +16,13 @@ pub(super) struct Epilogue {
     /// For inputs from 1 on.
     walks: Vec<Walk>,
     isa: Isa,
-    bounded: Option<Bounded>,
+    common: Option<Common>,
 }
 
 /// The commonest epilogues, which need no program: a bias for each column, a residual, an activation and
 /// bounds (ReLU, ReLU6, Clip), each where it is there, in this order.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(super) struct Bounded {
+pub(super) struct Common {
     /// The input, after the operator's own, of which each column of the output has one number in f32.
     pub bias: Option<usize>,
     /// The input, after the operator's own, that is added; it has the output's elements.
@@ -39,12 +40,12 @@ enum Term {
     Bias(usize),
     Residual(usize),
     Number(f32),
-    Sum(Bounded),
+    Sum(Common),
 }
 
-impl Bounded {
+impl Common {
     /// Leaves sums as they are.
-    pub const NONE: Bounded = Bounded {
+    pub const NONE: Common = Common {
         bias: None,
         residual: None,
         residual_type: DType::F32,
@@ -64,24 +65,14 @@ impl Bounded {
 
     /// Whether there are no more than bounds.
     pub fn only_bounds(&self) -> bool {
-        self.is_simple() && self.residual.is_none()
+        self.bias.is_none() && self.residual.is_none() && self.function.is_none()
     }
 
-    /// Whether there is no more than an f32 residual, an activation and bounds.
-    pub fn is_activated(&self) -> bool {
-        self.bias.is_none() && self.residual_type == DType::F32
-    }
-
-    /// Whether there is no more than an f32 residual and bounds.
-    fn is_simple(&self) -> bool {
-        self.is_activated() && self.function.is_none()
-    }
-
-    fn of(program: &Program, types: &[DType], walks: &[Walk], columns: usize) -> Option<Bounded> {
+    fn of(program: &Program, types: &[DType], walks: &[Walk], columns: usize) -> Option<Common> {
         let mut terms: Vec<Term> = Vec::new();
         for code in &program.codes {
             terms.push(match *code {
-                Code::Load(0) => Term::Sum(Bounded::NONE),
+                Code::Load(0) => Term::Sum(Common::NONE),
                 Code::Load(input) => match (&walks[input - 1], types[input]) {
                     (Walk::Same, DType::F32 | DType::Bf16) => Term::Residual(input),
                     (walk, DType::F32) if walk.is_a_row_of(columns) => Term::Bias(input),
@@ -91,7 +82,7 @@ impl Bounded {
                 Code::Cast { from: DType::Bf16, to: DType::F32, register } => terms[register],
                 Code::Constant(Scalar::Float(number, DType::F32)) if !number.is_nan() => Term::Number(number as f32),
                 Code::Unary(function, x, DType::F32) if is_activation(function) => match terms[x] {
-                    Term::Sum(sum) if sum.is_sum() => Term::Sum(Bounded { function: Some(function), ..sum }),
+                    Term::Sum(sum) if sum.is_sum() => Term::Sum(Common { function: Some(function), ..sum }),
                     _ => return None,
                 },
                 Code::Binary(function, a, b, DType::F32) => {
@@ -113,45 +104,20 @@ impl Bounded {
     }
 
     /// A function of this and a term, either way round.
-    fn then(self, function: Binary, term: Term, types: &[DType]) -> Option<Bounded> {
+    fn then(self, function: Binary, term: Term, types: &[DType]) -> Option<Common> {
         Some(match (function, term) {
             (Binary::Add, Term::Bias(input)) if self.is_sum() && self.bias.is_none() => {
-                Bounded { bias: Some(input - 1), ..self }
+                Common { bias: Some(input - 1), ..self }
             }
             (Binary::Add, Term::Residual(input)) if self.is_sum() && self.residual.is_none() => {
-                Bounded { residual: Some(input - 1), residual_type: types[input], ..self }
+                Common { residual: Some(input - 1), residual_type: types[input], ..self }
             }
-            (Binary::Max, Term::Number(low)) if self.is_unbounded() => Bounded { low, ..self },
+            (Binary::Max, Term::Number(low)) if self.is_unbounded() => Common { low, ..self },
             (Binary::Min, Term::Number(high)) if self.high == f32::INFINITY && self.low <= high => {
-                Bounded { high, ..self }
+                Common { high, ..self }
             }
             _ => return None,
         })
-    }
-
-    /// Adds the residual to `sums`, applies the function and keeps them within the bounds.
-    pub fn apply(&self, isa: Isa, sums: &mut [f32], residual: Option<&[f32]>) {
-        bound_here(isa, sums, residual, self.function, (self.low, self.high));
-    }
-}
-
-multiversion! {
-    fn bound_here(sums: &mut [f32], residual: Option<&[f32]>, function: Option<Unary>, bounds: (f32, f32)) =
-        bound_in_place
-}
-
-#[inline(always)]
-fn bound_in_place(sums: &mut [f32], residual: Option<&[f32]>, function: Option<Unary>, bounds: (f32, f32)) {
-    if let Some(function) = function {
-        sums.iter_mut().zip(residual.unwrap_or_default()).for_each(|(sum, &residual)| *sum += residual);
-        activate(function, sums);
-        return sums.iter_mut().for_each(|sum| *sum = within(*sum, bounds));
-    }
-    match residual {
-        None => sums.iter_mut().for_each(|sum| *sum = within(*sum, bounds)),
-        Some(residual) => {
-            sums.iter_mut().zip(residual).for_each(|(sum, &residual)| *sum = within(*sum + residual, bounds))
-        }
     }
 }
 
@@ -180,6 +146,18 @@ pub(super) fn activate(function: Unary, line: &mut [f32]) {
     }
 }
 
+/// The same for numbers that are rounded to bf16 next: activations made of a logistic function, which are most
+/// of them, may be off by a small part of that rounding.
+#[inline(always)]
+pub(super) fn activate_near(function: Unary, line: &mut [f32]) {
+    match function {
+        Unary::QuickGelu => line.iter_mut().for_each(|x| *x *= sigmoid_near(1.702 * *x)),
+        Unary::Silu => line.iter_mut().for_each(|x| *x *= sigmoid_near(*x)),
+        Unary::Sigmoid => line.iter_mut().for_each(|x| *x = sigmoid_near(*x)),
+        other => activate(other, line),
+    }
+}
+
 /// NaN passes, as it does through a program.
 #[inline(always)]
 pub(super) fn within(x: f32, (low, high): (f32, f32)) -> f32 {
@@ -194,8 +172,8 @@ pub(super) fn within(x: f32, (low, high): (f32, f32)) -> f32 {
 
 impl Epilogue {
     /// The form without a program, where it has that.
-    pub fn bounded(&self) -> Option<&Bounded> {
-        self.bounded.as_ref()
+    pub fn common(&self) -> Option<&Common> {
+        self.common.as_ref()
     }
 
     /// An epilogue for an f32 output; `None` where there is nothing to do. `extra` are the inputs that
@@ -206,23 +184,10 @@ impl Epilogue {
         output: &TensorDesc,
         isa: Isa,
     ) -> Result<Option<Epilogue>, OpError> {
-        let epilogue = Epilogue::activated(map, extra, output, isa)?;
-        // Everything else goes through the program.
-        Ok(epilogue.map(|epilogue| Epilogue { bounded: epilogue.bounded.filter(Bounded::is_simple), ..epilogue }))
-    }
-
-    /// The same for kernels that apply activations themselves.
-    pub fn activated(
-        map: Option<&Map>,
-        extra: &[Option<TensorDesc>],
-        output: &TensorDesc,
-        isa: Isa,
-    ) -> Result<Option<Epilogue>, OpError> {
         if map.is_some() && output.dtype != DType::F32 {
             return Err(OpError::unsupported("an epilogue that changes the datatype"));
         }
-        let epilogue = Epilogue::narrowed(map, extra, output, isa)?;
-        Ok(epilogue.map(|epilogue| Epilogue { bounded: epilogue.bounded.filter(Bounded::is_activated), ..epilogue }))
+        Epilogue::narrowed(map, extra, output, isa)
     }
 
     /// An epilogue for an output in f32 or bf16: it computes in f32, and the kernel rounds what it stores.
@@ -254,8 +219,8 @@ impl Epilogue {
             return Err(OpError::unsupported("an epilogue on integers"));
         }
         let columns = output.shape.last().copied().unwrap_or(1);
-        let bounded = Bounded::of(&program, &types, &walks, columns);
-        Ok(Some(Epilogue { program, types, walks, isa, bounded }))
+        let common = Common::of(&program, &types, &walks, columns);
+        Ok(Some(Epilogue { program, types, walks, isa, common }))
     }
 
     /// Registers that one thread needs.

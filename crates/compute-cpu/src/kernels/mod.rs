@@ -6,6 +6,7 @@ mod concat;
 mod contract;
 mod conv;
 mod copy;
+mod ending;
 mod epilogue;
 mod gather;
 mod map;

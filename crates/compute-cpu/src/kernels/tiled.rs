@@ -1,19 +1,16 @@
 //! What products on the matrix unit share: packed weights, operands in two datatypes, finished blocks.
 
-#[cfg(target_arch = "x86_64")]
-mod avx512;
-
-use super::epilogue::{Bounded, Epilogue, activate, within};
+use super::ending::{Ending, UNBOUNDED, add_bias};
+use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
 use crate::Isa;
-use crate::isa::multiversion;
 use crate::map::Register;
 use crate::matrix::{BLOCK, Panels, STEP, Sums, pack_panel, panel_len};
-use crate::real::{Real, nearest};
+use crate::real::Numbers;
 use half::bf16;
 use halimede_compute::{Arguments, TensorDesc};
 use halimede_graph::OpError;
-use halimede_graph::ops::{Map, Unary};
+use halimede_graph::ops::Map;
 use halimede_tensor::{DType, View};
 
 /// Weights in panels of 32 columns, each as many steps deep as the summed axis needs.
@@ -114,7 +111,7 @@ impl Finish {
 
     /// Bytes of registers that one thread needs.
     pub fn registers_bytes(&self) -> usize {
-        let general = self.epilogue.as_ref().filter(|epilogue| epilogue.bounded().is_none());
+        let general = self.epilogue.as_ref().filter(|epilogue| epilogue.common().is_none());
         general.map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
     }
 
@@ -125,138 +122,39 @@ impl Finish {
     pub unsafe fn store(&self, arguments: &Arguments<'_>, piece: Piece, sums: &mut [f32], registers: &mut [Register]) {
         let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
         let mut bias = [0f32; BLOCK];
-        let bounded = self.epilogue.as_ref().and_then(Epilogue::bounded);
-        let second = bounded.and_then(|bounded| bounded.bias).map(|input| self.extra + input);
+        let common = self.epilogue.as_ref().and_then(Epilogue::common);
+        let second = common.and_then(|common| common.bias).map(|input| self.extra + input);
         for input in self.bias.into_iter().chain(second) {
             // SAFETY: inputs are not written during the step.
             let numbers = unsafe { &view(input).slice::<f32>()[piece.column..][..piece.columns] };
             bias.iter_mut().zip(numbers).for_each(|(bias, number)| *bias += number);
         }
-        let output = arguments.outputs[0];
-        let last = piece.start + (piece.rows - 1) * piece.row + piece.columns;
-        assert!(last * self.output.size() <= output.len(), "a piece outside of the output");
+        let count = (piece.rows - 1) * piece.row + piece.columns;
         let mut ending = Ending {
-            piece,
+            rows: piece.rows,
+            columns: piece.columns,
+            pitch: BLOCK,
             bias: &bias,
+            residual: None,
             function: None,
-            bounds: (f32::NEG_INFINITY, f32::INFINITY),
-            residual: Numbers::None,
-            target: match self.output {
-                DType::Bf16 => Numbers::Bf16(output.as_ptr().cast()),
-                _ => Numbers::F32(output.as_ptr().cast()),
-            },
+            bounds: UNBOUNDED,
+            target: Numbers::of(arguments.outputs[0], self.output, piece.start, count),
+            apart: piece.row,
         };
-        match (&self.epilogue, bounded) {
+        let extra = arguments.inputs.get(self.extra..).unwrap_or_default();
+        match (&self.epilogue, common) {
             (None, _) => {}
-            (_, Some(&Bounded { bias: _, residual, residual_type, function, low, high })) => {
-                (ending.function, ending.bounds) = (function, (low, high));
-                if let Some(input) = residual {
-                    let residual = view(self.extra + input);
-                    assert!(last * residual_type.size() <= residual.len(), "a piece outside of the residual");
-                    ending.residual = match residual_type {
-                        DType::Bf16 => Numbers::Bf16(residual.as_ptr().cast()),
-                        _ => Numbers::F32(residual.as_ptr().cast()),
-                    };
-                }
-            }
+            (_, Some(common)) => ending.follow(common, extra, piece.start),
             (Some(epilogue), None) => {
-                if self.bias.is_some() {
-                    add_bias(self.isa, &mut sums[..piece.rows * BLOCK], &bias);
-                    ending.bias = &[0.0; BLOCK];
-                }
-                let extra = arguments.inputs.get(self.extra..).unwrap_or_default();
+                let sums = &mut sums[..piece.rows * BLOCK];
+                add_bias(self.isa, sums, BLOCK, &bias);
+                ending.bias = &[];
                 let (shape, place) = ((piece.rows, piece.columns), (piece.start, piece.row));
-                epilogue.apply(extra, &mut sums[..piece.rows * BLOCK], BLOCK, shape, place, registers);
+                epilogue.apply(extra, sums, BLOCK, shape, place, registers);
             }
         }
-        // SAFETY: the piece lies inside the output and, where there is one, inside the residual.
-        unsafe { end(self.isa, sums, &ending) };
-    }
-}
-
-/// Numbers in one of the datatypes of a result.
-#[derive(Clone, Copy)]
-enum Numbers {
-    None,
-    F32(*mut f32),
-    Bf16(*mut bf16),
-}
-
-/// The commonest epilogue: bias, residual, activation, bounds, rounding.
-struct Ending<'a> {
-    piece: Piece,
-    bias: &'a [f32; BLOCK],
-    residual: Numbers,
-    function: Option<Unary>,
-    bounds: (f32, f32),
-    target: Numbers,
-}
-
-/// # Safety
-/// The piece lies inside residual and target.
-unsafe fn end(isa: Isa, sums: &[f32], ending: &Ending<'_>) {
-    #[cfg(target_arch = "x86_64")]
-    if isa.has_avx512() && ending.piece.columns == BLOCK {
-        // SAFETY: the caller's promise; an `Isa` with AVX-512 exists only where the machine has it.
-        return unsafe { avx512::end_whole_rows(sums, ending) };
-    }
-    // Reads what the caller promises.
-    end_rows(isa, sums, ending);
-}
-
-multiversion! {
-    fn end_rows(sums: &[f32], ending: &Ending<'_>) = end_each
-}
-
-multiversion! {
-    fn add_bias(sums: &mut [f32], bias: &[f32; BLOCK]) = add_bias_each
-}
-
-#[inline(always)]
-fn add_bias_each(sums: &mut [f32], bias: &[f32; BLOCK]) {
-    for row in sums.chunks_exact_mut(BLOCK) {
-        row.iter_mut().zip(bias).for_each(|(sum, bias)| *sum += bias);
-    }
-}
-
-#[inline(always)]
-fn end_each(sums: &[f32], ending: &Ending<'_>) {
-    let Ending { piece, bias, residual, function, bounds, target } = *ending;
-    let columns = piece.columns;
-    for (row, sums) in sums.chunks_exact(BLOCK).take(piece.rows).enumerate() {
-        let at = piece.start + row * piece.row;
-        let mut line = [0f32; BLOCK];
-        for c in 0..BLOCK {
-            line[c] = sums[c] + bias[c];
-        }
-        // SAFETY: `end` is called for a piece inside residual and target.
-        unsafe {
-            match residual {
-                Numbers::None => {}
-                Numbers::F32(start) => {
-                    let residual = std::slice::from_raw_parts(start.add(at), columns);
-                    line[..columns].iter_mut().zip(residual).for_each(|(sum, &number)| *sum += number);
-                }
-                Numbers::Bf16(start) => {
-                    let residual = std::slice::from_raw_parts(start.add(at), columns);
-                    line[..columns].iter_mut().zip(residual).for_each(|(sum, &number)| *sum += number.widen());
-                }
-            }
-            if let Some(function) = function {
-                activate(function, &mut line);
-            }
-            line.iter_mut().for_each(|sum| *sum = within(*sum, bounds));
-            match target {
-                Numbers::None => {}
-                Numbers::F32(start) => {
-                    std::slice::from_raw_parts_mut(start.add(at), columns).copy_from_slice(&line[..columns]);
-                }
-                Numbers::Bf16(start) => {
-                    let target = std::slice::from_raw_parts_mut(start.add(at), columns);
-                    target.iter_mut().zip(&line).for_each(|(target, &sum)| *target = nearest(sum));
-                }
-            }
-        }
+        // SAFETY: the piece lies inside the output and, where there is one, inside the residual (`Numbers::of`).
+        unsafe { ending.run(self.isa, sums) };
     }
 }
 

@@ -87,22 +87,21 @@ fn run<T: Unit>(step: &TransposeStep, input: halimede_tensor::View<'_>, output: 
         });
     };
     let (height, after) = (outer[inner], outer[inner + 1..].iter().product::<usize>());
-    let bands = height.div_ceil(SQUARE);
-    // One item is a band of squares: fixed outer axes, `SQUARE` places of the input's innermost axis.
+    // Where there are fewer columns than a square has, as many elements make it higher.
+    let tall = (SQUARE * SQUARE / run.min(SQUARE)).next_multiple_of(SQUARE);
+    let bands = height.div_ceil(tall);
+    // One item is a band of squares: fixed outer axes, `tall` places of the input's innermost axis.
     let items = rows / height * bands;
     split(&step.machine, items, bytes, &|range| {
         for item in range {
             let (band, place) = (item % bands, item / bands);
             let (before, behind) = (place / after, place % after);
             let row = |y: usize| (before * height + y) * after + behind;
-            let (top, bottom) = (band * SQUARE, ((band + 1) * SQUARE).min(height));
+            let (top, bottom) = (band * tall, ((band + 1) * tall).min(height));
             let from = offset(row(top), outer, outer_strides);
             for left in (0..run).step_by(SQUARE) {
-                let right = (left + SQUARE).min(run);
-                for y in top..bottom {
-                    let to = row(y) * run;
-                    (left..right).for_each(|x| target.set(to + x, source.at(from + y - top + x * stride)));
-                }
+                let size = (bottom - top, SQUARE.min(run - left));
+                target.turn((row(top) * run + left, after * run), source, (from + left * stride, stride), size);
             }
         }
     });

@@ -11,6 +11,9 @@ use half::bf16;
 /// Numbers of a step of a panel.
 const PANEL_STEP: usize = PANEL_STEP_BYTES / size_of::<bf16>();
 
+/// Numbers of a step's part that are packed together where the step is not whole.
+const PART: usize = 8;
+
 /// Rounds numbers, `apart` numbers from one to the next.
 ///
 /// # Safety
@@ -156,7 +159,14 @@ fn fill_each_tile<T: Real>(from: LeftRows<T>, tiles: &mut [bf16]) {
                         numbers.iter_mut().zip(source).for_each(|(number, source)| *number = source.round());
                         continue;
                     }
-                    for (c, number) in numbers[..count].iter_mut().enumerate() {
+                    let mut done = 0;
+                    while from.column == 1 && done + PART <= count {
+                        let source = source.add(done).cast::<[T; PART]>().read_unaligned();
+                        let numbers = numbers[done..].iter_mut().zip(source);
+                        numbers.for_each(|(number, source)| *number = source.round());
+                        done += PART;
+                    }
+                    for (c, number) in numbers[..count].iter_mut().enumerate().skip(done) {
                         *number = source.add(c * from.column).read_unaligned().round();
                     }
                 }

@@ -13,6 +13,7 @@
 use super::window::Window;
 use crate::Isa;
 use crate::kernels::Machine;
+use crate::kernels::ending::{Ending, UNBOUNDED};
 use crate::kernels::epilogue::{Epilogue, within};
 use crate::kernels::packed::{PackedWeights, f32_bytes};
 use crate::kernels::rows::{part_mut, registers_of};
@@ -81,16 +82,16 @@ impl DepthwisePixelsStep {
     /// What follows the sums while they are in registers; `None` where it is done on whole rows.
     fn bounds(&self) -> Option<(f32, f32)> {
         let Some(epilogue) = &self.epilogue else { return Some(UNBOUNDED) };
-        epilogue.bounded().filter(|bounded| bounded.only_bounds()).map(|bounded| (bounded.low, bounded.high))
+        epilogue.common().filter(|common| common.only_bounds()).map(|common| (common.low, common.high))
     }
 
     fn registers_bytes(&self) -> usize {
         self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
     }
 
-    /// Per thread: registers of the epilogue, and a row in f32 where the output is not.
+    /// Per thread, where rows of sums have an epilogue: its registers and a row.
     fn thread_bytes(&self) -> usize {
-        let row = if self.output == DType::F32 { 0 } else { (self.row_len() * size_of::<f32>()).next_multiple_of(64) };
+        let row = (self.row_len() * size_of::<f32>()).next_multiple_of(64);
         if self.bounds().is_some() { 0 } else { self.registers_bytes() + row }
     }
 
@@ -125,33 +126,50 @@ impl DepthwisePixelsStep {
             unsafe {
                 let scratch = arguments.workspace.part(thread * self.thread_bytes(), self.thread_bytes());
                 let registers = registers_of(scratch, 0, self.registers_bytes());
-                let line = match target {
-                    Numbers::F32(_) => part_mut::<f32>(output, task * row_len, row_len),
-                    Numbers::Bf16(_) => part_mut::<f32>(scratch, self.registers_bytes() / size_of::<f32>(), row_len),
-                };
+                let line = part_mut::<f32>(scratch, self.registers_bytes() / size_of::<f32>(), row_len);
                 convolve_row.run(&Row { target: Numbers::F32(line.as_mut_ptr()), ..whole });
-                self.finish(arguments, task * row_len, line, registers);
-                if let Numbers::Bf16(_) = target {
-                    bf16::narrow_all(self.machine.isa, line, part_mut(output, task * row_len, row_len));
-                }
+                self.finish(arguments, task * row_len, line, target, registers);
             }
         });
     }
 
     /// Applies the epilogue to a row of sums whose first element has the place `start` in the output.
-    fn finish(&self, arguments: &Arguments<'_>, start: usize, line: &mut [f32], registers: &mut [Register]) {
-        let Some(epilogue) = &self.epilogue else { return };
+    ///
+    /// # Safety
+    /// The target is valid for the row, and nobody else touches it.
+    unsafe fn finish(
+        &self,
+        arguments: &Arguments<'_>,
+        start: usize,
+        line: &mut [f32],
+        target: Numbers,
+        registers: &mut [Register],
+    ) {
+        let mut ending = Ending {
+            rows: 1,
+            columns: line.len(),
+            pitch: line.len(),
+            bias: &[],
+            residual: None,
+            function: None,
+            bounds: UNBOUNDED,
+            target,
+            apart: line.len(),
+        };
         let extra = arguments.inputs.get(3..).unwrap_or_default();
-        if let Some(bounded) = epilogue.bounded().filter(|bounded| bounded.is_activated()) {
-            let residual = bounded.residual.and_then(|input| extra[input]);
-            // SAFETY: inputs are not written during the step.
-            let residual = residual.map(|view| unsafe { &view.slice::<f32>()[start..][..line.len()] });
-            return bounded.apply(self.machine.isa, line, residual);
+        if let Some(epilogue) = &self.epilogue {
+            match epilogue.common().filter(|common| common.bias.is_none()) {
+                Some(common) => ending.follow(common, extra, start),
+                None => {
+                    for (index, block) in line.chunks_mut(BLOCK).enumerate() {
+                        let (place, columns) = ((start + index * BLOCK, 0), block.len());
+                        epilogue.apply(extra, block, columns, (1, columns), place, registers);
+                    }
+                }
+            }
         }
-        for (index, block) in line.chunks_mut(BLOCK).enumerate() {
-            let (place, columns) = ((start + index * BLOCK, 0), block.len());
-            epilogue.apply(extra, block, columns, (1, columns), place, registers);
-        }
+        // SAFETY: the caller's promise; the residual has the output's elements.
+        unsafe { ending.run(self.machine.isa, line) };
     }
 }
 
@@ -163,8 +181,6 @@ impl Step for DepthwisePixelsStep {
         }
     }
 }
-
-const UNBOUNDED: (f32, f32) = (f32::NEG_INFINITY, f32::INFINITY);
 
 /// One row of output pixels.
 #[derive(Clone, Copy)]

@@ -319,7 +319,7 @@ impl PixelsStep {
         let group = gemm::panels_len(micro, window.rows, depth) * place.group;
         let tiles = columns.div_ceil(micro.mr);
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
-        let residual = self.epilogue.as_ref().and_then(Epilogue::bounded).and_then(|bounded| bounded.residual);
+        let residual = self.epilogue.as_ref().and_then(Epilogue::common).and_then(|common| common.residual);
         let residual = residual.map(|input| view(3 + input).as_ptr().cast::<f32>());
         let extra = arguments.inputs.get(3..).unwrap_or_default();
         let Target { size, first, step } = self.target;
