@@ -20,6 +20,7 @@ enum Command {
     Bench(commands::bench::Args),
     Explain(commands::explain::Args),
     Check(commands::check::Args),
+    Quantize(commands::quantize::Args),
     Doctor(commands::doctor::Args),
 }
 
@@ -35,6 +36,7 @@ pub fn run() -> ExitCode {
         Command::Bench(args) => commands::bench::run(&args),
         Command::Explain(args) => commands::explain::run(&args),
         Command::Check(args) => commands::check::run(&args),
+        Command::Quantize(args) => commands::quantize::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
     }
 }

@@ -3,7 +3,7 @@
 use super::inputs;
 use crate::Model;
 use halimede_graph::Graph;
-use halimede_tensor::Value;
+use halimede_tensor::{Tensor, TensorError, Value};
 use std::fmt;
 
 /// How an output of floats in fewer bits compares with the exact one.
@@ -15,6 +15,16 @@ pub struct Difference {
     pub cosine: f64,
     /// The largest difference, relative to the largest exact number.
     pub largest: f64,
+}
+
+impl Difference {
+    /// Compares an output with the exact one.
+    ///
+    /// # Errors
+    /// One of them holds no numbers.
+    pub fn between(output: String, exact: &Tensor, other: &Tensor) -> Result<Difference, TensorError> {
+        Ok(difference(output, &exact.to_f64s()?, &other.to_f64s()?))
+    }
 }
 
 impl fmt::Display for Difference {
@@ -55,9 +65,8 @@ impl<'a> Answers<'a> {
                 if !expected.dtype().is_float() {
                     continue;
                 }
-                let numbers = |tensor: &halimede_tensor::Tensor| tensor.to_f64s().map_err(|error| error.to_string());
                 let output = self.exact.values[value.index()].name.clone();
-                let found = difference(output, &numbers(expected)?, &numbers(actual)?);
+                let found = Difference::between(output, expected, actual).map_err(|error| error.to_string())?;
                 match worst.iter_mut().find(|known| known.output == found.output) {
                     Some(known) if known.cosine <= found.cosine => {}
                     Some(known) => *known = found,

@@ -5,6 +5,7 @@ pub mod case;
 pub mod import;
 mod operator;
 pub mod ops;
+pub mod quantize;
 #[allow(missing_docs, clippy::all, reason = "generated from proto/")]
 pub(crate) mod proto {
     include!(concat!(env!("OUT_DIR"), "/onnx.rs"));

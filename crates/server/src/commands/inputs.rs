@@ -33,6 +33,12 @@ const DTYPES: [(&[&str], DType); 13] = [
 /// The inputs of `model` in its order: what `specs` and the arrays of `npz` say, ones and random numbers for
 /// the rest, unknown dimensions 1.
 pub(super) fn collect(model: &Model, specs: &[String], npz: Option<&Path>) -> Result<Vec<Value>, String> {
+    sample(model, specs, npz, 0)
+}
+
+/// [`collect`] whose random numbers are those of a sample, the same for the same number.
+pub(super) fn sample(model: &Model, specs: &[String], npz: Option<&Path>, number: u64) -> Result<Vec<Value>, String> {
+    let mut random = Random::of_sample(number);
     let mut given: BTreeMap<String, Tensor> = BTreeMap::new();
     if let Some(path) = npz {
         given = npy::read_all(&read_file(path)?).map_err(|error| format!("{}: {error}", path.display()))?;
@@ -40,14 +46,13 @@ pub(super) fn collect(model: &Model, specs: &[String], npz: Option<&Path>) -> Re
     for spec in specs {
         let (name, what) = spec.split_once('=').ok_or_else(|| format!("--input {spec}: it has the form name=VALUE"))?;
         let input = model.inputs.iter().find(|input| input.name == name);
-        let tensor = read_spec(what, input).map_err(|error| format!("--input {spec}: {error}"))?;
+        let tensor = read_spec(what, input, &mut random).map_err(|error| format!("--input {spec}: {error}"))?;
         given.insert(name.to_owned(), tensor);
     }
     if let Some(name) = given.keys().find(|name| !model.inputs.iter().any(|input| input.name == **name)) {
         let names: Vec<&str> = model.inputs.iter().map(|input| input.name.as_str()).collect();
         return Err(format!("the model has no input '{name}'; there are: {}", names.join(", ")));
     }
-    let mut random = Random(0x9e37_79b9_7f4a_7c15);
     model
         .inputs
         .iter()
@@ -57,7 +62,9 @@ pub(super) fn collect(model: &Model, specs: &[String], npz: Option<&Path>) -> Re
             (None, None) => {
                 let tensor = make_up(input, &mut random)?;
                 let (name, dtype, shape) = (&input.name, tensor.dtype(), tensor.shape());
-                eprintln!("input '{name}' is not given: made up as {dtype}{shape:?}");
+                if number == 0 {
+                    eprintln!("input '{name}' is not given: made up as {dtype}{shape:?}");
+                }
                 Ok(tensor.into())
             }
         })
@@ -68,7 +75,7 @@ fn read_file(path: &Path) -> Result<Vec<u8>, String> {
     fs::read(path).map_err(|error| format!("cannot read '{}': {error}", path.display()))
 }
 
-fn read_spec(what: &str, input: Option<&Input>) -> Result<Tensor, String> {
+fn read_spec(what: &str, input: Option<&Input>, random: &mut Random) -> Result<Tensor, String> {
     if what.ends_with(".npy") {
         return npy::read(&read_file(Path::new(what))?);
     }
@@ -96,7 +103,7 @@ fn read_spec(what: &str, input: Option<&Input>) -> Result<Tensor, String> {
         Some("zeros") => Fill::Zeros,
         Some(other) => return Err(format!("'{other}' is none of zeros, ones, random")),
     };
-    fill_tensor(dtype, &shape?, fill, &mut Random(0x2545_f491_4f6c_dd1d))
+    fill_tensor(dtype, &shape?, fill, random)
 }
 
 fn dtype(name: &str) -> Option<DType> {
@@ -106,7 +113,7 @@ fn dtype(name: &str) -> Option<DType> {
 
 /// A tensor of f32 from -1 to 1, the same for the same shape.
 pub(super) fn random(shape: &[usize]) -> Result<Tensor, String> {
-    fill_tensor(DType::F32, shape, Fill::Random, &mut Random(0x2545_f491_4f6c_dd1d))
+    fill_tensor(DType::F32, shape, Fill::Random, &mut Random::of_sample(0))
 }
 
 /// An input nobody gave: random numbers, and ones where they may be indices.
@@ -124,6 +131,11 @@ fn make_up(input: &Input, random: &mut Random) -> Result<Tensor, String> {
 struct Random(u64);
 
 impl Random {
+    fn of_sample(number: u64) -> Random {
+        // Xorshift stays at 0 where it begins there: an odd factor keeps different numbers apart and off it.
+        Random((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
+    }
+
     fn next(&mut self) -> u64 {
         self.0 ^= self.0 << 13;
         self.0 ^= self.0 >> 7;
@@ -229,17 +241,19 @@ fn flatten<'j>(
 mod tests {
     use super::*;
 
+    fn read_spec(what: &str) -> Result<Tensor, String> {
+        super::read_spec(what, None, &mut Random::of_sample(0))
+    }
+
     #[test]
     fn specs() {
-        let tensor = read_spec("float32:2x3:ones", None).unwrap();
+        let tensor = read_spec("float32:2x3:ones").unwrap();
         assert_eq!((tensor.shape(), tensor.slice::<f32>().unwrap()), (&[2, 3][..], &[1.0; 6][..]));
-        let tensor = read_spec("[[1, 2], [3, 4.5]]", None).unwrap();
+        let tensor = read_spec("[[1, 2], [3, 4.5]]").unwrap();
         assert_eq!(tensor.slice::<f32>().unwrap(), [1.0, 2.0, 3.0, 4.5]);
-        assert!(
-            read_spec("int64:4:random", None).unwrap().slice::<i64>().unwrap().iter().all(|x| (0..100).contains(x))
-        );
+        assert!(read_spec("int64:4:random").unwrap().slice::<i64>().unwrap().iter().all(|x| (0..100).contains(x)));
         for wrong in ["nope:1", "float32:a", "float32:1:two", "[[1], [2, 3]]", "missing.npy"] {
-            assert!(read_spec(wrong, None).is_err(), "{wrong}");
+            assert!(read_spec(wrong).is_err(), "{wrong}");
         }
     }
 }

@@ -6,6 +6,7 @@ pub mod doctor;
 pub mod explain;
 mod inputs;
 mod model;
+pub mod quantize;
 pub mod run;
 pub mod serve;
 mod steady;

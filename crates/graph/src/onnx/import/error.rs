@@ -36,6 +36,12 @@ pub enum Reason {
     Node(#[from] GraphError),
 }
 
+impl ImportError {
+    pub(crate) fn new(file: &Path, reason: Reason) -> ImportError {
+        ImportError { file: Some(file.to_owned()), reason }
+    }
+}
+
 impl Reason {
     pub(super) fn model(message: impl Into<String>) -> Reason {
         Reason::Model(message.into())

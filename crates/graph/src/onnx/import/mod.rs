@@ -9,6 +9,7 @@ mod attribute;
 mod body;
 mod data;
 mod decode;
+mod embed;
 mod error;
 mod example;
 mod file;
@@ -22,6 +23,8 @@ mod types;
 
 #[cfg(test)]
 mod tests;
+
+pub(crate) use embed::{Embedded, StoredTensors, embedded};
 
 pub use data::{read_tensor, read_value};
 pub use error::{ImportError, Reason};

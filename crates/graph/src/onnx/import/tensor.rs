@@ -82,7 +82,7 @@ fn strings(proto: &TensorProto, shape: &[usize], count: usize) -> Result<Tensor,
     Tensor::from_strings(shape, strings).map_err(|error| error.to_string())
 }
 
-fn external_bytes(proto: &TensorProto, external: &mut External) -> Result<Bytes, String> {
+pub(super) fn external_bytes(proto: &TensorProto, external: &mut External) -> Result<Bytes, String> {
     let value = |key: &str| proto.external_data.iter().find(|entry| entry.key() == key).map(|entry| entry.value());
     let number = |key: &str| {
         value(key)

@@ -1,0 +1,147 @@
+//! `halimede quantize`: a model of floats as one of 8-bit products, in standard ONNX.
+
+use std::{
+    collections::BTreeMap,
+    error::Error,
+    fs,
+    path::{Path, PathBuf},
+    process::ExitCode,
+};
+
+use halimede_compute::{ComputeUnit, Difference, Model as Compiled, ModelOptions};
+use halimede_graph::onnx::{
+    import::{self, Model},
+    quantize::{Quantizer, Range},
+};
+use halimede_tensor::{DType, Value};
+
+use super::inputs;
+use crate::units::{self, Choice};
+
+/// Write a model whose matrix products and convolutions multiply 8-bit integers, as QuantizeLinear and
+/// DequantizeLinear around their operands: other runtimes read it too.
+///
+/// Weights take a scale per output channel. Activations take the range that they have on the inputs of the
+/// calibration; the model must be of opset 13 or newer.
+#[derive(Debug, clap::Args)]
+pub struct Args {
+    /// An ONNX file, or a folder that holds one.
+    #[arg(value_name = "MODEL")]
+    model: PathBuf,
+    /// Where inputs come from that stand for real ones: a folder of .npz files, each with one array per input, or
+    /// `random`.
+    #[arg(long, value_name = "DIR|random")]
+    calibration: String,
+    /// The file to write; the model's own name with `.int8.onnx` when left out.
+    #[arg(long, value_name = "FILE")]
+    output: Option<PathBuf>,
+    /// Random inputs to make up.
+    #[arg(long, value_name = "N", default_value_t = 8)]
+    samples: usize,
+    /// Shapes of random inputs: name=dtype:1x128[:zeros|:ones|:random]; unknown dimensions are 1.
+    #[arg(long, value_name = "NAME=VALUE")]
+    input: Vec<String>,
+}
+
+/// Runs the command.
+pub fn run(args: &Args) -> ExitCode {
+    match execute(args) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
+    let quantizer = Quantizer::open(&args.model)?;
+    let original = import::load(&args.model)?;
+    if quantizer.is_empty() {
+        let reasons: Vec<String> = quantizer.left().iter().map(ToString::to_string).collect();
+        return Err(format!("there is no product to quantise. {}", reasons.join("; ")).into());
+    }
+    let samples = match args.calibration.as_str() {
+        "random" => (0..args.samples.max(1) as u64)
+            .map(|number| inputs::sample(&original, &args.input, None, number))
+            .collect::<Result<Vec<_>, _>>()?,
+        folder => read_samples(&original, Path::new(folder))?,
+    };
+    let unit = units::find("cpu", Choice::default())?;
+    let ranges = calibrate(&quantizer, &samples, unit.as_ref())?;
+    let output = args.output.clone().unwrap_or_else(|| args.model.with_extension("int8.onnx"));
+    let bytes = quantizer.quantize(&ranges)?;
+    fs::write(&output, &bytes).map_err(|error| format!("cannot write '{}': {error}", output.display()))?;
+    println!("{}: {} products of 8 bits, {} bytes", output.display(), quantizer.len(), bytes.len());
+    for left in quantizer.left() {
+        println!("  stays: {left}");
+    }
+    compare(original, import::load(&output)?, &samples, unit.as_ref())
+}
+
+/// The inputs in the `.npz` files of a folder, by name.
+fn read_samples(model: &Model, folder: &Path) -> Result<Vec<Vec<Value>>, Box<dyn Error>> {
+    let failed = |error: &dyn std::fmt::Display| format!("--calibration {}: {error}", folder.display());
+    let entries = fs::read_dir(folder).map_err(|error| failed(&error))?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "npz"));
+    files.sort();
+    if files.is_empty() {
+        return Err(failed(&"no .npz file in it").into());
+    }
+    Ok(files.iter().map(|file| inputs::collect(model, &[], Some(file))).collect::<Result<_, _>>()?)
+}
+
+/// The ranges of the activations over all samples.
+fn calibrate(
+    quantizer: &Quantizer,
+    samples: &[Vec<Value>],
+    unit: &dyn ComputeUnit,
+) -> Result<BTreeMap<String, Range>, Box<dyn Error>> {
+    let names = quantizer.activations();
+    let mut ranges = vec![Range::EMPTY; names.len()];
+    let mut session = Compiled::compile(quantizer.observing()?.graph, unit, &ModelOptions::default())?.session();
+    for inputs in samples {
+        session.run(inputs)?;
+        for ((range, value), name) in ranges.iter_mut().zip(session.take_outputs()?).zip(&names) {
+            let tensor = value.tensor()?;
+            if tensor.dtype() != DType::F32 {
+                return Err(format!("activation '{name}' is of {}, its weights of f32", tensor.dtype()).into());
+            }
+            *range = range.with(tensor.slice::<f32>()?);
+        }
+    }
+    Ok(names.into_iter().map(str::to_owned).zip(ranges).collect())
+}
+
+/// Prints how far the outputs of the quantised model are from those of the original on the samples.
+fn compare(
+    original: Model,
+    quantised: Model,
+    samples: &[Vec<Value>],
+    unit: &dyn ComputeUnit,
+) -> Result<(), Box<dyn Error>> {
+    let names: Vec<String> = original.outputs.iter().map(|output| output.name.clone()).collect();
+    let session = |model: Model| {
+        Ok::<_, Box<dyn Error>>(Compiled::compile(model.graph, unit, &ModelOptions::default())?.session())
+    };
+    let (mut original, mut quantised) = (session(original)?, session(quantised)?);
+    let mut worst: BTreeMap<String, Difference> = BTreeMap::new();
+    for inputs in samples {
+        original.run(inputs)?;
+        quantised.run(inputs)?;
+        for ((name, exact), other) in names.iter().zip(original.take_outputs()?).zip(quantised.take_outputs()?) {
+            let (Value::Tensor(exact), Value::Tensor(other)) = (exact, other) else { continue };
+            if !exact.dtype().is_float() {
+                continue;
+            }
+            let found = Difference::between(name.clone(), &exact, &other)?;
+            if worst.get(name).is_none_or(|known| found.cosine < known.cosine) {
+                worst.insert(name.clone(), found);
+            }
+        }
+    }
+    println!("  over {} inputs, the worst:", samples.len());
+    worst.values().for_each(|difference| println!("    {difference}"));
+    Ok(())
+}
