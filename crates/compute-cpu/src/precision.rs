@@ -62,7 +62,7 @@ fn narrow_products(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
 
 /// Whether the matrix unit has a kernel for a convolution.
 fn is_tiled(op: &Conv, graph: &Graph, node: &Node) -> bool {
-    op.channels_last && op.transposed.is_none() && op.groups == 1 && constant_weights(graph, node).is_some()
+    op.channels_last && op.groups == 1 && constant_weights(graph, node).is_some()
 }
 
 /// Whether the channels of a convolution each see one: few products for each number that is read, so that

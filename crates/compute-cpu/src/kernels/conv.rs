@@ -32,7 +32,7 @@ use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Shape, Tensor, View};
 use patches::pack_patches;
 use phases::Phases;
-use pixels::{Panels, PixelsStep};
+use pixels::{Lying, Panels, PixelsStep};
 use smallvec::SmallVec;
 use std::cell::RefCell;
 use std::sync::Arc;
@@ -62,8 +62,9 @@ enum Packed {
     Panels(Arc<Panels>),
     Winograd(Arc<winograd::Weights>),
     Taps(Arc<TapWeights>),
-    Phases(Arc<Phases>),
+    Phases(Arc<Phases<Panels>>),
     Tiled(Arc<TiledWeights>),
+    TiledPhases(Arc<Phases<TiledWeights>>),
 }
 
 /// The sizes `[batch, height, width]` of the result of a convolution with the channels last, where they are
@@ -86,14 +87,16 @@ impl ConvKernel {
         let weights = Packed::new(op, graph, node, &machine, &micro);
         let packed = if weights.is_some() { ", packed weights" } else { "" };
         let kind = match (&op.transposed, &weights) {
-            (Some(_), Some(Packed::Phases(_))) => "transposed conv of pixels",
+            (Some(_), Some(Packed::Phases(_) | Packed::TiledPhases(_))) => "transposed conv of pixels",
             (Some(_), _) => "transposed conv",
-            (None, Some(Packed::Panels(_))) => "conv of pixels",
+            (None, Some(Packed::Panels(_) | Packed::Tiled(_))) => "conv of pixels",
             (None, Some(Packed::Taps(_))) => "depthwise conv of pixels",
             _ => "conv",
         };
         let name = match (&weights, machine.matrix) {
-            (Some(Packed::Tiled(_)), Some(matrix)) => format!("conv of pixels {}{packed}", matrix.name()),
+            (Some(Packed::Tiled(_) | Packed::TiledPhases(_)), Some(matrix)) => {
+                format!("{kind} {}{packed}", matrix.name())
+            }
             (Some(Packed::Winograd(weights)), _) => {
                 format!("conv by Winograd's {} {}{packed}", weights.form.name(), micro.name())
             }
@@ -111,12 +114,19 @@ impl Packed {
         }
         let groups = op.groups.max(1);
         match *tensor.shape() {
-            [_, _, ..] if op.multiply.is_some() => {
-                let fits = op.channels_last && op.transposed.is_none() && groups == 1;
-                fits.then(|| tiled::pack(tensor, machine))?.map(Arc::new).map(Packed::Tiled)
+            [_, _, ..] if op.multiply.is_some() && (groups > 1 || !op.channels_last) => None,
+            [_, _, ..] if op.multiply.is_some() && op.transposed.is_some() => {
+                let phases = Phases::pack(op, tensor, |lying| tiled::pack(tensor, lying, machine));
+                phases.map(Arc::new).map(Packed::TiledPhases)
+            }
+            [rows, channels, ref size @ ..] if op.multiply.is_some() => {
+                let taps: Vec<usize> = (0..size.iter().product()).collect();
+                let lying = Lying::plain((rows, channels), groups, &taps);
+                tiled::pack(tensor, &lying, machine).map(Arc::new).map(Packed::Tiled)
             }
             [_, _, ..] if op.channels_last && op.transposed.is_some() => {
-                Phases::pack(op, tensor, micro).map(Arc::new).map(Packed::Phases)
+                let phases = Phases::pack(op, tensor, |lying| Panels::pack_from(tensor, lying, micro));
+                phases.map(Arc::new).map(Packed::Phases)
             }
             [channels, ..] if !channels.is_multiple_of(groups) => None,
             [channels, 1, ..] if op.channels_last && channels == groups && groups > 1 => {
@@ -135,17 +145,19 @@ impl Packed {
             Packed::Taps(taps) => &taps.shape,
             Packed::Phases(phases) => &phases.shape,
             Packed::Tiled(weights) => &weights.shape,
+            Packed::TiledPhases(phases) => &phases.shape,
         }
     }
 
     fn bytes(&self) -> usize {
         match self {
             Packed::Tiles(weights) => weights.tiles.bytes(),
-            Packed::Panels(panels) => panels.elements.bytes(),
+            Packed::Panels(panels) => panels.bytes(),
             Packed::Winograd(weights) => weights.elements.bytes(),
             Packed::Taps(taps) => taps.elements.bytes(),
-            Packed::Phases(phases) => phases.bytes(),
+            Packed::Phases(phases) => phases.weights().map(Panels::bytes).sum(),
             Packed::Tiled(weights) => weights.bytes(),
+            Packed::TiledPhases(phases) => phases.weights().map(TiledWeights::bytes).sum(),
         }
     }
 }
@@ -255,26 +267,33 @@ impl ConvKernel {
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
     ) -> Result<Prepared, OpError> {
-        let machine = self.machine.clone();
-        let (Some(Packed::Tiled(weights)), Some(matrix), true) = (&self.weights, machine.matrix, is_factor(x)) else {
+        let machine = &self.machine;
+        let packed = self.weights.as_ref().filter(|packed| *packed.shape() == w.shape[..]);
+        let (Some(packed), Some(matrix), true) = (packed, machine.matrix, is_factor(x)) else {
             return Err(OpError::unsupported(format!("this convolution of {} in fewer bits", x.dtype)));
         };
-        if weights.shape != w.shape[..] {
-            return Err(OpError::unsupported("packed weights of another shape"));
-        }
         let window = self.window_of_pixels(x, w, output)?;
-        let finish = Finish::new(self.op.epilogue.as_ref(), inputs, Some(2), 3, output, machine.isa)?;
-        let weights = weights.clone();
-        if window.is_pointwise() {
-            // Every pixel of every image is a row of one product.
-            let layout = Layout::plain(window.batch * window.pixels(), window.rows, window.inputs);
-            let step = TiledStep::new(layout, Some(weights), (x.dtype, w.dtype), finish, machine, matrix);
+        let finish = || Finish::new(self.op.epilogue.as_ref(), inputs, Some(2), 3, output, machine.isa);
+        let prepare = |window: Window, target, weights: &Arc<TiledWeights>| {
+            let step = TiledConvStep::new(window, target, weights.clone(), x.dtype, finish()?, machine.clone(), matrix);
             let workspace = step.workspace();
-            return Ok(Prepared { step: Box::new(step), workspace });
+            Ok(Prepared { step: Box::new(step), workspace })
+        };
+        match packed {
+            Packed::Tiled(weights) if window.is_pointwise() => {
+                // Every pixel of every image is a row of one product.
+                let layout = Layout::plain(window.batch * window.pixels(), window.rows, window.inputs);
+                let (weights, types) = (Some(weights.clone()), (x.dtype, w.dtype));
+                let step = TiledStep::new(layout, weights, types, finish()?, machine.clone(), matrix);
+                let workspace = step.workspace();
+                Ok(Prepared { step: Box::new(step), workspace })
+            }
+            Packed::Tiled(weights) => prepare(window, None, weights),
+            Packed::TiledPhases(phases) => {
+                phases.prepare(&window, |window, target, weights| prepare(window, Some(target), weights))
+            }
+            _ => Err(OpError::unsupported("weights that are packed for f32")),
         }
-        let step = TiledConvStep::new(window, weights, x.dtype, finish, machine, matrix);
-        let workspace = step.workspace();
-        Ok(Prepared { step: Box::new(step), workspace })
     }
 
     fn prepare_pixels(
@@ -301,12 +320,13 @@ impl ConvKernel {
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }
-            Some(Packed::Phases(phases)) => {
-                let step = phases.prepare(&window, epilogue, has_bias, &machine, self.micro)?;
+            Some(Packed::Phases(phases)) => phases.prepare(&window, |window, target, panels| {
+                let (panels, target, machine) = (panels.clone(), Some(target), machine.clone());
+                let step = PixelsStep::new(window, target, panels, has_bias, epilogue()?, machine, self.micro);
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
-            }
-            Some(Packed::Tiles(_) | Packed::Tiled(_) | Packed::Taps(_)) | None => {
+            }),
+            Some(Packed::Tiles(_) | Packed::Taps(_) | Packed::Tiled(_) | Packed::TiledPhases(_)) | None => {
                 Err(OpError::unsupported("a convolution with the channels last and weights that vary"))
             }
         }

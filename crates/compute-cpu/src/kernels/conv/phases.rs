@@ -4,29 +4,26 @@
 //! at a fixed distance in the data: such a phase is a plain convolution with some of the taps, whose
 //! pixels lie `s` apart in the output.
 
-use super::pixels::{Lying, Panels, PixelsStep, Target};
+use super::pixels::{Lying, Target};
 use super::window::Window;
-use crate::gemm::Micro;
-use crate::kernels::Machine;
-use crate::kernels::epilogue::Epilogue;
-use halimede_compute::{Arguments, Step};
+use halimede_compute::{Arguments, Prepared, Step};
 use halimede_graph::OpError;
 use halimede_graph::ops::{Conv, Padding};
 use halimede_tensor::Tensor;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Weights of every phase.
-pub(super) struct Phases {
+/// Weights of every phase, packed for the kernel that runs them all.
+pub(super) struct Phases<W> {
     pub shape: Vec<usize>,
-    phases: Vec<Phase>,
+    phases: Vec<Phase<W>>,
 }
 
-struct Phase {
+struct Phase<W> {
     /// Remainder of the output's row and column.
     remainder: [usize; 2],
     axes: [PhaseAxis; 2],
-    panels: Arc<Panels>,
+    weights: Arc<W>,
 }
 
 /// The taps that the output pixels at one remainder see along one axis, in the order of the data.
@@ -47,9 +44,10 @@ impl PhaseAxis {
     }
 }
 
-impl Phases {
-    /// `None` for what depends on the size of the data, or has groups or dilations.
-    pub fn pack(op: &Conv, tensor: &Tensor, micro: &Micro) -> Option<Phases> {
+impl<W> Phases<W> {
+    /// Packs by `pack` what each phase sees of the weights. `None` for what depends on the size of the data, or
+    /// has groups or dilations.
+    pub fn pack(op: &Conv, tensor: &Tensor, pack: impl Fn(&Lying<'_>) -> Option<W>) -> Option<Phases<W>> {
         let shape = tensor.shape().to_vec();
         let (&channels, &rows) = (shape.first()?, shape.get(1)?);
         let spatial = shape.len() - 2;
@@ -74,30 +72,26 @@ impl Phases {
             let (row_stride, group_stride) = (height * width, 0);
             let channel_stride = rows * row_stride;
             let lying = Lying { groups: 1, rows, channels, group_stride, row_stride, channel_stride, taps: &taps };
-            let panels = Arc::new(Panels::pack_from(tensor, &lying, micro)?);
-            phases.push(Phase { remainder: [y, x], axes, panels });
+            phases.push(Phase { remainder: [y, x], axes, weights: Arc::new(pack(&lying)?) });
         }
         Some(Phases { shape, phases })
     }
 
-    pub fn bytes(&self) -> usize {
-        self.phases.iter().map(|phase| phase.panels.elements.bytes()).sum()
+    pub fn weights(&self) -> impl Iterator<Item = &W> {
+        self.phases.iter().map(|phase| &*phase.weights)
     }
 
-    /// The steps for sizes. `window` is that of the transposed convolution.
+    /// The phases for sizes, each prepared by `step`. `window` is that of the transposed convolution.
     pub fn prepare(
         &self,
         window: &Window,
-        epilogue: impl Fn() -> Result<Option<Epilogue>, OpError>,
-        has_bias: bool,
-        machine: &Machine,
-        micro: Micro,
-    ) -> Result<PhasesStep, OpError> {
+        step: impl Fn(Window, Target, &Arc<W>) -> Result<Prepared, OpError>,
+    ) -> Result<Prepared, OpError> {
         let size = [window.out[1], window.out[2]];
-        let step = [window.stride[1], window.stride[2]];
+        let apart = [window.stride[1], window.stride[2]];
         let mut steps = SmallVec::new();
         for phase in &self.phases {
-            let out = [0, 1].map(|axis| size[axis].saturating_sub(phase.remainder[axis]).div_ceil(step[axis]));
+            let out = [0, 1].map(|axis| size[axis].saturating_sub(phase.remainder[axis]).div_ceil(apart[axis]));
             if out.contains(&0) {
                 continue;
             }
@@ -110,28 +104,21 @@ impl Phases {
                 before: [0, down.before, across.before],
                 ..window.clone()
             };
-            let target = Target { size, first: phase.remainder, step };
-            let panels = phase.panels.clone();
-            steps.push(PixelsStep::new(window, Some(target), panels, has_bias, epilogue()?, machine.clone(), micro));
+            steps.push(step(window, Target { size, first: phase.remainder, step: apart }, &phase.weights)?);
         }
-        Ok(PhasesStep { steps })
+        let workspace = steps.iter().map(|step: &Prepared| step.workspace).max().unwrap_or(0);
+        Ok(Prepared { step: Box::new(PhasesStep { steps }), workspace })
     }
 }
 
 /// The phases, one after the other.
-pub(super) struct PhasesStep {
-    steps: SmallVec<[PixelsStep; 4]>,
-}
-
-impl PhasesStep {
-    pub fn workspace(&self) -> usize {
-        self.steps.iter().map(PixelsStep::workspace).max().unwrap_or(0)
-    }
+struct PhasesStep {
+    steps: SmallVec<[Prepared; 4]>,
 }
 
 impl Step for PhasesStep {
     fn run(&self, arguments: &Arguments<'_>) {
-        self.steps.iter().for_each(|step| step.run(arguments));
+        self.steps.iter().for_each(|prepared| prepared.step.run(arguments));
     }
 }
 

@@ -41,7 +41,7 @@ const MANY_BLOCKS: usize = 16;
 pub(super) struct Panels {
     /// Of the weights as the model has them.
     pub shape: Vec<usize>,
-    pub elements: PackedWeights,
+    elements: PackedWeights,
 }
 
 /// Where weights lie in the model's tensor: element (group, row, channel, tap) at
@@ -56,15 +56,21 @@ pub(super) struct Lying<'a> {
     pub taps: &'a [usize],
 }
 
+impl<'a> Lying<'a> {
+    /// All weights `[M, C/groups, ...]` of a convolution that is not transposed.
+    pub fn plain((outputs, channels): (usize, usize), groups: usize, taps: &'a [usize]) -> Lying<'a> {
+        let (rows, row_stride) = (outputs / groups, channels * taps.len());
+        let (group_stride, channel_stride) = (rows * row_stride, taps.len());
+        Lying { groups, rows, channels, group_stride, row_stride, channel_stride, taps }
+    }
+}
+
 impl Panels {
     /// Packs the weights `[M, C/groups, ...]` of a convolution.
     pub fn pack(tensor: &Tensor, groups: usize, micro: &Micro) -> Option<Panels> {
         let (&outputs, &channels) = (tensor.shape().first()?, tensor.shape().get(1)?);
         let taps: Vec<usize> = (0..tensor.shape()[2..].iter().product()).collect();
-        let (rows, row_stride) = (outputs / groups, channels * taps.len());
-        let (group_stride, channel_stride) = (rows * row_stride, taps.len());
-        let lying = Lying { groups, rows, channels, group_stride, row_stride, channel_stride, taps: &taps };
-        Panels::pack_from(tensor, &lying, micro)
+        Panels::pack_from(tensor, &Lying::plain((outputs, channels), groups, &taps), micro)
     }
 
     /// Packs what `lying` names of a tensor, which must lie inside it.
@@ -86,6 +92,10 @@ impl Panels {
             }
         }
         Some(Panels { shape: tensor.shape().to_vec(), elements })
+    }
+
+    pub fn bytes(&self) -> usize {
+        self.elements.bytes()
     }
 }
 
@@ -125,8 +135,14 @@ pub(super) struct Target {
 }
 
 impl Target {
-    fn whole(window: &Window) -> Target {
+    pub fn whole(window: &Window) -> Target {
         Target { size: [window.out[1], window.out[2]], first: [0; 2], step: [1; 2] }
+    }
+
+    /// Where a pixel of an image lies in the whole output.
+    pub fn pixel(&self, image: usize, row: usize, column: usize) -> usize {
+        let y = image * self.size[0] + self.first[0] + row * self.step[0];
+        y * self.size[1] + self.first[1] + column * self.step[1]
     }
 }
 
@@ -322,7 +338,6 @@ impl PixelsStep {
         let residual = self.epilogue.as_ref().and_then(Epilogue::common).and_then(|common| common.residual);
         let residual = residual.map(|input| view(3 + input).as_ptr().cast::<f32>());
         let extra = arguments.inputs.get(3..).unwrap_or_default();
-        let Target { size, first, step } = self.target;
         let channels = window.groups * window.rows;
         for p in place.panels.0..place.panels.1 {
             let panel = &self.panels.elements[group + p * depth * micro.nr..][..depth * micro.nr];
@@ -335,8 +350,7 @@ impl PixelsStep {
             }
             // Where the sums of pixel (row, column) of the block go: elements from the output's start.
             let start = |row: usize, column: usize| {
-                let y = place.image * size[0] + first[0] + (place.rows.0 + row) * step[0];
-                (y * size[1] + first[1] + (place.columns.0 + column) * step[1]) * channels + channel
+                self.target.pixel(place.image, place.rows.0 + row, place.columns.0 + column) * channels + channel
             };
             for (index, run) in self.runs.iter().enumerate() {
                 // The panel's next rows, or the next panel, come while these are multiplied.
@@ -375,7 +389,7 @@ impl PixelsStep {
                 let start = start(row, 0);
                 // SAFETY: this task alone writes these channels of these pixels, which lie inside.
                 unsafe {
-                    let apart = step[1] * channels;
+                    let apart = self.target.step[1] * channels;
                     finish.store(sums, (columns, wide), start, output.add(start), apart, registers);
                 }
             }

@@ -16,6 +16,7 @@
 //! Where there are few channels, a step of the matrix unit would be mostly padding: then the rows are
 //! patches, in which the channels of all taps lie together.
 
+use super::pixels::{Lying, Target};
 use super::window::Window;
 use crate::Matrix;
 use crate::kernels::Machine;
@@ -42,19 +43,23 @@ fn in_patches(channels: usize, taps: usize) -> bool {
     channels < TAP_CHANNELS && taps > 1
 }
 
-/// Packs the weights `[M, C, height, width]` of a convolution of one group.
-pub(super) fn pack(tensor: &Tensor, machine: &Machine) -> Option<TiledWeights> {
+/// Packs those weights of a convolution of one group that `lying` names, tap after tap.
+pub(super) fn pack(tensor: &Tensor, lying: &Lying<'_>, machine: &Machine) -> Option<TiledWeights> {
     machine.matrix?;
     let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape());
-    let (&rows, &channels) = (shape.first()?, shape.get(1)?);
-    let taps: usize = shape[2..].iter().product();
-    let depth = channels * taps;
-    if in_patches(channels, taps) {
+    let Lying { rows, channels, row_stride, channel_stride, taps, .. } = *lying;
+    let depth = channels * taps.len();
+    // A phase of a transposed convolution may have no taps.
+    let last = (rows.max(1) - 1) * row_stride + (channels.max(1) - 1) * channel_stride;
+    if taps.iter().any(|tap| last + tap >= bytes.len() / size_of::<f32>()) {
+        return None;
+    }
+    if in_patches(channels, taps.len()) {
         let number = |index: usize| bytes[4 * index..][..4].try_into().map_or(0.0, f32::from_le_bytes);
         let patches: Vec<f32> = (0..rows * depth)
             .map(|index| {
                 let (row, tap, channel) = (index / depth, index % depth / channels, index % channels);
-                number((row * channels + channel) * taps + tap)
+                number(row * row_stride + channel * channel_stride + taps[tap])
             })
             .collect();
         // SAFETY: a row-major matrix of these numbers.
@@ -63,9 +68,8 @@ pub(super) fn pack(tensor: &Tensor, machine: &Machine) -> Option<TiledWeights> {
             TiledWeights::pack(machine.isa, bytes, shape, &[0], (1, depth), (rows, depth))
         };
     }
-    let pieces: Vec<usize> = (0..taps).collect();
-    // SAFETY: from each tap on, channels lie `taps` and output channels `depth` numbers apart.
-    unsafe { TiledWeights::pack(machine.isa, bytes, shape, &pieces, (taps, depth), (rows, channels)) }
+    // SAFETY: the last number lies inside (just checked).
+    unsafe { TiledWeights::pack(machine.isa, bytes, shape, taps, (channel_stride, row_stride), (rows, channels)) }
 }
 
 /// How a task's copy lies.
@@ -93,7 +97,7 @@ impl Copy {
         if pitch.is_multiple_of(CACHE_PERIOD) {
             pitch += STEP_BYTES;
         }
-        let reach = |axis: usize| (window.kernel[axis] - 1) * window.dilation[axis] / window.stride[axis];
+        let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
         let (below, width) = (reach(1), window.out[2] + reach(2));
         let plane_bytes = ((rows + below) * width + TILE) * pitch;
         let mut planes: Vec<([usize; 2], usize)> = Vec::new();
@@ -137,6 +141,7 @@ pub(super) struct TiledConvStep {
     matrix: Matrix,
     copy: Copy,
     patches: bool,
+    target: Target,
     /// Tasks down an image.
     down: usize,
     panel_parts: usize,
@@ -145,6 +150,7 @@ pub(super) struct TiledConvStep {
 impl TiledConvStep {
     pub fn new(
         window: Window,
+        target: Option<Target>,
         weights: Arc<TiledWeights>,
         data: DType,
         finish: Finish,
@@ -166,7 +172,8 @@ impl TiledConvStep {
         let down = height.div_ceil(copy.rows);
         let (tasks, panels) = (window.batch * down, window.rows.div_ceil(BLOCK));
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
-        TiledConvStep { window, weights, finish, data, machine, matrix, copy, patches, down, panel_parts }
+        let target = target.unwrap_or_else(|| Target::whole(&window));
+        TiledConvStep { window, weights, finish, data, machine, matrix, copy, patches, target, down, panel_parts }
     }
 
     fn sums(&self) -> usize {
@@ -235,7 +242,6 @@ impl TiledConvStep {
         };
         let panels = window.rows.div_ceil(BLOCK);
         let range = (panels * part / self.panel_parts, panels * (part + 1) / self.panel_parts);
-        let top = image * window.out[1] + first;
         // SAFETY: the copy holds whole tiles for every offset; tasks have disjoint parts of the output.
         unsafe {
             matrix::multiply(
@@ -255,8 +261,8 @@ impl TiledConvStep {
                                 rows: run.min(window.out[2] - x),
                                 columns: BLOCK.min(window.rows - column),
                                 column,
-                                start: ((top + y) * window.out[2] + x) * window.rows + column,
-                                row: window.rows,
+                                start: self.target.pixel(image, first + y, x) * window.rows + column,
+                                row: self.target.step[1] * window.rows,
                             };
                             self.finish.store(arguments, piece, &mut sums.0[(at - row) * BLOCK..], registers);
                         }
@@ -319,7 +325,8 @@ impl TiledConvStep {
         let window = &self.window;
         let [_, height, width] = window.x;
         let (channels, place) = (window.inputs, self.copy.pitch / size_of::<bf16>());
-        let depth = window.depth();
+        // What lies behind the taps of a patch; filling all at once is quicker than each.
+        copy.fill(bf16::ZERO);
         for (row, patches) in copy.chunks_exact_mut(self.copy.width * place).enumerate().take(rows) {
             for tap in 0..window.kernel[1] {
                 let y = ((first + row) * window.stride[1] + tap * window.dilation[1]) as isize - window.before[1];
@@ -342,16 +349,32 @@ impl TiledConvStep {
                     let patch = &mut patch[tap * window.kernel[2] * channels..][..window.kernel[2] * channels];
                     let start = x * window.stride[2] * channels;
                     if window.dilation[2] == 1 {
-                        patch.copy_from_slice(&line[start..start + patch.len()]);
+                        copy_short(&line[start..start + patch.len()], patch);
                         continue;
                     }
                     for (tap, pixel) in patch.chunks_exact_mut(channels).enumerate() {
                         let at = start + tap * window.dilation[2] * channels;
-                        pixel.copy_from_slice(&line[at..at + channels]);
+                        copy_short(&line[at..at + channels], pixel);
                     }
                 }
             }
-            patches.chunks_exact_mut(place).for_each(|patch| patch[depth..].fill(bf16::ZERO));
         }
+    }
+}
+
+/// Copies a few numbers: a call for them would take longer.
+#[inline(always)]
+fn copy_short(from: &[bf16], to: &mut [bf16]) {
+    /// Numbers of 16 bytes.
+    const PART: usize = 8;
+    let count = to.len().min(from.len());
+    if count < PART {
+        return to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
+    }
+    for start in (0..count).step_by(PART) {
+        // The last part ends with the numbers, and copies some of them again.
+        let start = start.min(count - PART);
+        let part: [bf16; PART] = from[start..start + PART].try_into().expect("a part");
+        to[start..start + PART].copy_from_slice(&part);
     }
 }
