@@ -12,6 +12,8 @@ enum Level {
     Avx2,
     #[cfg(target_arch = "x86_64")]
     Avx512,
+    #[cfg(target_arch = "x86_64")]
+    Avx512Bf16,
 }
 
 impl Isa {
@@ -37,6 +39,9 @@ impl Isa {
                     && is_x86_feature_detected!("avx512vl")
                 {
                     sets.push(Isa(Level::Avx512));
+                    if is_x86_feature_detected!("avx512bf16") {
+                        sets.push(Isa(Level::Avx512Bf16));
+                    }
                 }
             }
         }
@@ -51,14 +56,22 @@ impl Isa {
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
-            Level::Avx512 => "avx512",
+            Level::Avx512 | Level::Avx512Bf16 => "avx512",
         }
     }
 
     /// Whether this is AVX-512 (F, BW, DQ, VL), which implies [`Isa::has_avx2`].
     pub fn has_avx512(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self.0 == Level::Avx512;
+        return matches!(self.0, Level::Avx512 | Level::Avx512Bf16);
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Whether it rounds to bf16 in one instruction as well (AVX-512 BF16), which implies [`Isa::has_avx512`].
+    pub fn has_avx512_bf16(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Level::Avx512Bf16;
         #[cfg(not(target_arch = "x86_64"))]
         false
     }

@@ -46,21 +46,6 @@ impl Numbers {
         }
     }
 
-    /// Reads a register `at` numbers behind the first.
-    ///
-    /// # Safety
-    /// As [`Vector::load`].
-    #[inline(always)]
-    pub unsafe fn load<V: Vector>(self, at: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match self {
-                Numbers::F32(start) => V::load(start.add(at)),
-                Numbers::Bf16(start) => V::widen(start.add(at)),
-            }
-        }
-    }
-
     /// Reads one number `at` numbers behind the first.
     ///
     /// # Safety

@@ -1,5 +1,6 @@
 //! A register of floats, for the few loops that the compiler does not vectorise from a plain body.
 
+use crate::map::sigmoid_near;
 use crate::real::{Real, nearest};
 use half::bf16;
 
@@ -28,6 +29,7 @@ pub(crate) trait Vector: Copy {
     unsafe fn narrow(self, to: *mut bf16);
     unsafe fn plus(self, other: Self) -> Self;
     unsafe fn minus(self, other: Self) -> Self;
+    unsafe fn times(self, other: Self) -> Self;
     /// `self + a·b`, fused where that is one instruction.
     unsafe fn plus_product(self, a: Self, b: Self) -> Self;
     /// `self - a·b`, fused where that is one instruction.
@@ -36,6 +38,18 @@ pub(crate) trait Vector: Copy {
     unsafe fn at_least(self, low: Self) -> Self;
     /// Nothing above `high`; NaN stays.
     unsafe fn at_most(self, high: Self) -> Self;
+
+    /// Logistic function of every lane, as near as [`sigmoid_near`].
+    #[inline(always)]
+    unsafe fn logistic(self) -> Self {
+        let mut lanes = [0f32; MOST_LANES];
+        // SAFETY: the caller's promise; no register has more lanes.
+        unsafe {
+            self.store(lanes.as_mut_ptr());
+            lanes[..Self::LANES].iter_mut().for_each(|lane| *lane = sigmoid_near(*lane));
+            Self::load(lanes.as_ptr())
+        }
+    }
 }
 
 /// The widest register, in floats.
@@ -98,6 +112,11 @@ impl Vector for Four {
     }
 
     #[inline(always)]
+    unsafe fn times(self, other: Four) -> Four {
+        self.zip(other, |a, b| a * b)
+    }
+
+    #[inline(always)]
     unsafe fn plus_product(self, a: Four, b: Four) -> Four {
         self.zip(a.zip(b, |a, b| a * b), |sum, product| sum + product)
     }
@@ -118,90 +137,144 @@ impl Vector for Four {
     }
 }
 
+#[cfg(target_arch = "x86_64")]
+use std::arch::x86_64 as x86;
+
+/// A register of AVX2.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(crate) struct Avx2(x86::__m256);
+
+/// A register of AVX-512 (F, DQ).
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512(x86::__m512);
+
+/// The same where one instruction rounds to bf16: numbers below the normal ones become 0.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub(crate) struct Avx512Bf16(x86::__m512);
+
 /// Implements [`Vector`] by intrinsics that take and give registers.
 #[cfg(target_arch = "x86_64")]
 macro_rules! x86_vector {
-    ($register:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
-     $narrow:ident, $add:ident, $sub:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident) => {
-        impl Vector for x86::$register {
+    ($name:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
+     $narrow:ident, $add:ident, $sub:ident, $mul:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident $(, $own:item)?) => {
+        #[cfg(target_arch = "x86_64")]
+        impl Vector for $name {
             const LANES: usize = $lanes;
             const REGISTERS: usize = $registers;
 
             #[inline(always)]
             unsafe fn splat(number: f32) -> Self {
                 // SAFETY: the caller's promise, here and below.
-                unsafe { x86::$splat(number) }
+                $name(unsafe { x86::$splat(number) })
             }
 
             #[inline(always)]
             unsafe fn load(from: *const f32) -> Self {
                 // SAFETY: as above.
-                unsafe { x86::$load(from) }
+                $name(unsafe { x86::$load(from) })
             }
 
             #[inline(always)]
             unsafe fn store(self, to: *mut f32) {
                 // SAFETY: as above.
-                unsafe { x86::$store(to, self) }
+                unsafe { x86::$store(to, self.0) }
             }
 
             #[inline(always)]
             unsafe fn widen(from: *const bf16) -> Self {
                 // SAFETY: as above.
-                unsafe { $widen(from) }
+                $name(unsafe { $widen(from) })
             }
 
             #[inline(always)]
             unsafe fn narrow(self, to: *mut bf16) {
                 // SAFETY: as above.
-                unsafe { $narrow(self, to) }
+                unsafe { $narrow(self.0, to) }
             }
 
             #[inline(always)]
             unsafe fn plus(self, other: Self) -> Self {
                 // SAFETY: as above.
-                unsafe { x86::$add(self, other) }
+                $name(unsafe { x86::$add(self.0, other.0) })
             }
 
             #[inline(always)]
             unsafe fn minus(self, other: Self) -> Self {
                 // SAFETY: as above.
-                unsafe { x86::$sub(self, other) }
+                $name(unsafe { x86::$sub(self.0, other.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn times(self, other: Self) -> Self {
+                // SAFETY: as above.
+                $name(unsafe { x86::$mul(self.0, other.0) })
             }
 
             #[inline(always)]
             unsafe fn plus_product(self, a: Self, b: Self) -> Self {
                 // SAFETY: as above.
-                unsafe { x86::$fma(a, b, self) }
+                $name(unsafe { x86::$fma(a.0, b.0, self.0) })
             }
 
             #[inline(always)]
             unsafe fn minus_product(self, a: Self, b: Self) -> Self {
                 // SAFETY: as above.
-                unsafe { x86::$fnma(a, b, self) }
+                $name(unsafe { x86::$fnma(a.0, b.0, self.0) })
             }
 
             // Both give their second operand where one is NaN.
             #[inline(always)]
             unsafe fn at_least(self, low: Self) -> Self {
                 // SAFETY: as above.
-                unsafe { x86::$max(low, self) }
+                $name(unsafe { x86::$max(low.0, self.0) })
             }
 
             #[inline(always)]
             unsafe fn at_most(self, high: Self) -> Self {
                 // SAFETY: as above.
-                unsafe { x86::$min(high, self) }
+                $name(unsafe { x86::$min(high.0, self.0) })
             }
+
+            $($own)?
         }
     };
 }
 
+/// [`Vector`] for a register of AVX-512 that is narrowed by a function.
 #[cfg(target_arch = "x86_64")]
-use std::arch::x86_64 as x86;
+macro_rules! avx512_vector {
+    ($name:ident, $narrow:ident) => {
+        x86_vector!(
+            $name,
+            16,
+            32,
+            _mm512_set1_ps,
+            _mm512_loadu_ps,
+            _mm512_storeu_ps,
+            widen_16,
+            $narrow,
+            _mm512_add_ps,
+            _mm512_sub_ps,
+            _mm512_mul_ps,
+            _mm512_fmadd_ps,
+            _mm512_fnmadd_ps,
+            _mm512_max_ps,
+            _mm512_min_ps,
+            #[inline(always)]
+            unsafe fn logistic(self) -> Self {
+                // SAFETY: the caller's promise.
+                $name(unsafe { logistic_16(self.0) })
+            }
+        );
+    };
+}
+
 #[cfg(target_arch = "x86_64")]
 x86_vector!(
-    __m256,
+    Avx2,
     8,
     16,
     _mm256_set1_ps,
@@ -211,28 +284,16 @@ x86_vector!(
     narrow_8,
     _mm256_add_ps,
     _mm256_sub_ps,
+    _mm256_mul_ps,
     _mm256_fmadd_ps,
     _mm256_fnmadd_ps,
     _mm256_max_ps,
     _mm256_min_ps
 );
 #[cfg(target_arch = "x86_64")]
-x86_vector!(
-    __m512,
-    16,
-    32,
-    _mm512_set1_ps,
-    _mm512_loadu_ps,
-    _mm512_storeu_ps,
-    widen_16,
-    narrow_16,
-    _mm512_add_ps,
-    _mm512_sub_ps,
-    _mm512_fmadd_ps,
-    _mm512_fnmadd_ps,
-    _mm512_max_ps,
-    _mm512_min_ps
-);
+avx512_vector!(Avx512, narrow_16);
+#[cfg(target_arch = "x86_64")]
+avx512_vector!(Avx512Bf16, round_16);
 
 /// # Safety
 /// As [`Vector::widen`].
@@ -297,17 +358,54 @@ unsafe fn narrow_16(numbers: x86::__m512, to: *mut bf16) {
     }
 }
 
+/// # Safety
+/// As [`Vector::narrow`], on a machine with AVX-512 BF16.
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn round_16(numbers: x86::__m512, to: *mut bf16) {
+    // SAFETY: the caller's promise; both types are 32 bytes of any contents.
+    unsafe {
+        let rounded: x86::__m256i = std::mem::transmute(x86::_mm512_cvtneps_pbh(numbers));
+        x86::_mm256_storeu_si256(to.cast(), rounded);
+    }
+}
+
+/// `1 / (1 + 2^t)` with `t = -x log2 e`: the power of t's fraction by a polynomial of the third degree, fitted
+/// for its relative error (7.5e-5), scaled by the power of t's whole part; the reciprocal is within 2^-14.
+///
+/// # Safety
+/// As [`Vector::logistic`], on a machine with AVX-512 (F, DQ).
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn logistic_16(x: x86::__m512) -> x86::__m512 {
+    /// Takes the whole part away, rounded down; no exceptions.
+    const FRACTION: i32 = 0b1001;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let t = x86::_mm512_mul_ps(x, x86::_mm512_set1_ps(-std::f32::consts::LOG2_E));
+        let r = x86::_mm512_reduce_ps::<FRACTION>(t);
+        let mut p = x86::_mm512_set1_ps(0.078_024_43);
+        p = x86::_mm512_fmadd_ps(p, r, x86::_mm512_set1_ps(0.226_067_3));
+        p = x86::_mm512_fmadd_ps(p, r, x86::_mm512_set1_ps(0.695_833_47));
+        p = x86::_mm512_fmadd_ps(p, r, x86::_mm512_set1_ps(0.999_925_2));
+        let power = x86::_mm512_scalef_ps(p, t);
+        x86::_mm512_rcp14_ps(x86::_mm512_add_ps(power, x86::_mm512_set1_ps(1.0)))
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     #[cfg(target_arch = "x86_64")]
     use crate::Isa;
 
+    /// Ties both ways, and what has no neighbour.
+    const ROUNDED: [f32; 7] = [0.0, -1.5, 1.0039063, 1.0117188, f32::INFINITY, f32::NAN, f32::MAX];
+
     /// # Safety
     /// As [`Vector`].
     unsafe fn round_trip<V: Vector>() {
-        let numbers = [0.0, -1.5, 1.0039063, 1.0117188, f32::INFINITY, f32::NAN, f32::MAX, 1e-40];
-        let numbers: Vec<f32> = numbers.into_iter().cycle().take(V::LANES).collect();
+        let numbers: Vec<f32> = ROUNDED.into_iter().cycle().take(V::LANES).collect();
         let (mut narrow, mut wide) = (vec![bf16::ZERO; V::LANES], vec![0f32; V::LANES]);
         // SAFETY: the caller's promise; as many numbers as a register holds.
         unsafe {
@@ -320,18 +418,40 @@ mod tests {
         }
     }
 
+    /// # Safety
+    /// As [`Vector`].
+    unsafe fn logistic<V: Vector>() {
+        let numbers: Vec<f32> = (-4000..4000).map(|number| number as f32 * 0.02).collect();
+        for numbers in numbers.chunks_exact(V::LANES) {
+            let mut made = vec![0f32; V::LANES];
+            // SAFETY: the caller's promise; as many numbers as a register holds.
+            unsafe { V::load(numbers.as_ptr()).logistic().store(made.as_mut_ptr()) };
+            for (&number, made) in numbers.iter().zip(made) {
+                let expected = 1.0 / (1.0 + f64::from(-number).exp());
+                assert!((f64::from(made) - expected).abs() <= 2e-4 * expected, "{number}: {made}, not {expected}");
+            }
+        }
+    }
+
     #[test]
-    fn registers_round_as_single_numbers_do() {
+    fn registers_compute_as_single_numbers_do() {
         // SAFETY: each only where the machine has its instructions.
         unsafe {
             round_trip::<Four>();
+            logistic::<Four>();
             #[cfg(target_arch = "x86_64")]
             {
                 if Isa::detect().has_avx2() {
-                    round_trip::<x86::__m256>();
+                    round_trip::<Avx2>();
+                    logistic::<Avx2>();
                 }
                 if Isa::detect().has_avx512() {
-                    round_trip::<x86::__m512>();
+                    round_trip::<Avx512>();
+                    logistic::<Avx512>();
+                }
+                if Isa::detect().has_avx512_bf16() {
+                    round_trip::<Avx512Bf16>();
+                    logistic::<Avx512Bf16>();
                 }
             }
         }

@@ -1,9 +1,7 @@
 //! Pointwise work on tiles of a product before they are stored.
 
 use crate::Isa;
-use crate::map::{
-    BLOCK, Class, Code, Program, Register, Walk, class, execute, gelu_erf, gelu_tanh, sigmoid, sigmoid_near, tanh,
-};
+use crate::map::{BLOCK, Class, Code, Program, Register, Walk, class, execute, gelu_erf, gelu_tanh, sigmoid, tanh};
 use halimede_compute::TensorDesc;
 use halimede_graph::OpError;
 use halimede_graph::ops::{Binary, Map, Scalar, Unary};
@@ -20,7 +18,7 @@ pub(super) struct Epilogue {
 }
 
 /// The commonest epilogues, which need no program: a bias for each column, a residual, an activation and
-/// bounds (ReLU, ReLU6, Clip), each where it is there, in this order.
+/// bounds (ReLU, ReLU6, Clip), each where it is there, in this order; or the residual behind the activation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Common {
     /// The input, after the operator's own, of which each column of the output has one number in f32.
@@ -29,6 +27,8 @@ pub(super) struct Common {
     pub residual: Option<usize>,
     /// Datatype of the residual.
     pub residual_type: DType,
+    /// The residual is added to what the function gives, not to what it takes.
+    pub residual_last: bool,
     pub function: Option<Unary>,
     pub low: f32,
     pub high: f32,
@@ -49,6 +49,7 @@ impl Common {
         bias: None,
         residual: None,
         residual_type: DType::F32,
+        residual_last: false,
         function: None,
         low: f32::NEG_INFINITY,
         high: f32::INFINITY,
@@ -109,8 +110,9 @@ impl Common {
             (Binary::Add, Term::Bias(input)) if self.is_sum() && self.bias.is_none() => {
                 Common { bias: Some(input - 1), ..self }
             }
-            (Binary::Add, Term::Residual(input)) if self.is_sum() && self.residual.is_none() => {
-                Common { residual: Some(input - 1), residual_type: types[input], ..self }
+            (Binary::Add, Term::Residual(input)) if self.is_unbounded() && self.residual.is_none() => {
+                let residual_last = self.function.is_some();
+                Common { residual: Some(input - 1), residual_type: types[input], residual_last, ..self }
             }
             (Binary::Max, Term::Number(low)) if self.is_unbounded() => Common { low, ..self },
             (Binary::Min, Term::Number(high)) if self.high == f32::INFINITY && self.low <= high => {
@@ -143,18 +145,6 @@ pub(super) fn activate(function: Unary, line: &mut [f32]) {
         Unary::Sigmoid => each(line, sigmoid),
         Unary::Tanh => each(line, tanh),
         _ => debug_assert!(false, "{function:?} is no activation"),
-    }
-}
-
-/// The same for numbers that are rounded to bf16 next: activations made of a logistic function, which are most
-/// of them, may be off by a small part of that rounding.
-#[inline(always)]
-pub(super) fn activate_near(function: Unary, line: &mut [f32]) {
-    match function {
-        Unary::QuickGelu => line.iter_mut().for_each(|x| *x *= sigmoid_near(1.702 * *x)),
-        Unary::Silu => line.iter_mut().for_each(|x| *x *= sigmoid_near(*x)),
-        Unary::Sigmoid => line.iter_mut().for_each(|x| *x = sigmoid_near(*x)),
-        other => activate(other, line),
     }
 }
 

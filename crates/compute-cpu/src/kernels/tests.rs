@@ -375,6 +375,23 @@ fn depthwise_convolutions_with_the_channels_last() {
             check(Op::Conv(op.clone()), &inputs, &[1, 2], 2e-6);
         }
     }
+    // The residual behind the function.
+    for rounded in [false, true] {
+        let mut map = Map::default();
+        let (result, residual) = (map.push(Instruction::Input(0)), map.push(Instruction::Input(1)));
+        let residual = map.push(Instruction::Cast(DType::F32, residual));
+        let active = map.push(Instruction::Unary(Unary::Silu, result));
+        let sum = map.push(Instruction::Binary(Binary::Add, residual, active));
+        if rounded {
+            map.push(Instruction::Cast(DType::Bf16, sum));
+        }
+        let other = Some(narrow(&floats(&[2, 7, 9, 40], 3)));
+        let inputs = [Some(x.clone()), Some(w.clone()), Some(bias.clone()), other];
+        check(Op::Conv(Conv { epilogue: Some(map.clone()), ..plain.clone() }), &inputs, &[1, 2], 2e-6);
+        let op = Conv { epilogue: Some(map), groups: 1, multiply: Some(DType::Bf16), ..plain.clone() };
+        let [x, _, bias, other] = inputs;
+        check(Op::Conv(op), &[x, Some(floats(&[40, 40, 3, 3], 2)), bias, other], &[1, 2], 3e-6);
+    }
     // Bounds alone are applied before sums leave their registers.
     for rounded in [false, true] {
         let mut relu = Map::default();
@@ -440,8 +457,20 @@ fn transposed_convolutions_with_the_channels_last() {
         let mut epilogue = Map::default();
         let (result, scale) = (epilogue.push(Instruction::Input(0)), epilogue.push(Instruction::Input(1)));
         epilogue.push(Instruction::Binary(Binary::Mul, result, scale));
-        let inputs = [inputs.to_vec(), vec![Some(floats(&[1, 1, 1, 40], 4))]].concat();
-        check(Op::Conv(Conv { epilogue: Some(epilogue), ..op }), &inputs, &[1, 2], 2e-6);
+        let scaled = [inputs.to_vec(), vec![Some(floats(&[1, 1, 1, 40], 4))]].concat();
+        check(Op::Conv(Conv { epilogue: Some(epilogue), ..op.clone() }), &scaled, &[1, 2], 2e-6);
+        // Products of bf16, of few channels and of whole steps.
+        let [_, _, bias] = inputs;
+        for channels in [7, 40] {
+            let op = Conv { multiply: Some(DType::Bf16), ..op.clone() };
+            let (x, w) = (floats(&[2, 5, 6, channels], 1), floats(&[channels, 40, taps, taps], 2));
+            check(Op::Conv(op.clone()), &[Some(x.clone()), Some(w.clone()), bias.clone()], &[1], 3e-6);
+            let mut rounded = Map::default();
+            let result = rounded.push(Instruction::Input(0));
+            rounded.push(Instruction::Cast(DType::Bf16, result));
+            let op = Conv { epilogue: Some(rounded), ..op };
+            check(Op::Conv(op), &[Some(narrow(&x)), Some(w), bias.clone()], &[1], 3e-6);
+        }
     }
 }
 

@@ -136,6 +136,7 @@ impl Finish {
             pitch: BLOCK,
             bias: &bias,
             residual: None,
+            residual_last: false,
             function: None,
             bounds: UNBOUNDED,
             target: Numbers::of(arguments.outputs[0], self.output, piece.start, count),

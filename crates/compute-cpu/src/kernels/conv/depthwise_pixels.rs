@@ -112,7 +112,7 @@ impl DepthwisePixelsStep {
             (view(0).slice::<T>(), bias)
         };
         let (output, row_len) = (arguments.outputs[0], self.row_len());
-        let convolve_row = ConvolveRow::<T>::new(self.machine.isa, window.groups);
+        let convolve_row = ConvolveRow::<T>::new(self.machine.isa, window.groups, self.output);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
             let (image, row) = (task / window.out[1], task % window.out[1]);
             let x = &x[image * window.image_len()..][..window.image_len()];
@@ -151,6 +151,7 @@ impl DepthwisePixelsStep {
             pitch: line.len(),
             bias: &[],
             residual: None,
+            residual_last: false,
             function: None,
             bounds: UNBOUNDED,
             target,
@@ -202,19 +203,22 @@ struct Row<'a, T> {
 struct ConvolveRow<T>(unsafe fn(&Row<'_, T>));
 
 impl<T: Real> ConvolveRow<T> {
-    /// By the widest registers of which so many channels fill a block.
-    fn new(isa: Isa, channels: usize) -> ConvolveRow<T> {
+    /// By the widest registers of which so many channels fill a block, for results of a datatype.
+    fn new(isa: Isa, channels: usize, output: DType) -> ConvolveRow<T> {
         #[cfg(target_arch = "x86_64")]
         {
-            use std::arch::x86_64::{__m256, __m512};
-            if isa.has_avx512() && channels >= WIDE * __m512::LANES {
+            use crate::vector::{Avx2, Avx512};
+            if isa.has_avx512_bf16() && channels >= WIDE * Avx512::LANES && output == DType::Bf16 {
+                return ConvolveRow(x86::avx512_bf16);
+            }
+            if isa.has_avx512() && channels >= WIDE * Avx512::LANES {
                 return ConvolveRow(x86::avx512);
             }
-            if isa.has_avx2() && channels >= WIDE * __m256::LANES {
+            if isa.has_avx2() && channels >= WIDE * Avx2::LANES {
                 return ConvolveRow(x86::avx2);
             }
         }
-        let _ = isa;
+        let _ = (isa, output);
         if channels >= WIDE * Four::LANES { ConvolveRow(convolve::<Four, T>) } else { ConvolveRow(convolve_few) }
     }
 
@@ -230,14 +234,22 @@ impl<T: Real> ConvolveRow<T> {
 mod x86 {
     use super::{Row, convolve};
     use crate::real::Real;
-    use std::arch::x86_64::{__m256, __m512};
+    use crate::vector::{Avx2, Avx512, Avx512Bf16};
 
     /// # Safety
     /// As [`convolve`], on a machine with AVX-512 F.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn avx512<T: Real>(row: &Row<'_, T>) {
         // SAFETY: the caller's promise, here and below.
-        unsafe { convolve::<__m512, T>(row) }
+        unsafe { convolve::<Avx512, T>(row) }
+    }
+
+    /// # Safety
+    /// As [`convolve`], on a machine with AVX-512 F and BF16.
+    #[target_feature(enable = "avx512f,avx512bf16")]
+    pub(super) unsafe fn avx512_bf16<T: Real>(row: &Row<'_, T>) {
+        // SAFETY: as above.
+        unsafe { convolve::<Avx512Bf16, T>(row) }
     }
 
     /// # Safety
@@ -245,7 +257,7 @@ mod x86 {
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn avx2<T: Real>(row: &Row<'_, T>) {
         // SAFETY: as above.
-        unsafe { convolve::<__m256, T>(row) }
+        unsafe { convolve::<Avx2, T>(row) }
     }
 }
 

@@ -41,6 +41,7 @@ impl Finish<'_> {
             pitch: self.nr,
             bias: self.bias,
             residual: None,
+            residual_last: false,
             function: None,
             bounds: UNBOUNDED,
             target: Numbers::F32(target),

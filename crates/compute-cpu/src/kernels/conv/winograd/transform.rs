@@ -368,14 +368,14 @@ impl Transforms {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Input, Output, input, output};
-    use std::arch::x86_64::{__m256, __m512};
+    use crate::vector::{Avx2, Avx512};
 
     /// # Safety
     /// As [`input`], on a machine with AVX-512 F.
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn input_avx512<const N: usize, const A: usize>(job: &Input<'_>) {
         // SAFETY: the caller's promise, here and below.
-        unsafe { input::<__m512, N, A>(job) }
+        unsafe { input::<Avx512, N, A>(job) }
     }
 
     /// # Safety
@@ -383,7 +383,7 @@ mod x86 {
     #[target_feature(enable = "avx512f")]
     pub(super) unsafe fn output_avx512<const N: usize, const A: usize>(job: &Output) {
         // SAFETY: as above.
-        unsafe { output::<__m512, N, A>(job) }
+        unsafe { output::<Avx512, N, A>(job) }
     }
 
     /// # Safety
@@ -391,7 +391,7 @@ mod x86 {
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn input_avx2<const N: usize, const A: usize>(job: &Input<'_>) {
         // SAFETY: as above.
-        unsafe { input::<__m256, N, A>(job) }
+        unsafe { input::<Avx2, N, A>(job) }
     }
 
     /// # Safety
@@ -399,6 +399,6 @@ mod x86 {
     #[target_feature(enable = "avx2,fma")]
     pub(super) unsafe fn output_avx2<const N: usize, const A: usize>(job: &Output) {
         // SAFETY: as above.
-        unsafe { output::<__m256, N, A>(job) }
+        unsafe { output::<Avx2, N, A>(job) }
     }
 }
