@@ -55,6 +55,15 @@ def test_sections_come_in_the_order_of_the_work(path):
     assert "all 2 steps run on kernels" in text
 
 
+def test_steps_say_how_near_they_are_to_the_best(path):
+    text = explain(path, "--threads", "1")
+    plan = text[text.index("\nplan") : text.index("\ntime")].splitlines()
+    steps = [line.split() for line in plan if " Contract " in line]
+    assert len(steps) == 2
+    for _, _, gflops, gbps, roof, *_ in steps:
+        assert float(gflops) > 0 and float(gbps) > 0 and 0 <= int(roof.rstrip("%")) <= 120
+
+
 def test_passes_say_what_they_did_where_and_why_not(path):
     lines = [line.strip() for line in explain(path).splitlines()]
     at = lines.index("a factor per column went into the weights")

@@ -8,6 +8,7 @@
 
 mod arena;
 mod control;
+mod cost;
 mod error;
 pub mod fingerprint;
 mod guard;

@@ -3,9 +3,9 @@
 use crate::arena::{self, Lifetime};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::{planned, specialise};
-use crate::{Kernel, Prepared, RunError, TensorDesc};
-use halimede_graph::{Fact, GraphError, Node, OpError, ValueId};
-use halimede_tensor::{Tensor, TensorError};
+use crate::{CostHint, Kernel, Prepared, RunError, TensorDesc};
+use halimede_graph::{Fact, Graph, GraphError, Node, OpError, ValueId};
+use halimede_tensor::{DType, Tensor, TensorError};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -71,6 +71,10 @@ pub struct StepReport {
     pub kernel: String,
     /// Output shapes; `?` where they depend on data.
     pub outputs: Vec<String>,
+    /// What a product rounds its operands to; `None` where it takes them as they are, and for other steps.
+    pub multiply: Option<DType>,
+    /// Arithmetic and traffic, constants in the datatype that is multiplied; `None` where a shape depends on data.
+    pub cost: Option<CostHint>,
 }
 
 impl Plan {
@@ -104,9 +108,28 @@ impl Plan {
                     operator: node.op.name().to_owned(),
                     kernel: code.name().to_owned(),
                     outputs: node.outputs.iter().map(shape).collect(),
+                    multiply: node.op.multiply(),
+                    cost: self.cost(program.graph(), node),
                 }
             })
             .collect()
+    }
+
+    fn cost(&self, graph: &Graph, node: &Node) -> Option<CostHint> {
+        let input = |value: &Option<ValueId>| {
+            let value = (*value)?;
+            match graph.constant(value) {
+                Some(constant) => {
+                    let dtype = node.op.multiply().unwrap_or(constant.dtype());
+                    Some(TensorDesc { dtype, shape: constant.shape().into() })
+                }
+                None => self.descs[value.index()].clone(),
+            }
+        };
+        let inputs: Vec<Option<TensorDesc>> = node.inputs.iter().map(input).collect();
+        let outputs: Option<Vec<TensorDesc>> =
+            node.outputs.iter().map(|value| self.descs[value.index()].clone()).collect();
+        CostHint::of(&node.op, &inputs, &outputs?)
     }
 
     pub(crate) fn new(program: &Program, inputs: &PlanKey) -> Result<Plan, RunError> {

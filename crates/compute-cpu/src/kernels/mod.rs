@@ -62,8 +62,7 @@ impl Kernels {
         Kernels { machine }
     }
 
-    /// Bytes that the operation moves, where a kernel takes it. Arithmetic is counted per operator by
-    /// the tuner; until then a kernel's cost is its traffic.
+    /// What the operation costs, where a kernel takes it.
     pub fn cost(&self, operation: &OpDesc<'_>) -> Option<CostHint> {
         let graph = Graph::default();
         let node = Node {
@@ -75,8 +74,7 @@ impl Kernels {
         };
         let kernel = halimede_compute::Kernels::kernel(self, &graph, &node)?;
         kernel.prepare(operation.inputs, operation.outputs).ok()?;
-        let bytes: usize = operation.inputs.iter().flatten().chain(operation.outputs).map(|desc| desc.bytes()).sum();
-        Some(CostHint { operations: 0.0, bytes: bytes as f64 })
+        CostHint::of(operation.op, operation.inputs, operation.outputs)
     }
 }
 

@@ -19,6 +19,7 @@ use halimede_graph::{
 use super::{
     inputs,
     model::{ModelArgs, UnitArgs, describe},
+    roofs::Roofs,
 };
 
 /// Print the graph of a model, what each pass did and why it refused, the plan, memory and where time goes.
@@ -84,22 +85,33 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let mut session = compiled.session();
     let best = measure(&mut session, &values, args.runs, args.on.timeout)?;
     let steps = session.steps();
+    let mut roofs = Roofs::new(args.on.threads(), !args.on.disable_matrix);
     let total: Duration = best.iter().filter(|time| **time != Duration::MAX).sum();
 
     title(out, "plan", &format!("{} steps for {}", steps.len(), given.join(", ")))?;
-    writeln!(out, "  {:>9}  {:>6}  {:<18} {:<30} {:<36} output", "time µs", "share", "operator", "kernel", "node")?;
+    writeln!(
+        out,
+        "  {:>9}  {:>6} {:>8} {:>6} {:>5}  {:<18} {:<30} {:<36} output",
+        "time µs", "share", "GFLOP/s", "GB/s", "roof", "operator", "kernel", "node"
+    )?;
     for (step, time) in steps.iter().zip(&best) {
         writeln!(
             out,
-            "  {:>9.1}  {:>5.1}%  {:<18} {:<30} {:<36} {}",
+            "  {:>9.1}  {:>5.1}% {}  {:<18} {:<30} {:<36} {}",
             micros(*time),
             share(*time, total),
+            rates(step, *time, &mut roofs),
             step.operator,
             step.kernel,
             shortened(&step.node, 36),
             step.outputs.join(" ")
         )?;
     }
+    writeln!(
+        out,
+        "  roof: of what {} thread(s) of this machine can do at best, in arithmetic or in reading",
+        args.on.threads()
+    )?;
     print_times(out, &steps, &best, total)?;
     let coverage = session.coverage();
     let how = match coverage.reference {
@@ -117,6 +129,18 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     writeln!(out, "  prepacked weights   {:>12}   shared by all instances", size(compiled.packed_bytes()))?;
     title(out, "coverage", &how)?;
     Ok(())
+}
+
+/// The rates of a step, and how near the nearer one is to the machine's best.
+fn rates(step: &StepReport, time: Duration, roofs: &mut Roofs) -> String {
+    let Some(cost) = step.cost.filter(|_| time != Duration::MAX && !time.is_zero()) else {
+        return format!("{:>8} {:>6} {:>5}", "", "", "");
+    };
+    let seconds = time.as_secs_f64();
+    let operations =
+        if cost.operations > 0.0 { format!("{:.1}", cost.operations / seconds / 1e9) } else { String::new() };
+    let roof = roofs.seconds(&cost, step.multiply) / seconds * 100.0;
+    format!("{operations:>8} {:>6.1} {roof:>4.0}%", cost.bytes / seconds / 1e9)
 }
 
 /// The fastest time of each step: what it takes when nothing else disturbs it.

@@ -7,6 +7,7 @@ pub mod explain;
 mod inputs;
 mod model;
 pub mod quantize;
+mod roofs;
 pub mod run;
 pub mod serve;
 mod steady;
