@@ -91,13 +91,13 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     title(out, "plan", &format!("{} steps for {}", steps.len(), given.join(", ")))?;
     writeln!(
         out,
-        "  {:>9}  {:>6} {:>8} {:>6} {:>5}  {:<18} {:<30} {:<36} output",
+        "  {:>9}  {:>6} {:>8} {:>6} {:>5}  {:<18} {:<40} {:<36} output",
         "time µs", "share", "GFLOP/s", "GB/s", "roof", "operator", "kernel", "node"
     )?;
     for (step, time) in steps.iter().zip(&best) {
         writeln!(
             out,
-            "  {:>9.1}  {:>5.1}% {}  {:<18} {:<30} {:<36} {}",
+            "  {:>9.1}  {:>5.1}% {}  {:<18} {:<40} {:<36} {}",
             micros(*time),
             share(*time, total),
             rates(step, *time, &mut roofs),
