@@ -31,9 +31,9 @@ use halimede_graph::ops::{Conv, channels_first};
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Shape, Tensor, View};
 use patches::pack_patches;
-use phases::Phases;
-use pixels::{Lying, Panels, PixelsStep};
-use smallvec::SmallVec;
+use phases::{Parts, Phases};
+use pixels::{Lying, Panels, PixelsStep, Target as Pixels};
+use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::sync::Arc;
 use tiled::TiledConvStep;
@@ -274,8 +274,8 @@ impl ConvKernel {
         };
         let window = self.window_of_pixels(x, w, output)?;
         let finish = || Finish::new(self.op.epilogue.as_ref(), inputs, Some(2), 3, output, machine.isa);
-        let prepare = |window: Window, target, weights: &Arc<TiledWeights>| {
-            let step = TiledConvStep::new(window, target, weights.clone(), x.dtype, finish()?, machine.clone(), matrix);
+        let prepare = |window: Window, parts: Parts<TiledWeights>| {
+            let step = TiledConvStep::new(window, parts, x.dtype, finish()?, machine.clone(), matrix);
             let workspace = step.workspace();
             Ok(Prepared { step: Box::new(step), workspace })
         };
@@ -288,10 +288,11 @@ impl ConvKernel {
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }
-            Packed::Tiled(weights) => prepare(window, None, weights),
-            Packed::TiledPhases(phases) => {
-                phases.prepare(&window, |window, target, weights| prepare(window, Some(target), weights))
+            Packed::Tiled(weights) => {
+                let whole = Pixels::whole(&window);
+                prepare(window, smallvec![(whole, weights.clone())])
             }
+            Packed::TiledPhases(phases) => phases.prepare(&window, prepare),
             _ => Err(OpError::unsupported("weights that are packed for f32")),
         }
     }
@@ -320,11 +321,14 @@ impl ConvKernel {
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }
-            Some(Packed::Phases(phases)) => phases.prepare(&window, |window, target, panels| {
-                let (panels, target, machine) = (panels.clone(), Some(target), machine.clone());
-                let step = PixelsStep::new(window, target, panels, has_bias, epilogue()?, machine, self.micro);
-                let workspace = step.workspace();
-                Ok(Prepared { step: Box::new(step), workspace })
+            Some(Packed::Phases(phases)) => phases.prepare(&window, |window, parts| {
+                let steps = parts.into_iter().map(|(target, panels)| {
+                    let (window, target, machine) = (window.clone(), Some(target), machine.clone());
+                    let step = PixelsStep::new(window, target, panels, has_bias, epilogue()?, machine, self.micro);
+                    let workspace = step.workspace();
+                    Ok(Prepared { step: Box::new(step), workspace })
+                });
+                Ok(phases::in_turn(steps.collect::<Result<_, OpError>>()?))
             }),
             Some(Packed::Tiles(_) | Packed::Taps(_) | Packed::Tiled(_) | Packed::TiledPhases(_)) | None => {
                 Err(OpError::unsupported("a convolution with the channels last and weights that vary"))

@@ -180,7 +180,11 @@ unsafe fn write_rows<V: Vector>(ending: &Ending<'_>, sums: *mut f32, steps: &Ste
             if count == TOGETHER {
                 steps.run::<V, TOGETHER>(sums, &places, target);
             } else {
-                for &place in &places[..count] {
+                let (pairs, rest) = places[..count].as_chunks::<2>();
+                for pair in pairs {
+                    steps.run::<V, 2>(sums, pair, target);
+                }
+                for &place in rest {
                     steps.run::<V, 1>(sums, &[place], target);
                 }
             }

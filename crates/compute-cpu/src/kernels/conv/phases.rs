@@ -10,7 +10,7 @@ use halimede_compute::{Arguments, Prepared, Step};
 use halimede_graph::OpError;
 use halimede_graph::ops::{Conv, Padding};
 use halimede_tensor::Tensor;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::sync::Arc;
 
 /// Weights of every phase, packed for the kernel that runs them all.
@@ -25,6 +25,9 @@ struct Phase<W> {
     axes: [PhaseAxis; 2],
     weights: Arc<W>,
 }
+
+/// Which pixels of the output come of which weights.
+pub(super) type Parts<W> = SmallVec<[(Target, Arc<W>); 4]>;
 
 /// The taps that the output pixels at one remainder see along one axis, in the order of the data.
 #[derive(Debug, PartialEq)]
@@ -81,15 +84,16 @@ impl<W> Phases<W> {
         self.phases.iter().map(|phase| &*phase.weights)
     }
 
-    /// The phases for sizes, each prepared by `step`. `window` is that of the transposed convolution.
+    /// The phases for sizes, prepared by `prepare`: together those that see the same pixels, as all do where the
+    /// kernel is as large as the stride. `window` is that of the transposed convolution.
     pub fn prepare(
         &self,
         window: &Window,
-        step: impl Fn(Window, Target, &Arc<W>) -> Result<Prepared, OpError>,
+        prepare: impl Fn(Window, Parts<W>) -> Result<Prepared, OpError>,
     ) -> Result<Prepared, OpError> {
         let size = [window.out[1], window.out[2]];
         let apart = [window.stride[1], window.stride[2]];
-        let mut steps = SmallVec::new();
+        let mut groups: SmallVec<[(Window, Parts<W>); 4]> = SmallVec::new();
         for phase in &self.phases {
             let out = [0, 1].map(|axis| size[axis].saturating_sub(phase.remainder[axis]).div_ceil(apart[axis]));
             if out.contains(&0) {
@@ -104,19 +108,29 @@ impl<W> Phases<W> {
                 before: [0, down.before, across.before],
                 ..window.clone()
             };
-            steps.push(step(window, Target { size, first: phase.remainder, step: apart }, &phase.weights)?);
+            let part = (Target { size, first: phase.remainder, step: apart }, phase.weights.clone());
+            match groups.iter_mut().find(|group| group.0 == window) {
+                Some(group) => group.1.push(part),
+                None => groups.push((window, smallvec![part])),
+            }
         }
-        let workspace = steps.iter().map(|step: &Prepared| step.workspace).max().unwrap_or(0);
-        Ok(Prepared { step: Box::new(PhasesStep { steps }), workspace })
+        let steps = groups.into_iter().map(|(window, parts)| prepare(window, parts));
+        let steps: SmallVec<[Prepared; 4]> = steps.collect::<Result<_, _>>()?;
+        Ok(in_turn(steps))
     }
 }
 
-/// The phases, one after the other.
-struct PhasesStep {
+/// Steps that run one after the other, and share their workspace.
+pub(super) fn in_turn(steps: SmallVec<[Prepared; 4]>) -> Prepared {
+    let workspace = steps.iter().map(|step| step.workspace).max().unwrap_or(0);
+    Prepared { step: Box::new(InTurn { steps }), workspace }
+}
+
+struct InTurn {
     steps: SmallVec<[Prepared; 4]>,
 }
 
-impl Step for PhasesStep {
+impl Step for InTurn {
     fn run(&self, arguments: &Arguments<'_>) {
         self.steps.iter().for_each(|prepared| prepared.step.run(arguments));
     }

@@ -16,7 +16,8 @@
 //! Where there are few channels, a step of the matrix unit would be mostly padding: then the rows are
 //! patches, in which the channels of all taps lie together.
 
-use super::pixels::{Lying, Target};
+use super::phases::Parts;
+use super::pixels::Lying;
 use super::window::Window;
 use crate::Matrix;
 use crate::kernels::Machine;
@@ -27,7 +28,6 @@ use crate::real::Real;
 use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, Tensor, View};
-use std::sync::Arc;
 
 /// Bytes of the copy that a task keeps in the second-level cache.
 const COPY_BYTES: usize = 512 << 10;
@@ -134,14 +134,14 @@ impl Copy {
 
 pub(super) struct TiledConvStep {
     window: Window,
-    weights: Arc<TiledWeights>,
+    /// Several where they see the same pixels of the data.
+    parts: Parts<TiledWeights>,
     finish: Finish,
     data: DType,
     machine: Machine,
     matrix: Matrix,
     copy: Copy,
     patches: bool,
-    target: Target,
     /// Tasks down an image.
     down: usize,
     panel_parts: usize,
@@ -150,8 +150,7 @@ pub(super) struct TiledConvStep {
 impl TiledConvStep {
     pub fn new(
         window: Window,
-        target: Option<Target>,
-        weights: Arc<TiledWeights>,
+        parts: Parts<TiledWeights>,
         data: DType,
         finish: Finish,
         machine: Machine,
@@ -170,10 +169,9 @@ impl TiledConvStep {
         let down = height.div_ceil(most).max(threads.div_ceil(window.batch.max(1)).min(height));
         let copy = copy_of(height.div_ceil(down));
         let down = height.div_ceil(copy.rows);
-        let (tasks, panels) = (window.batch * down, window.rows.div_ceil(BLOCK));
+        let (tasks, panels) = (window.batch * down, parts.len() * window.rows.div_ceil(BLOCK));
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
-        let target = target.unwrap_or_else(|| Target::whole(&window));
-        TiledConvStep { window, weights, finish, data, machine, matrix, copy, patches, target, down, panel_parts }
+        TiledConvStep { window, parts, finish, data, machine, matrix, copy, patches, down, panel_parts }
     }
 
     fn sums(&self) -> usize {
@@ -240,7 +238,9 @@ impl TiledConvStep {
             offsets: &copy.offsets,
             count: copy.count(rows, window),
         };
-        let panels = window.rows.div_ceil(BLOCK);
+        // Of each part.
+        let each = window.rows.div_ceil(BLOCK);
+        let panels = self.parts.len() * each;
         let range = (panels * part / self.panel_parts, panels * (part + 1) / self.panel_parts);
         // SAFETY: the copy holds whole tiles for every offset; tasks have disjoint parts of the output.
         unsafe {
@@ -248,21 +248,21 @@ impl TiledConvStep {
                 self.matrix,
                 &left,
                 range,
-                &|p| self.weights.panel(p),
+                &|p| self.parts[p / each].1.panel(p % each),
                 sums,
                 &mut |sums, (row, p), (from, to)| {
+                    let (target, column) = (self.parts[p / each].0, p % each * BLOCK);
                     let (mut at, end) = (row + from, row + to);
                     while at < end {
                         let (y, x) = (at / copy.width, at % copy.width);
                         let run = (copy.width - x).min(end - at);
                         if x < window.out[2] {
-                            let column = p * BLOCK;
                             let piece = Piece {
                                 rows: run.min(window.out[2] - x),
                                 columns: BLOCK.min(window.rows - column),
                                 column,
-                                start: self.target.pixel(image, first + y, x) * window.rows + column,
-                                row: self.target.step[1] * window.rows,
+                                start: target.pixel(image, first + y, x) * window.rows + column,
+                                row: target.step[1] * window.rows,
                             };
                             self.finish.store(arguments, piece, &mut sums.0[(at - row) * BLOCK..], registers);
                         }

@@ -4,7 +4,7 @@ use halimede_graph::OpError;
 use halimede_graph::ops::{Conv, Padding};
 
 /// Sizes of a convolution. Spatial axes are depth, height, width; missing ones have size 1.
-#[derive(Debug, Clone)]
+#[derive(Debug, Clone, PartialEq)]
 pub(crate) struct Window {
     pub batch: usize,
     pub groups: usize,
