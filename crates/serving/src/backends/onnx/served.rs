@@ -31,26 +31,32 @@ impl Served {
         self.generation.fetch_add(1, Ordering::Release);
     }
 
+    /// A session of the current form, with its generation.
+    fn session(&self) -> (usize, Session) {
+        let model = self.model.read();
+        (self.generation.load(Ordering::Acquire), model.session())
+    }
+
     /// A place to run in.
     pub fn seat(self: &Arc<Self>) -> Seat {
-        let model = self.model.read();
-        Seat { served: self.clone(), generation: self.generation.load(Ordering::Acquire), session: model.session() }
+        Seat { served: self.clone(), session: None }
     }
 }
 
-/// A session of the form that is current.
+/// A session of the form that is current. It is made when it is needed: an instance that has not run yet holds no
+/// form that was replaced meanwhile, with all its weights.
 pub(super) struct Seat {
     served: Arc<Served>,
-    generation: usize,
-    session: Session,
+    /// With the generation of its form.
+    session: Option<(usize, Session)>,
 }
 
 impl Seat {
     /// The session for the next run.
     pub fn session(&mut self) -> &mut Session {
-        if self.generation != self.served.generation.load(Ordering::Acquire) {
-            *self = self.served.seat();
-        }
-        &mut self.session
+        let generation = self.served.generation.load(Ordering::Acquire);
+        let current = self.session.take().filter(|(own, _)| *own == generation);
+        let (_, session) = self.session.insert(current.unwrap_or_else(|| self.served.session()));
+        session
     }
 }
