@@ -244,7 +244,8 @@ impl Epilogue {
                         for r in 0..count {
                             let position = start + (first + r) * row;
                             let at = r * pitch;
-                            self.walks[input - 1].load(view, self.types[input], position, columns, at, register);
+                            let from = (view, self.types[input]);
+                            self.walks[input - 1].load(self.isa, from, position, columns, at, register);
                         }
                     }
                     _ => {}

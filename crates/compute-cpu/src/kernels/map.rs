@@ -110,7 +110,7 @@ impl MapStep {
             if let Code::Load(input) = *code
                 && let Some(view) = inputs.get(input).copied().flatten()
             {
-                self.walks[input].load(view, self.types[input], start, count, 0, register);
+                self.walks[input].load(self.machine.isa, (view, self.types[input]), start, count, 0, register);
             }
         }
         execute(self.machine.isa, &self.program, registers, count);

@@ -12,6 +12,7 @@ use halimede_tensor::{DType, Element, View};
 /// As [`View::slice`]; `at + count` is at most [`BLOCK`].
 #[inline(always)]
 pub(crate) unsafe fn load(
+    isa: Isa,
     view: View<'_>,
     dtype: DType,
     start: usize,
@@ -45,7 +46,7 @@ pub(crate) unsafe fn load(
             }
             DType::Bf16 => {
                 let source = &view.slice::<bf16>()[start..start + count];
-                register.f32_mut()[at..at + count].iter_mut().zip(source).for_each(|(to, from)| *to = from.widen());
+                bf16::widen_all(isa, source, &mut register.f32_mut()[at..at + count]);
             }
             DType::Bool | DType::U8 => ints::<u8>(view, start, count, at, register),
             DType::I8 => ints::<i8>(view, start, count, at, register),
@@ -64,6 +65,7 @@ pub(crate) unsafe fn load(
 /// As [`View::slice`].
 #[inline(always)]
 pub(crate) unsafe fn splat(
+    isa: Isa,
     view: View<'_>,
     dtype: DType,
     index: usize,
@@ -73,7 +75,7 @@ pub(crate) unsafe fn splat(
 ) {
     let mut one = Register([0; BLOCK]);
     // SAFETY: the caller's duty.
-    unsafe { load(view, dtype, index, 1, 0, &mut one) };
+    unsafe { load(isa, view, dtype, index, 1, 0, &mut one) };
     match dtype {
         DType::F32 | DType::F16 | DType::Bf16 => register.f32_mut()[at..at + count].fill(one.f32()[0]),
         _ => register.i64_mut()[at..at + count].fill(one.i64()[0]),

@@ -1,6 +1,7 @@
 //! How an input that broadcasts is walked in the order of the output.
 
 use super::{Register, load, splat};
+use crate::Isa;
 use halimede_graph::OpError;
 use halimede_tensor::{DType, View};
 use smallvec::SmallVec;
@@ -76,14 +77,22 @@ impl Walk {
     }
 
     /// Reads the elements that belong to the output's `start..start + count` into a register from `at` on.
-    pub fn load(&self, view: View<'_>, dtype: DType, start: usize, count: usize, at: usize, register: &mut Register) {
+    pub fn load(
+        &self,
+        isa: Isa,
+        (view, dtype): (View<'_>, DType),
+        start: usize,
+        count: usize,
+        at: usize,
+        register: &mut Register,
+    ) {
         // For all three: inputs are not written during the step, but for an in-place output, whose block
         // is stored after its loads.
         match self {
             // SAFETY: see above.
-            Walk::Same => unsafe { load(view, dtype, start, count, at, register) },
+            Walk::Same => unsafe { load(isa, view, dtype, start, count, at, register) },
             // SAFETY: see above.
-            Walk::Scalar => unsafe { splat(view, dtype, 0, count, at, register) },
+            Walk::Scalar => unsafe { splat(isa, view, dtype, 0, count, at, register) },
             Walk::Strided { outer, strides, inner, inner_stride } => {
                 let mut done = 0;
                 while done < count {
@@ -98,8 +107,8 @@ impl Walk {
                     // SAFETY: see above.
                     unsafe {
                         match inner_stride {
-                            0 => splat(view, dtype, offset, run, at + done, register),
-                            _ => load(view, dtype, offset, run, at + done, register),
+                            0 => splat(isa, view, dtype, offset, run, at + done, register),
+                            _ => load(isa, view, dtype, offset, run, at + done, register),
                         }
                     }
                     done += run;
