@@ -83,20 +83,20 @@ impl Isa {
 }
 
 /// Defines a function that runs `$body`, which must be `#[inline(always)]`, compiled for the given
-/// instruction set: the compiler vectorises the one body once per set. The function may have one type
-/// parameter.
+/// instruction set: the compiler vectorises the one body once per set. The function may have type
+/// parameters, each with one bound.
 macro_rules! multiversion {
-    ($(#[$meta:meta])* $vis:vis fn $name:ident$(<$T:ident: $bound:ident>)?($($arg:ident: $type:ty),* $(,)?) = $body:path) => {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident$(<$($T:ident: $bound:path),+>)?($($arg:ident: $type:ty),* $(,)?) = $body:path) => {
         $(#[$meta])*
-        $vis fn $name$(<$T: $bound>)?(isa: $crate::Isa, $($arg: $type),*) {
+        $vis fn $name$(<$($T: $bound),+>)?(isa: $crate::Isa, $($arg: $type),*) {
             #[cfg(target_arch = "x86_64")]
             {
                 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-                fn avx512$(<$T: $bound>)?($($arg: $type),*) {
+                fn avx512$(<$($T: $bound),+>)?($($arg: $type),*) {
                     $body($($arg),*)
                 }
                 #[target_feature(enable = "avx2,fma,f16c")]
-                fn avx2$(<$T: $bound>)?($($arg: $type),*) {
+                fn avx2$(<$($T: $bound),+>)?($($arg: $type),*) {
                     $body($($arg),*)
                 }
                 if isa.has_avx512() {

@@ -16,6 +16,6 @@ mod unit;
 mod vector;
 
 pub use isa::Isa;
-pub use matrix::Matrix;
+pub use matrix::{IntegerMatrix, Matrix};
 pub use pool::Pool;
 pub use unit::{CpuOptions, CpuUnit, MatrixChoice, Winograd};

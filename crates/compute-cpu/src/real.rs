@@ -7,17 +7,13 @@ use half::bf16;
 use halimede_tensor::{DType, Element, View};
 
 /// A datatype of numbers that are computed in f32.
-pub(crate) trait Real: Element {
+pub(crate) trait Real: Converts<bf16> {
     /// The number in f32, without loss.
     fn widen(self) -> f32;
-    /// The number as a factor of bf16, rounded to the nearest, ties to even.
-    fn round(self) -> bf16;
     /// Widens every number of `from`; `to` is as long.
     fn widen_all(isa: Isa, from: &[Self], to: &mut [f32]);
     /// Rounds every number of `from` to this type; `to` is as long.
     fn narrow_all(isa: Isa, from: &[f32], to: &mut [Self]);
-    /// Rounds every number of `from` to a factor of bf16; `to` is as long.
-    fn round_all(isa: Isa, from: &[Self], to: &mut [bf16]);
     /// Reads a register of numbers.
     ///
     /// # Safety
@@ -98,21 +94,12 @@ impl Real for f32 {
         self
     }
 
-    #[inline(always)]
-    fn round(self) -> bf16 {
-        nearest(self)
-    }
-
     fn widen_all(_: Isa, from: &[f32], to: &mut [f32]) {
         to.copy_from_slice(from);
     }
 
     fn narrow_all(_: Isa, from: &[f32], to: &mut [f32]) {
         to.copy_from_slice(from);
-    }
-
-    fn round_all(isa: Isa, from: &[f32], to: &mut [bf16]) {
-        narrow(isa, from, to);
     }
 
     #[inline(always)]
@@ -129,11 +116,6 @@ impl Real for bf16 {
         f32::from_bits(u32::from(self.to_bits()) << 16)
     }
 
-    #[inline(always)]
-    fn round(self) -> bf16 {
-        self
-    }
-
     fn widen_all(isa: Isa, from: &[bf16], to: &mut [f32]) {
         widen(isa, from, to);
     }
@@ -142,15 +124,69 @@ impl Real for bf16 {
         narrow(isa, from, to);
     }
 
-    fn round_all(_: Isa, from: &[bf16], to: &mut [bf16]) {
-        to.copy_from_slice(from);
-    }
-
     #[inline(always)]
     unsafe fn load<V: Vector>(from: *const bf16) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::widen(from) }
     }
+}
+
+/// A datatype whose numbers can be factors `F` of a product.
+pub(crate) trait Converts<F>: Element {
+    /// The number as a factor.
+    fn convert(self) -> F;
+    /// Every number of `from` as a factor; `to` is as long.
+    fn convert_all(isa: Isa, from: &[Self], to: &mut [F]);
+}
+
+/// Rounds to the nearest, ties to even.
+impl Converts<bf16> for f32 {
+    #[inline(always)]
+    fn convert(self) -> bf16 {
+        nearest(self)
+    }
+
+    fn convert_all(isa: Isa, from: &[f32], to: &mut [bf16]) {
+        narrow(isa, from, to);
+    }
+}
+
+/// Numbers that are factors as they are.
+macro_rules! as_they_are {
+    ($($number:ty),*) => {
+        $(impl Converts<$number> for $number {
+            #[inline(always)]
+            fn convert(self) -> $number {
+                self
+            }
+
+            fn convert_all(_: Isa, from: &[$number], to: &mut [$number]) {
+                to.copy_from_slice(from);
+            }
+        })*
+    };
+}
+as_they_are!(bf16, u8, i8);
+
+/// 128 more, for units whose left operand has no sign.
+impl Converts<u8> for i8 {
+    #[inline(always)]
+    fn convert(self) -> u8 {
+        self as u8 ^ 0x80
+    }
+
+    fn convert_all(isa: Isa, from: &[i8], to: &mut [u8]) {
+        lift(isa, from, to);
+    }
+}
+
+multiversion! {
+    fn lift(from: &[i8], to: &mut [u8]) = lift_each
+}
+
+#[inline(always)]
+fn lift_each(from: &[i8], to: &mut [u8]) {
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = from.convert());
 }
 
 multiversion! {

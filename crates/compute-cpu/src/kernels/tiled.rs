@@ -5,7 +5,7 @@ use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
 use crate::Isa;
 use crate::map::Register;
-use crate::matrix::{BLOCK, Panels, STEP, Sums, pack_panel, panel_len};
+use crate::matrix::{BLOCK, Factor, Panels, Sums, pack_panel, panel_len};
 use crate::real::Numbers;
 use half::bf16;
 use halimede_compute::{Arguments, TensorDesc};
@@ -37,20 +37,20 @@ impl TiledWeights {
         (n, k): (usize, usize),
     ) -> Option<TiledWeights> {
         let (row, column) = part;
-        let (steps, piece_len) = (pieces.len() * k.div_ceil(STEP), panel_len(k));
+        let (steps, piece_len) = (pieces.len() * k.div_ceil(bf16::STEP), panel_len::<bf16>(k));
         let mut panels = PackedWeights::zeroed(n.div_ceil(BLOCK) * pieces.len() * piece_len)?;
         for (index, packed) in panels.elements_mut().chunks_exact_mut(piece_len.max(1)).enumerate() {
             let (panel, piece) = (index / pieces.len(), pieces[index % pieces.len()]);
             let start = bytes.as_ptr().cast::<f32>().wrapping_add(piece);
             // SAFETY: the caller's promise.
-            unsafe { pack_panel(isa, &Panels { start, row, column, n, k }, panel * BLOCK, packed) };
+            unsafe { pack_panel::<bf16, f32>(isa, &Panels { start, row, column, n, k }, panel * BLOCK, packed) };
         }
         Some(TiledWeights { shape: shape.to_vec(), steps, panels })
     }
 
     /// The first byte of a panel.
     pub fn panel(&self, index: usize) -> *const u8 {
-        self.panels[index * self.steps * BLOCK * STEP..].as_ptr().cast()
+        self.panels[index * self.steps * BLOCK * bf16::STEP..].as_ptr().cast()
     }
 
     pub fn bytes(&self) -> usize {

@@ -12,8 +12,14 @@
 //! streams from the second-level cache with a hint not to displace the panel from the first (`tileloaddt1`);
 //! measured on Sapphire Rapids that is worth half the speed.
 
-use super::{Ahead, BLOCK, Left, PANEL_STEP_BYTES, STEP_BYTES, Sums, TILE};
+use super::{Ahead, BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
+use halimede_platform::chip::{Chip, Feature, permit_matrix_tiles};
 use std::arch::asm;
+
+/// Whether the machine's tiles multiply what the feature says, and the system lets this process use them.
+pub(super) fn permitted(products: Feature) -> bool {
+    Chip::detect().features.has(products) && permit_matrix_tiles().is_ok()
+}
 
 /// Palette 1, `ldtilecfg`'s memory format.
 #[repr(C, align(64))]
@@ -51,8 +57,8 @@ pub(super) unsafe fn release() {
 const PART_STEPS: usize = 8;
 /// Parts of other work, at most.
 const PARTS_MAX: usize = 4;
-/// Bytes of a row of [`Sums`].
-const SUMS_ROW: usize = BLOCK * size_of::<f32>();
+/// Bytes of a row of sums, which are of 32 bits.
+const SUMS_ROW: usize = BLOCK * size_of::<u32>();
 
 /// Assembly that uses all tiles.
 macro_rules! tiles {
@@ -73,25 +79,32 @@ enum Height {
     Half,
 }
 
+/// The steps of a block by one of the instructions that multiply tiles.
+#[derive(Clone, Copy)]
+pub(super) struct Products {
+    whole: unsafe fn(Left<'_>, *const u8, Ahead),
+    half: unsafe fn(Left<'_>, *const u8, Ahead),
+}
+
+/// bf16 by bf16.
+pub(super) const BF16: Products = Products { whole: bf16::steps, half: bf16::half_steps };
+/// u8 by i8.
+pub(super) const U8: Products = Products { whole: u8::steps, half: u8::half_steps };
+/// i8 by i8.
+pub(super) const I8: Products = Products { whole: i8::steps, half: i8::half_steps };
+
 /// A block, with other work between its steps.
 ///
 /// # Safety
 /// As [`super::Tiles::block`], tiles configured, at least one step.
-pub(super) unsafe fn block(
-    left: Left<'_>,
-    panel: *const u8,
-    so_far: *const Sums,
-    to: *mut Sums,
-    rows: usize,
-    ahead: Ahead,
-    meanwhile: &mut dyn FnMut(usize, usize),
-) {
+pub(super) unsafe fn block<F: Factor>(products: Products, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
+    let Block { left, panel, rows, so_far, to, ahead } = block;
     let height = if rows > TILE { Height::Whole } else { Height::Half };
     let count = left.offsets.len();
     let parts = (count / PART_STEPS).clamp(1, PARTS_MAX);
     // SAFETY: the caller's promise, for each part of the steps.
     unsafe {
-        begin(height, so_far);
+        begin(height, so_far.cast());
         for part in 0..parts {
             let (from, until) = (count * part / parts, count * (part + 1) / parts);
             if from < until {
@@ -99,13 +112,13 @@ pub(super) unsafe fn block(
                 let panel = panel.add(from * PANEL_STEP_BYTES);
                 let ahead = Ahead { start: ahead.start.wrapping_add(from * ahead.lines * 64), ..ahead };
                 match height {
-                    Height::Whole => steps(left, panel, ahead),
-                    Height::Half => half_steps(left, panel, ahead),
+                    Height::Whole => (products.whole)(left, panel, ahead),
+                    Height::Half => (products.half)(left, panel, ahead),
                 }
             }
             meanwhile(part, parts);
         }
-        end(height, to);
+        end(height, to.cast());
     }
 }
 
@@ -113,13 +126,13 @@ pub(super) unsafe fn block(
 ///
 /// # Safety
 /// Tiles are configured; the sums can be read.
-unsafe fn begin(height: Height, so_far: *const Sums) {
+unsafe fn begin(height: Height, so_far: *const u8) {
     // SAFETY: the caller's promise; the rows of a tile lie inside the sums.
     unsafe {
         if so_far.is_null() {
             return tiles!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",);
         }
-        let upper = so_far.cast::<f32>();
+        let upper = so_far;
         tiles!(
             "tileloadd tmm0, [{upper} + {row}*1]",
             "tileloadd tmm1, [{upper} + {row}*1 + 64]",
@@ -129,7 +142,7 @@ unsafe fn begin(height: Height, so_far: *const Sums) {
             tiles!(
                 "tileloadd tmm2, [{lower} + {row}*1]",
                 "tileloadd tmm3, [{lower} + {row}*1 + 64]",
-                lower = in(reg) upper.add(TILE * BLOCK), row = in(reg) SUMS_ROW,
+                lower = in(reg) upper.add(TILE * SUMS_ROW), row = in(reg) SUMS_ROW,
             );
         }
     }
@@ -139,8 +152,8 @@ unsafe fn begin(height: Height, so_far: *const Sums) {
 ///
 /// # Safety
 /// Tiles are configured; the sums can be written.
-unsafe fn end(height: Height, sums: *mut Sums) {
-    let upper = sums.cast::<f32>();
+unsafe fn end(height: Height, sums: *mut u8) {
+    let upper = sums;
     // SAFETY: the caller's promise; the rows of a tile lie inside the sums.
     unsafe {
         tiles!(
@@ -152,89 +165,103 @@ unsafe fn end(height: Height, sums: *mut Sums) {
             tiles!(
                 "tilestored [{lower} + {row}*1], tmm2",
                 "tilestored [{lower} + {row}*1 + 64], tmm3",
-                lower = in(reg) upper.add(TILE * BLOCK), row = in(reg) SUMS_ROW,
+                lower = in(reg) upper.add(TILE * SUMS_ROW), row = in(reg) SUMS_ROW,
             );
         }
     }
 }
 
-/// Multiplies steps of all 32 rows. Meanwhile lines of `ahead` come into the second-level cache: a panel
-/// that was not read before lies in memory, whose latency the hardware's own prefetching does not hide.
-///
-/// # Safety
-/// As [`block`] for 32 rows, tiles configured, at least one step.
-unsafe fn steps(left: Left<'_>, panel: *const u8, ahead: Ahead) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        tiles!(
-            ".p2align 5",
-            "2:",
-            "mov {offset}, [{offsets}]",
-            "add {offsets}, 8",
-            "lea {a}, [{a0} + {offset}]",
-            "add {offset}, {a1}",
-            "tileloaddt1 tmm4, [{a} + {pitch}*1]",
-            "tileloadd tmm6, [{panel} + {line}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "mov {a}, {lines}",
-            "3:",
-            "prefetcht1 [{ahead}]",
-            "add {ahead}, 64",
-            "dec {a}",
-            "jnz 3b",
-            "tileloaddt1 tmm5, [{offset} + {pitch}*1]",
-            "tdpbf16ps tmm2, tmm5, tmm6",
-            "tdpbf16ps tmm3, tmm5, tmm7",
-            "add {panel}, 2048",
-            "dec {steps}",
-            "jnz 2b",
-            ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1),
-            steps = inout(reg) left.offsets.len() => _,
-            offsets = inout(reg) left.offsets.as_ptr() => _,
-            panel = inout(reg) panel => _,
-            offset = out(reg) _, a = out(reg) _,
-            a0 = in(reg) left.tiles[0], a1 = in(reg) left.tiles[1],
-            pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
-        );
-    }
+/// A module with the loops over the steps of a block by the instruction `$dot`.
+macro_rules! products {
+    ($name:ident, $dot:literal) => {
+        mod $name {
+            use crate::matrix::{Ahead, Left, STEP_BYTES};
+            use std::arch::asm;
+
+            /// Multiplies steps of all 32 rows. Meanwhile lines of `ahead` come into the second-level cache: a panel
+            /// that was not read before lies in memory, whose latency the hardware's own prefetching does not hide.
+            ///
+            /// # Safety
+            /// As [`super::block`] for 32 rows, tiles configured, at least one step.
+            pub(super) unsafe fn steps(left: Left<'_>, panel: *const u8, ahead: Ahead) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    tiles!(
+                        ".p2align 5",
+                        "2:",
+                        "mov {offset}, [{offsets}]",
+                        "add {offsets}, 8",
+                        "lea {a}, [{a0} + {offset}]",
+                        "add {offset}, {a1}",
+                        "tileloaddt1 tmm4, [{a} + {pitch}*1]",
+                        "tileloadd tmm6, [{panel} + {line}*1]",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        "mov {a}, {lines}",
+                        "3:",
+                        "prefetcht1 [{ahead}]",
+                        "add {ahead}, 64",
+                        "dec {a}",
+                        "jnz 3b",
+                        "tileloaddt1 tmm5, [{offset} + {pitch}*1]",
+                        concat!($dot, " tmm2, tmm5, tmm6"),
+                        concat!($dot, " tmm3, tmm5, tmm7"),
+                        "add {panel}, 2048",
+                        "dec {steps}",
+                        "jnz 2b",
+                        ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1),
+                        steps = inout(reg) left.offsets.len() => _,
+                        offsets = inout(reg) left.offsets.as_ptr() => _,
+                        panel = inout(reg) panel => _,
+                        offset = out(reg) _, a = out(reg) _,
+                        a0 = in(reg) left.tiles[0], a1 = in(reg) left.tiles[1],
+                        pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
+                    );
+                }
+            }
+
+            /// Multiplies steps of the upper 16 rows.
+            ///
+            /// # Safety
+            /// As [`super::block`] for 16 rows, tiles configured, at least one step.
+            pub(super) unsafe fn half_steps(left: Left<'_>, panel: *const u8, ahead: Ahead) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    tiles!(
+                        ".p2align 5",
+                        "2:",
+                        "mov {offset}, [{offsets}]",
+                        "add {offsets}, 8",
+                        "add {offset}, {a0}",
+                        "tileloaddt1 tmm4, [{offset} + {pitch}*1]",
+                        "tileloadd tmm6, [{panel} + {line}*1]",
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        "mov {offset}, {lines}",
+                        "3:",
+                        "prefetcht1 [{ahead}]",
+                        "add {ahead}, 64",
+                        "dec {offset}",
+                        "jnz 3b",
+                        "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        "add {panel}, 2048",
+                        "dec {steps}",
+                        "jnz 2b",
+                        ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1),
+                        steps = inout(reg) left.offsets.len() => _,
+                        offsets = inout(reg) left.offsets.as_ptr() => _,
+                        panel = inout(reg) panel => _,
+                        offset = out(reg) _,
+                        a0 = in(reg) left.tiles[0],
+                        pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
+                    );
+                }
+            }
+        }
+    };
 }
 
-/// Multiplies steps of the upper 16 rows.
-///
-/// # Safety
-/// As [`block`] for 16 rows, tiles configured, at least one step.
-unsafe fn half_steps(left: Left<'_>, panel: *const u8, ahead: Ahead) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        tiles!(
-            ".p2align 5",
-            "2:",
-            "mov {offset}, [{offsets}]",
-            "add {offsets}, 8",
-            "add {offset}, {a0}",
-            "tileloaddt1 tmm4, [{offset} + {pitch}*1]",
-            "tileloadd tmm6, [{panel} + {line}*1]",
-            "tdpbf16ps tmm0, tmm4, tmm6",
-            "mov {offset}, {lines}",
-            "3:",
-            "prefetcht1 [{ahead}]",
-            "add {ahead}, 64",
-            "dec {offset}",
-            "jnz 3b",
-            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
-            "tdpbf16ps tmm1, tmm4, tmm7",
-            "add {panel}, 2048",
-            "dec {steps}",
-            "jnz 2b",
-            ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1),
-            steps = inout(reg) left.offsets.len() => _,
-            offsets = inout(reg) left.offsets.as_ptr() => _,
-            panel = inout(reg) panel => _,
-            offset = out(reg) _,
-            a0 = in(reg) left.tiles[0],
-            pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
-        );
-    }
-}
+products!(bf16, "tdpbf16ps");
+products!(u8, "tdpbusd");
+products!(i8, "tdpbssd");

@@ -9,7 +9,7 @@
 //!                 after the last pass: store, beside the next product
 //! ```
 
-use super::{Ahead, BLOCK, Block, Left, Matrix, PANEL_STEP_BYTES, Sums, TILE};
+use super::{Ahead, BLOCK, Block, Factor, Left, MatrixUnit, PANEL_STEP_BYTES, Sums, TILE};
 
 /// Steps of a pass.
 const DEPTH: usize = 16;
@@ -48,20 +48,20 @@ pub(crate) fn passes(steps: usize) -> usize {
 
 /// What stores finished sums: of the block that begins with a row and holds a panel, both numbered, a range
 /// of its rows.
-pub(crate) type Store<'a> = &'a mut dyn FnMut(&mut Sums, (usize, usize), (usize, usize));
+pub(crate) type Store<'a, S> = &'a mut dyn FnMut(&mut Sums<S>, (usize, usize), (usize, usize));
 
 /// Multiplies `left` by the panels `p0..p1`, panel `p` at `panel(p)`, and gives each finished block to `store`,
 /// in ranges of rows: while the next block is computed, where the unit lets other work run beside it.
 ///
 /// # Safety
 /// `left` can be read as [`Rows`] says, in whole tiles; each panel holds as many steps as `left`.
-pub(crate) unsafe fn multiply(
-    matrix: Matrix,
+pub(crate) unsafe fn multiply<F: Factor>(
+    matrix: MatrixUnit<F>,
     left: &Rows<'_>,
     (p0, p1): (usize, usize),
     panel: &dyn Fn(usize) -> *const u8,
-    sums: &mut [Sums],
-    store: Store<'_>,
+    sums: &mut [Sums<F::Sum>],
+    store: Store<'_, F::Sum>,
 ) {
     let tiles = matrix.enter();
     let steps = left.offsets.len();

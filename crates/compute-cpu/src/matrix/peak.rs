@@ -1,6 +1,6 @@
 //! How fast matrix units multiply, measured: what is chosen is what is faster here, not what is newer.
 
-use super::{Ahead, BLOCK, Block, Left, Matrix, PANEL_STEP_BYTES, STEP, STEP_BYTES, Sums};
+use super::{Ahead, BLOCK, Block, Factor, Left, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums};
 use crate::rates;
 use std::hint::black_box;
 
@@ -10,14 +10,14 @@ const STEPS: usize = 16;
 const BLOCKS: usize = 24;
 
 /// Operations a second on one thread; a multiplication and an addition count as two.
-pub(super) fn bf16_peak(matrix: Matrix) -> f64 {
+pub(super) fn peak<F: Factor>(matrix: MatrixUnit<F>) -> f64 {
     #[repr(C, align(64))]
     struct Operand([u8; STEPS * PANEL_STEP_BYTES]);
     // Zeros: no unit is slower with other numbers, and there is nothing to round.
     let operand = Operand([0; STEPS * PANEL_STEP_BYTES]);
     let offsets: Vec<usize> = (0..STEPS).map(|step| step % 4 * STEP_BYTES).collect();
     let pitch = 4 * STEP_BYTES;
-    let mut sums = Sums([0.0; BLOCK * BLOCK]);
+    let mut sums = Sums::default();
     let tiles = matrix.enter();
     let start = operand.0.as_ptr();
     let seconds = rates::fastest(|| {
@@ -38,5 +38,5 @@ pub(super) fn bf16_peak(matrix: Matrix) -> f64 {
             }
         }
     });
-    (BLOCKS * 2 * BLOCK * BLOCK * STEPS * STEP) as f64 / seconds
+    (BLOCKS * 2 * BLOCK * BLOCK * STEPS * F::STEP) as f64 / seconds
 }

@@ -1,30 +1,34 @@
 //! Blocks by plain loops: what the other kinds must agree with.
 
-use super::{BLOCK, Left, PANEL_STEP_BYTES, STEP, Sums, TILE};
-use half::bf16;
+use super::{BLOCK, Block, Factor, Meanwhile, PANEL_STEP_BYTES, Sums, TILE};
 
 /// # Safety
 /// As [`super::Tiles::block`].
-pub(super) unsafe fn block(left: Left<'_>, panel: *const u8, so_far: *const Sums, to: *mut Sums, rows: usize) {
+pub(super) unsafe fn block<F: Factor>(block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
+    let Block { left, panel, rows, so_far, to, ahead: _ } = block;
     // SAFETY: the caller's promise.
     let to = unsafe {
-        *to = if so_far.is_null() { Sums([0.0; BLOCK * BLOCK]) } else { *so_far };
+        *to = if so_far.is_null() { Sums::default() } else { *so_far };
         &mut *to
     };
     for r in 0..rows {
         let row = &mut to.0[r * BLOCK..][..BLOCK];
         for (step, offset) in left.offsets.iter().enumerate() {
-            for k in 0..STEP {
+            for group in 0..F::STEP / F::GROUP {
                 // SAFETY: the caller's promise.
                 unsafe {
-                    let a = left.tiles[r / TILE].add(offset + r % TILE * left.pitch).cast::<bf16>().add(k);
-                    let a = a.read_unaligned().to_f32();
-                    let line = panel.add(step * PANEL_STEP_BYTES).cast::<bf16>().add(k / 2 * 2 * BLOCK + k % 2);
+                    let a = left.tiles[r / TILE].add(offset + r % TILE * left.pitch).cast::<F>();
+                    let a = a.add(group * F::GROUP);
+                    let line = panel.add(step * PANEL_STEP_BYTES).cast::<F::Right>().add(group * BLOCK * F::GROUP);
                     for (column, sum) in row.iter_mut().enumerate() {
-                        *sum += a * line.add(2 * column).read_unaligned().to_f32();
+                        for k in 0..F::GROUP {
+                            let b = line.add(column * F::GROUP + k).read_unaligned();
+                            *sum = F::plus_product(*sum, a.add(k).read_unaligned(), b);
+                        }
                     }
                 }
             }
         }
     }
+    meanwhile(0, 1);
 }

@@ -1,12 +1,12 @@
 use super::*;
 use crate::Isa;
-use half::bf16;
+use crate::real::Converts;
 
-fn kinds() -> Vec<Matrix> {
-    let kinds = Matrix::available();
+fn kinds<F: Factor>() -> Vec<MatrixUnit<F>> {
+    let kinds = MatrixUnit::available();
     let names: Vec<_> = kinds.iter().map(|kind| kind.name()).collect();
     println!("matrix units here: {names:?}");
-    [Matrix::PORTABLE].into_iter().chain(kinds).collect()
+    [MatrixUnit::PORTABLE].into_iter().chain(kinds).collect()
 }
 
 /// Small integers, so that every order of summation gives the same sum.
@@ -14,69 +14,104 @@ fn numbers(count: usize, seed: usize) -> Vec<f32> {
     (0..count).map(|i| ((i * 7 + seed * 13) % 11) as f32 - 5.0).collect()
 }
 
-#[test]
-fn products_agree_with_the_definition() {
+/// Integers of the whole range, the extreme ones too.
+fn integers<T>(count: usize, seed: usize, from: impl Fn(u8) -> T) -> Vec<T> {
+    (0..count).map(|i| from(if i.is_multiple_of(7) { 128 } else { (i * 151 + seed * 37) as u8 })).collect()
+}
+
+/// Multiplies operands of every layout on every unit; `fill` is garbage that would show wherever zeros are
+/// missing, `product` the definition's.
+fn check<F, L, R>(
+    operands: &dyn Fn(usize, usize, usize) -> (Vec<L>, Vec<R>),
+    (fill, fill_right): (F, F::Right),
+    product: &dyn Fn(L, R) -> F::Sum,
+    sum: &dyn Fn(&mut dyn Iterator<Item = F::Sum>) -> F::Sum,
+) where
+    F: Factor,
+    L: Converts<F>,
+    R: Converts<F::Right>,
+    F::Sum: PartialEq + std::fmt::Debug,
+{
     let isa = Isa::detect();
     let sizes = [(1, 1, 1), (16, 32, 32), (17, 33, 31), (32, 64, 64), (33, 5, 513), (70, 130, 1100), (3, 40, 0)];
-    for matrix in kinds() {
-        for (m, n, k) in sizes {
-            for transposed in [false, true] {
-                let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
-                let (a_strides, b_strides) = if transposed { ((1, m), (1, k)) } else { ((k, 1), (n, 1)) };
-                let steps = k.div_ceil(STEP);
-                // Garbage that would show wherever zeros are missing.
-                let mut left = vec![bf16::NAN; tiles_len(m, k)];
-                let mut right = vec![bf16::NAN; panel_len(k) * n.div_ceil(BLOCK)];
-                let mut c = vec![f32::NAN; m * n];
-                let mut sums = vec![Sums([f32::NAN; BLOCK * BLOCK]); sums_needed(m, steps)];
-                // SAFETY: the operands have those sizes.
-                unsafe {
-                    let from = LeftRows { start: a.as_ptr(), row: a_strides.0, column: a_strides.1, rows: m, k };
-                    pack_tiles(isa, from, &mut left);
-                    let from = Panels { start: b.as_ptr(), row: b_strides.0, column: b_strides.1, n, k };
-                    for (p, panel) in right.chunks_exact_mut(panel_len(k).max(1)).enumerate() {
-                        pack_panel(isa, &from, p * BLOCK, panel);
-                    }
-                    let offsets: Vec<usize> = (0..steps).map(|step| step * TILE * STEP_BYTES).collect();
-                    let rows = Rows {
-                        start: left.as_ptr().cast(),
-                        pitch: STEP_BYTES,
-                        tile: steps * TILE * STEP_BYTES,
-                        offsets: &offsets,
-                        count: m,
-                    };
-                    multiply(
-                        matrix,
-                        &rows,
-                        (0, n.div_ceil(BLOCK)),
-                        &|p| right.as_ptr().add(p * panel_len(k)).cast(),
-                        &mut sums,
-                        &mut |sums, (row, p), (first, last)| {
-                            for r in first..last {
-                                for column in p * BLOCK..n.min((p + 1) * BLOCK) {
-                                    c[(row + r) * n + column] = sums.0[r * BLOCK + column % BLOCK];
-                                }
+    for matrix in kinds::<F>() {
+        for ((m, n, k), transposed) in sizes.into_iter().flat_map(|size| [(size, false), (size, true)]) {
+            let (a, b) = operands(m, n, k);
+            let (a_strides, b_strides) = if transposed { ((1, m), (1, k)) } else { ((k, 1), (n, 1)) };
+            let steps = k.div_ceil(F::STEP);
+            let mut left = vec![fill; tiles_len::<F>(m, k)];
+            let mut right = vec![fill_right; panel_len::<F::Right>(k) * n.div_ceil(BLOCK)];
+            let mut c = vec![F::Sum::default(); m * n];
+            let mut sums = vec![Sums::default(); sums_needed(m, steps)];
+            // SAFETY: the operands have those sizes.
+            unsafe {
+                let from = LeftRows { start: a.as_ptr(), row: a_strides.0, column: a_strides.1, rows: m, k };
+                pack_tiles::<F, L>(isa, from, &mut left);
+                let from = Panels { start: b.as_ptr(), row: b_strides.0, column: b_strides.1, n, k };
+                for (p, panel) in right.chunks_exact_mut(panel_len::<F::Right>(k).max(1)).enumerate() {
+                    pack_panel::<F::Right, R>(isa, &from, p * BLOCK, panel);
+                }
+                let offsets: Vec<usize> = (0..steps).map(|step| step * TILE * STEP_BYTES).collect();
+                let rows = Rows {
+                    start: left.as_ptr().cast(),
+                    pitch: STEP_BYTES,
+                    tile: steps * TILE * STEP_BYTES,
+                    offsets: &offsets,
+                    count: m,
+                };
+                multiply(
+                    matrix,
+                    &rows,
+                    (0, n.div_ceil(BLOCK)),
+                    &|p| right.as_ptr().add(p * panel_len::<F::Right>(k)).cast(),
+                    &mut sums,
+                    &mut |sums, (row, p), (first, last)| {
+                        for r in first..last {
+                            for column in p * BLOCK..n.min((p + 1) * BLOCK) {
+                                c[(row + r) * n + column] = sums.0[r * BLOCK + column % BLOCK];
                             }
-                        },
-                    );
-                }
-                let at =
-                    |values: &[f32], strides: (usize, usize), i: usize, j: usize| values[i * strides.0 + j * strides.1];
-                for (index, &got) in c.iter().enumerate() {
-                    let (i, j) = (index / n, index % n);
-                    let want: f32 = (0..k).map(|p| at(&a, a_strides, i, p) * at(&b, b_strides, p, j)).sum();
-                    assert_eq!(got, want, "{} {m}x{n}x{k} at ({i}, {j})", matrix.name());
-                }
+                        }
+                    },
+                );
+            }
+            let at = |strides: (usize, usize), i: usize, j: usize| i * strides.0 + j * strides.1;
+            for (index, &got) in c.iter().enumerate() {
+                let (i, j) = (index / n, index % n);
+                let want = sum(&mut (0..k).map(|p| product(a[at(a_strides, i, p)], b[at(b_strides, p, j)])));
+                assert_eq!(got, want, "{} {m}x{n}x{k} at ({i}, {j})", matrix.name());
             }
         }
     }
 }
 
 #[test]
+fn products_of_bf16_agree_with_the_definition() {
+    let operands = |m: usize, n: usize, k: usize| (numbers(m * k, 1), numbers(k * n, 2));
+    check::<bf16, f32, f32>(&operands, (bf16::NAN, bf16::NAN), &|a, b| a * b, &|terms| terms.sum());
+}
+
+#[test]
+fn products_of_integers_agree_with_the_definition() {
+    let weights = |count: usize| integers(count, 2, |byte| byte as i8);
+    let unsigned = |m: usize, n: usize, k: usize| (integers(m * k, 1, |byte| byte), weights(k * n));
+    let signed = |m: usize, n: usize, k: usize| (integers(m * k, 1, |byte| byte as i8), weights(k * n));
+    let product = |a: i32, b: i8| a * i32::from(b);
+    check::<u8, u8, i8>(&unsigned, (77, 77), &|a, b| product(a.into(), b), &|terms| terms.sum());
+    check::<i8, i8, i8>(&signed, (77, 77), &|a, b| product(a.into(), b), &|terms| terms.sum());
+    // Signs are taken off where the unit has no instructions for them.
+    check::<u8, i8, i8>(&signed, (77, 77), &|a, b| product(i32::from(a) + 128, b), &|terms| terms.sum());
+}
+
+#[test]
 fn peaks_are_measured() {
-    for matrix in Matrix::available() {
-        println!("{}: {:.0} GFLOP/s", matrix.name(), matrix.peak() / 1e9);
-        assert!(matrix.peak() > 0.0);
+    fn measured<F: Factor>() {
+        for matrix in MatrixUnit::<F>::available() {
+            println!("{} of {:?}: {:.0} GFLOP/s", matrix.name(), F::DTYPE, matrix.peak() / 1e9);
+            assert!(matrix.peak() > 0.0);
+        }
+        println!("fastest: {:?}", MatrixUnit::<F>::fastest());
     }
-    println!("fastest: {:?}", Matrix::fastest());
+    measured::<bf16>();
+    measured::<u8>();
+    measured::<i8>();
 }

@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_compute_cpu::Matrix;
+use halimede_compute_cpu::{IntegerMatrix, Matrix};
 use halimede_platform::{
     chip::{Cache, Chip},
     limits, memory, threads,
@@ -94,6 +94,9 @@ pub fn run(args: &Args) -> ExitCode {
 fn print_matrix_units() {
     for matrix in Matrix::available() {
         println!("          {:.1} GFLOP/s in bf16 on {}", matrix.peak() / 1e9, matrix.name());
+    }
+    for matrix in IntegerMatrix::available() {
+        println!("          {:.1} GFLOP/s in int8 on {}", matrix.peak() / 1e9, matrix.name());
     }
     match Matrix::fastest() {
         Some(matrix) => println!("          balanced precision multiplies on {}", matrix.name()),

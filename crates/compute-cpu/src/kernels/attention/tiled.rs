@@ -9,12 +9,14 @@ use crate::Matrix;
 use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::map::exp;
-use crate::matrix::{self, BLOCK, LeftRows, Panels, Rows, STEP, STEP_BYTES, Sums, TILE};
+use crate::matrix::{self, BLOCK, Factor, LeftRows, Panels, Rows, STEP_BYTES, Sums, TILE};
 use crate::real::{Real, nearest};
 use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, View};
 
+/// Numbers of bf16 that a step multiplies.
+const STEP: usize = bf16::STEP;
 /// Queries of a task.
 const QUERIES: usize = 2 * BLOCK;
 /// Keys of a block: its scores take 64 KiB.
@@ -57,12 +59,12 @@ impl TiledStep {
 
     /// Numbers of the packed keys of a head.
     fn keys_len(&self) -> usize {
-        self.heads.keys.div_ceil(BLOCK) * matrix::panel_len(self.heads.depth)
+        self.heads.keys.div_ceil(BLOCK) * matrix::panel_len::<bf16>(self.heads.depth)
     }
 
     /// Numbers of the packed values of a head.
     fn values_len(&self) -> usize {
-        self.heads.width.div_ceil(BLOCK) * matrix::panel_len(self.heads.keys)
+        self.heads.width.div_ceil(BLOCK) * matrix::panel_len::<bf16>(self.heads.keys)
     }
 
     fn shared_bytes(&self) -> usize {
@@ -76,7 +78,7 @@ impl TiledStep {
     }
 
     fn queries_len(&self) -> usize {
-        matrix::tiles_len(QUERIES, self.heads.depth)
+        matrix::tiles_len::<bf16>(QUERIES, self.heads.depth)
     }
 
     /// Scratch, the result of the task's queries, the queries in tiles.
@@ -136,12 +138,12 @@ impl TiledStep {
             let transposed = Panels { start: k, row: 1, column: depth, n: keys, k: depth };
             let plain = Panels { start: v, row: width, column: 1, n: width, k: keys };
             let panels = std::slice::from_raw_parts_mut(packed_keys, self.keys_len());
-            for (index, panel) in panels.chunks_exact_mut(matrix::panel_len(depth).max(1)).enumerate() {
-                matrix::pack_panel(isa, &transposed, index * BLOCK, panel);
+            for (index, panel) in panels.chunks_exact_mut(matrix::panel_len::<bf16>(depth).max(1)).enumerate() {
+                matrix::pack_panel::<bf16, T>(isa, &transposed, index * BLOCK, panel);
             }
             let panels = std::slice::from_raw_parts_mut(packed_values, self.values_len());
-            for (index, panel) in panels.chunks_exact_mut(matrix::panel_len(keys).max(1)).enumerate() {
-                matrix::pack_panel(isa, &plain, index * BLOCK, panel);
+            for (index, panel) in panels.chunks_exact_mut(matrix::panel_len::<bf16>(keys).max(1)).enumerate() {
+                matrix::pack_panel::<bf16, T>(isa, &plain, index * BLOCK, panel);
             }
         }
     }
@@ -174,7 +176,7 @@ impl TiledStep {
         // SAFETY: `rows` rows of `depth` numbers.
         unsafe {
             let from = LeftRows { start: q.as_ptr(), row: depth, column: 1, rows, k: depth };
-            matrix::pack_tiles(isa, from, tiles);
+            matrix::pack_tiles::<bf16, T>(isa, from, tiles);
         }
         let steps = depth.div_ceil(STEP);
         let left = Rows {
@@ -187,7 +189,7 @@ impl TiledStep {
         let seen = self.heads.seen(first, rows);
         for start in (0..seen).step_by(KEYS) {
             let count = KEYS.min(seen - start);
-            let panel = |p: usize| packed_keys.wrapping_add(p * matrix::panel_len(depth)).cast_const().cast();
+            let panel = |p: usize| packed_keys.wrapping_add(p * matrix::panel_len::<bf16>(depth)).cast_const().cast();
             let range = (start / BLOCK, (start + count).div_ceil(BLOCK));
             // SAFETY: queries and keys have as many steps.
             unsafe {
@@ -220,8 +222,9 @@ impl TiledStep {
                 count: rows,
             };
             let first_step = start / STEP * BLOCK * STEP;
-            let panel =
-                |p: usize| packed_values.wrapping_add(p * matrix::panel_len(keys) + first_step).cast_const().cast();
+            let panel = |p: usize| {
+                packed_values.wrapping_add(p * matrix::panel_len::<bf16>(keys) + first_step).cast_const().cast()
+            };
             // SAFETY: weights have 64 rows of that pitch; the values' panels have the steps of these keys.
             unsafe {
                 let room = &mut blocks[..];

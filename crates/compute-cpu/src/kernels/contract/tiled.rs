@@ -12,7 +12,7 @@ use super::layout::{Layout, Operand};
 use crate::Matrix;
 use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Piece, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, LeftRows, Panels, Rows, STEP, STEP_BYTES, TILE};
+use crate::matrix::{self, BLOCK, Factor, LeftRows, Panels, Rows, STEP_BYTES, TILE};
 use crate::real::Real;
 use half::bf16;
 use halimede_compute::{Arguments, Step};
@@ -55,7 +55,7 @@ impl TiledStep {
         machine: Machine,
         matrix: Matrix,
     ) -> TiledStep {
-        let steps = layout.k.div_ceil(STEP);
+        let steps = layout.k.div_ceil(bf16::STEP);
         let direct = left == DType::Bf16 && is_direct(&layout);
         let step_bytes = if direct { STEP_BYTES } else { TILE * STEP_BYTES };
         let offsets = (0..steps).map(|step| step * step_bytes).collect();
@@ -89,7 +89,7 @@ impl TiledStep {
 
     /// Numbers of a packed right operand; 0 where it is packed already.
     fn right_len(&self) -> usize {
-        if self.weights.is_some() { 0 } else { self.panels * matrix::panel_len(self.layout.k) }
+        if self.weights.is_some() { 0 } else { self.panels * matrix::panel_len::<bf16>(self.layout.k) }
     }
 
     fn right_bytes(&self) -> usize {
@@ -97,7 +97,7 @@ impl TiledStep {
     }
 
     fn tiles_len(&self) -> usize {
-        if self.direct { 0 } else { matrix::tiles_len(self.task_rows, self.layout.k) }
+        if self.direct { 0 } else { matrix::tiles_len::<bf16>(self.task_rows, self.layout.k) }
     }
 
     fn sums(&self) -> usize {
@@ -118,7 +118,7 @@ impl TiledStep {
 fn is_direct(layout: &Layout) -> bool {
     let Operand { free: row, k: column } = layout.left;
     let bytes = row * size_of::<bf16>();
-    let whole = column == 1 && layout.m.is_multiple_of(TILE) && layout.k.is_multiple_of(STEP);
+    let whole = column == 1 && layout.m.is_multiple_of(TILE) && layout.k.is_multiple_of(bf16::STEP);
     whole && layout.k > 0 && bytes <= DIRECT_ROW_BYTES
 }
 
@@ -168,14 +168,14 @@ impl Step for TiledStep {
 impl TiledStep {
     /// Packs one panel of the right operand of one batch.
     fn pack_right<T: Real>(&self, shared: &Shared, part: usize) {
-        let (layout, len) = (&self.layout, matrix::panel_len(self.layout.k));
+        let (layout, len) = (&self.layout, matrix::panel_len::<bf16>(self.layout.k));
         let (batch, p) = (part / self.panels, part % self.panels);
         let start = shared.right.cast::<T>().wrapping_add(layout.right_offset(batch));
         let from = Panels { start, row: layout.right.k, column: layout.right.free, n: layout.n, k: layout.k };
         // SAFETY: the strides stay inside the operand; each part has a panel of its own in the workspace.
         unsafe {
             let panel = std::slice::from_raw_parts_mut(shared.packed.add(part * len), len);
-            matrix::pack_panel(self.machine.isa, &from, p * BLOCK, panel);
+            matrix::pack_panel::<bf16, T>(self.machine.isa, &from, p * BLOCK, panel);
         }
     }
 
@@ -185,7 +185,7 @@ impl TiledStep {
         // SAFETY: the strides stay inside the operand.
         unsafe {
             let from = LeftRows { start, row, column, rows: m1 - m0, k: self.layout.k };
-            matrix::pack_tiles(self.machine.isa, from, tiles);
+            matrix::pack_tiles::<bf16, T>(self.machine.isa, from, tiles);
         }
     }
 
@@ -219,10 +219,10 @@ impl TiledStep {
             let tile = self.steps() * TILE * STEP_BYTES;
             Rows { start: tiles.as_ptr().cast(), pitch: STEP_BYTES, tile, offsets, count }
         };
-        let packed = right_batch * self.panels * matrix::panel_len(layout.k);
+        let packed = right_batch * self.panels * matrix::panel_len::<bf16>(layout.k);
         let panel = |p: usize| match &self.weights {
             Some(weights) => weights.panel(p),
-            None => shared.packed.wrapping_add(packed + p * matrix::panel_len(layout.k)).cast_const().cast(),
+            None => shared.packed.wrapping_add(packed + p * matrix::panel_len::<bf16>(layout.k)).cast_const().cast(),
         };
         let panels = (self.panels * part / self.panel_parts, self.panels * (part + 1) / self.panel_parts);
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.

@@ -23,7 +23,7 @@ use crate::Matrix;
 use crate::kernels::Machine;
 use crate::kernels::packed::f32_bytes;
 use crate::kernels::tiled::{Finish, Piece, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, Rows, STEP, STEP_BYTES, TILE};
+use crate::matrix::{self, BLOCK, Factor, Rows, STEP_BYTES, TILE};
 use crate::real::Real;
 use half::bf16;
 use halimede_compute::{Arguments, Step};
@@ -92,7 +92,7 @@ struct Copy {
 impl Copy {
     /// For tasks of so many rows of the output.
     fn of_taps(window: &Window, rows: usize) -> Copy {
-        let channels = window.inputs.next_multiple_of(STEP);
+        let channels = window.inputs.next_multiple_of(bf16::STEP);
         let mut pitch = channels * size_of::<bf16>();
         if pitch.is_multiple_of(CACHE_PERIOD) {
             pitch += STEP_BYTES;
@@ -112,14 +112,14 @@ impl Copy {
             }
             let place = y / window.stride[1] * width + x / window.stride[2];
             let start = planes[index].1 + place * pitch;
-            offsets.extend((0..channels / STEP).map(|step| start + step * STEP_BYTES));
+            offsets.extend((0..channels / bf16::STEP).map(|step| start + step * STEP_BYTES));
         }
         let bytes = planes.len() * plane_bytes;
         Copy { rows, width, pitch, planes, below, offsets, bytes }
     }
 
     fn of_patches(window: &Window, rows: usize) -> Copy {
-        let steps = window.depth().div_ceil(STEP);
+        let steps = window.depth().div_ceil(bf16::STEP);
         let (width, pitch) = (window.out[2], steps * STEP_BYTES);
         let offsets = (0..steps).map(|step| step * STEP_BYTES).collect();
         let bytes = (rows * width).next_multiple_of(TILE) * pitch;
@@ -311,11 +311,11 @@ impl TiledConvStep {
         let first = (from as isize * stride + shift) as usize;
         if stride == 1 && place == channels && from < to {
             let count = (to - from) * channels;
-            return T::round_all(isa, &source[first * channels..][..count], &mut line[from * place..to * place]);
+            return T::convert_all(isa, &source[first * channels..][..count], &mut line[from * place..to * place]);
         }
         for (index, pixel) in line[from * place..to * place].chunks_exact_mut(place).enumerate() {
             let at = (first + index * window.stride[2]) * channels;
-            T::round_all(isa, &source[at..at + channels], &mut pixel[..channels]);
+            T::convert_all(isa, &source[at..at + channels], &mut pixel[..channels]);
             pixel[channels..].fill(bf16::ZERO);
         }
     }
@@ -341,7 +341,7 @@ impl TiledConvStep {
                         line[to * channels..].fill(bf16::ZERO);
                         let count = (to - from) * channels;
                         let inside = &mut line[from * channels..to * channels];
-                        T::round_all(self.machine.isa, &image[start..start + count], inside);
+                        T::convert_all(self.machine.isa, &image[start..start + count], inside);
                     }
                     None => line.fill(bf16::ZERO),
                 }

@@ -1,0 +1,193 @@
+use super::{Block, Kind, Meanwhile, portable};
+#[cfg(target_arch = "x86_64")]
+use super::{amx, avx2, avx512};
+use half::bf16;
+use halimede_tensor::Element;
+
+/// Bytes of neighbours of the summed axis that lie together for each column of a panel.
+pub(crate) const GROUP_BYTES: usize = 4;
+
+/// Numbers of the summed axis that a step multiplies.
+pub(crate) const fn step<N>() -> usize {
+    super::STEP_BYTES / size_of::<N>()
+}
+
+/// Neighbours of the summed axis that lie together for each column of a panel.
+pub(crate) const fn group<N>() -> usize {
+    GROUP_BYTES / size_of::<N>()
+}
+
+/// Numbers of a left operand, and with them everything in which products differ: what they are multiplied
+/// by, what they are summed in, and the instructions for it.
+///
+/// | left | right | sums |
+/// |------|-------|------|
+/// | bf16 | bf16  | f32  |
+/// | u8   | i8    | i32  |
+/// | i8   | i8    | i32  |
+pub trait Factor: Element {
+    /// Numbers of the right operand, as wide as those of the left one.
+    type Right: Element;
+    /// Sums of products.
+    type Sum: Element + Default;
+
+    /// Numbers of the summed axis that a step multiplies.
+    const STEP: usize = step::<Self>();
+    /// Neighbours of the summed axis that lie together for each column of a panel.
+    const GROUP: usize = group::<Self>();
+
+    /// The kinds of unit of this machine, plain loops left out.
+    fn kinds() -> Vec<Kind>;
+
+    /// What a kind is called in listings.
+    fn name(kind: Kind) -> &'static str;
+
+    /// `sum + left · right`.
+    fn plus_product(sum: Self::Sum, left: Self, right: Self::Right) -> Self::Sum;
+
+    /// Computes a block that has a step at least.
+    ///
+    /// # Safety
+    /// As [`super::Tiles::block`], on a unit of this kind that the thread has entered.
+    unsafe fn block(kind: Kind, block: Block<'_, Self>, meanwhile: Meanwhile<'_>);
+}
+
+impl Factor for bf16 {
+    type Right = bf16;
+    type Sum = f32;
+
+    fn kinds() -> Vec<Kind> {
+        #[allow(unused_mut, reason = "arm64 has none so far")]
+        let mut kinds = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            use halimede_platform::chip::Feature;
+            if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
+                kinds.push(Kind::Avx512);
+            }
+            if amx::permitted(Feature::AmxBf16) {
+                kinds.push(Kind::Amx);
+            }
+        }
+        kinds
+    }
+
+    fn name(kind: Kind) -> &'static str {
+        match kind {
+            Kind::Portable => "portable-bf16",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2-bf16",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "avx512-bf16",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx => "amx-bf16",
+        }
+    }
+
+    #[inline(always)]
+    fn plus_product(sum: f32, left: bf16, right: bf16) -> f32 {
+        sum + left.to_f32() * right.to_f32()
+    }
+
+    #[inline]
+    unsafe fn block(kind: Kind, block: Block<'_, bf16>, meanwhile: Meanwhile<'_>) {
+        // SAFETY: the caller's promise; the kind proves that the instructions exist.
+        unsafe {
+            match kind {
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx512 => avx512::block(avx512::strip_bf16, block, meanwhile),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Amx => amx::block(amx::BF16, block, meanwhile),
+                _ => portable::block(block, meanwhile),
+            }
+        }
+    }
+}
+
+impl Factor for u8 {
+    type Right = i8;
+    type Sum = i32;
+
+    fn kinds() -> Vec<Kind> {
+        #[allow(unused_mut, reason = "arm64 has none so far")]
+        let mut kinds = Vec::new();
+        #[cfg(target_arch = "x86_64")]
+        {
+            use halimede_platform::chip::Feature;
+            if is_x86_feature_detected!("avx2") {
+                kinds.push(Kind::Avx2);
+            }
+            if is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw") {
+                kinds.push(Kind::Avx512);
+            }
+            if amx::permitted(Feature::AmxInt8) {
+                kinds.push(Kind::Amx);
+            }
+        }
+        kinds
+    }
+
+    fn name(kind: Kind) -> &'static str {
+        match kind {
+            Kind::Portable => "portable-int8",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx2 => "avx2-int8",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Avx512 => "avx512-vnni",
+            #[cfg(target_arch = "x86_64")]
+            Kind::Amx => "amx-int8",
+        }
+    }
+
+    #[inline(always)]
+    fn plus_product(sum: i32, left: u8, right: i8) -> i32 {
+        sum.wrapping_add(i32::from(left) * i32::from(right))
+    }
+
+    #[inline]
+    unsafe fn block(kind: Kind, block: Block<'_, u8>, meanwhile: Meanwhile<'_>) {
+        // SAFETY: the caller's promise; the kind proves that the instructions exist.
+        unsafe {
+            match kind {
+                Kind::Portable => portable::block(block, meanwhile),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx2 => avx2::block(block, meanwhile),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Avx512 => avx512::block(avx512::strip_u8, block, meanwhile),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Amx => amx::block(amx::U8, block, meanwhile),
+            }
+        }
+    }
+}
+
+impl Factor for i8 {
+    type Right = i8;
+    type Sum = i32;
+
+    fn kinds() -> Vec<Kind> {
+        // The vector instructions want their left operand without a sign.
+        u8::kinds().into_iter().filter(|kind| kind.has_tiles()).collect()
+    }
+
+    fn name(kind: Kind) -> &'static str {
+        u8::name(kind)
+    }
+
+    #[inline(always)]
+    fn plus_product(sum: i32, left: i8, right: i8) -> i32 {
+        sum.wrapping_add(i32::from(left) * i32::from(right))
+    }
+
+    #[inline]
+    unsafe fn block(kind: Kind, block: Block<'_, i8>, meanwhile: Meanwhile<'_>) {
+        // SAFETY: the caller's promise; the kind proves that the instructions exist.
+        unsafe {
+            match kind {
+                #[cfg(target_arch = "x86_64")]
+                Kind::Amx => amx::block(amx::I8, block, meanwhile),
+                _ => portable::block(block, meanwhile),
+            }
+        }
+    }
+}
