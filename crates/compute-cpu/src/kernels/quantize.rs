@@ -3,6 +3,7 @@
 use super::Machine;
 use super::copy::split;
 use super::parameters::desc;
+use crate::Isa;
 use crate::isa::multiversion;
 use half::{bf16, f16};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -108,7 +109,7 @@ unsafe fn floats(view: View<'_>, dtype: DType, start: usize, out: &mut [f32]) {
 ///
 /// # Safety
 /// Nobody writes the view meanwhile.
-unsafe fn integers(view: View<'_>, dtype: DType, start: usize, out: &mut [i32]) {
+unsafe fn integers(isa: Isa, view: View<'_>, dtype: DType, start: usize, out: &mut [i32]) {
     let end = start + out.len();
     // SAFETY: the caller's promise.
     unsafe {
@@ -116,12 +117,23 @@ unsafe fn integers(view: View<'_>, dtype: DType, start: usize, out: &mut [i32]) 
             DType::I32 => out.copy_from_slice(&view.slice::<i32>()[start..end]),
             DType::I16 => out.iter_mut().zip(&view.slice::<i16>()[start..end]).for_each(|(o, x)| *o = (*x).into()),
             DType::U16 => out.iter_mut().zip(&view.slice::<u16>()[start..end]).for_each(|(o, x)| *o = (*x).into()),
-            dtype if dtype.is_signed_integer() => {
-                out.iter_mut().zip(&view.slice::<i8>()[start..end]).for_each(|(o, x)| *o = (*x).into());
-            }
-            _ => out.iter_mut().zip(&view.slice::<u8>()[start..end]).for_each(|(o, x)| *o = (*x).into()),
+            dtype if dtype.is_signed_integer() => widen_signed(isa, &view.slice::<i8>()[start..end], out),
+            _ => widen(isa, &view.slice::<u8>()[start..end], out),
         }
     }
+}
+
+multiversion! {
+    fn widen(from: &[u8], to: &mut [i32]) = convert::<u8, i32>
+}
+
+multiversion! {
+    fn widen_signed(from: &[i8], to: &mut [i32]) = convert::<i8, i32>
+}
+
+#[inline(always)]
+fn convert<T: Copy, U: From<T>>(from: &[T], to: &mut [U]) {
+    to.iter_mut().zip(from).for_each(|(to, &from)| *to = from.into());
 }
 
 fn is_float(dtype: DType) -> bool {
@@ -187,7 +199,7 @@ impl Step for QuantizeStep {
     fn run(&self, arguments: &Arguments<'_>) {
         let [Some(x), Some(scale), ..] = *arguments.inputs else { return };
         let zero = arguments.inputs.get(2).copied().flatten().zip(self.zero);
-        let output = arguments.outputs[0];
+        let (output, isa) = (arguments.outputs[0], self.machine.isa);
         self.scales.each(&self.machine, x.len(), &|row, first, start, count| {
             let (mut q, mut scales, mut zeros) = ([0f32; BLOCK], [0f32; BLOCK], [0i32; BLOCK]);
             let (q, scales, zeros) = (&mut q[..count], &mut scales[..count], &mut zeros[..count]);
@@ -196,7 +208,7 @@ impl Step for QuantizeStep {
                 floats(x, self.x, start, q);
                 self.scales.gather(row, first, scales, |place, out| floats(scale, self.scale, place, out));
                 if let Some((zero, dtype)) = zero {
-                    self.scales.gather(row, first, zeros, |place, out| integers(zero, dtype, place, out));
+                    self.scales.gather(row, first, zeros, |place, out| integers(isa, zero, dtype, place, out));
                 }
             }
             divide(self.machine.isa, q, scales);
@@ -249,6 +261,38 @@ fn round_body(q: &mut [f32], zeros: &[i32], low: f32, high: f32) {
     }
 }
 
+multiversion! {
+    /// Whole numbers as integers, whose range they are within.
+    fn narrow(q: &[f32], out: &mut [u8]) = narrow_body
+}
+
+#[inline(always)]
+fn narrow_body(q: &[f32], out: &mut [u8]) {
+    // SAFETY: see `whole`.
+    out.iter_mut().zip(q).for_each(|(out, &q)| *out = unsafe { whole(q) } as u8);
+}
+
+multiversion! {
+    /// The same with signs.
+    fn narrow_signed(q: &[f32], out: &mut [i8]) = narrow_signed_body
+}
+
+#[inline(always)]
+fn narrow_signed_body(q: &[f32], out: &mut [i8]) {
+    // SAFETY: see `whole`.
+    out.iter_mut().zip(q).for_each(|(out, &q)| *out = unsafe { whole(q) } as i8);
+}
+
+/// A number as an integer, without the branches for what lies outside of an i32.
+///
+/// # Safety
+/// It lies inside, which [`round`] has seen to.
+#[inline(always)]
+unsafe fn whole(q: f32) -> i32 {
+    // SAFETY: the caller's promise.
+    unsafe { q.to_int_unchecked() }
+}
+
 impl QuantizeStep {
     /// # Safety
     /// Nobody else touches the elements from `start` on that are written.
@@ -276,11 +320,11 @@ impl QuantizeStep {
             match (self.to.size(), self.to.is_signed_integer()) {
                 (1, true) => {
                     let out = std::slice::from_raw_parts_mut(place(1).cast::<i8>(), count);
-                    out.iter_mut().zip(q).for_each(|(out, q)| *out = *q as i8);
+                    narrow_signed(self.machine.isa, q, out);
                 }
                 (1, false) => {
                     let out = std::slice::from_raw_parts_mut(place(1), count);
-                    out.iter_mut().zip(q).for_each(|(out, q)| *out = *q as u8);
+                    narrow(self.machine.isa, q, out);
                 }
                 (_, true) => {
                     let out = std::slice::from_raw_parts_mut(place(2).cast::<i16>(), count);
@@ -293,6 +337,24 @@ impl QuantizeStep {
             }
         }
     }
+}
+
+multiversion! {
+    fn differences(whole: &[i32], zeros: &[i32], out: &mut [f32]) = differences_body
+}
+
+#[inline(always)]
+fn differences_body(whole: &[i32], zeros: &[i32], out: &mut [f32]) {
+    out.iter_mut().zip(whole.iter().zip(zeros)).for_each(|(out, (x, zero))| *out = (x - zero) as f32);
+}
+
+multiversion! {
+    fn multiply(x: &mut [f32], scales: &[f32]) = multiply_body
+}
+
+#[inline(always)]
+fn multiply_body(x: &mut [f32], scales: &[f32]) {
+    x.iter_mut().zip(scales).for_each(|(x, scale)| *x *= scale);
 }
 
 pub(super) struct DequantizeKernel {
@@ -347,7 +409,7 @@ impl Step for DequantizeStep {
     fn run(&self, arguments: &Arguments<'_>) {
         let [Some(x), Some(scale), ..] = *arguments.inputs else { return };
         let zero = arguments.inputs.get(2).copied().flatten().zip(self.zero);
-        let output = arguments.outputs[0];
+        let (output, isa) = (arguments.outputs[0], self.machine.isa);
         self.scales.each(&self.machine, output.len(), &|row, first, start, count| {
             let (mut out, mut scales) = ([0f32; BLOCK], [0f32; BLOCK]);
             let (out, scales) = (&mut out[..count], &mut scales[..count]);
@@ -362,20 +424,20 @@ impl Step for DequantizeStep {
                     None => {
                         let (mut whole, mut zeros) = ([0i32; BLOCK], [0i32; BLOCK]);
                         let (whole, zeros) = (&mut whole[..count], &mut zeros[..count]);
-                        integers(x, self.x, start, whole);
+                        integers(isa, x, self.x, start, whole);
                         if let Some((zero, dtype)) = zero {
-                            self.scales.gather(row, first, zeros, |place, out| integers(zero, dtype, place, out));
+                            self.scales.gather(row, first, zeros, |place, out| integers(isa, zero, dtype, place, out));
                         }
                         // Only the difference of 32-bit integers may need more bits.
                         let values = out.iter_mut().zip(whole.iter().zip(zeros.iter()));
                         match self.x {
                             DType::I32 => values.for_each(|(o, (x, z))| *o = (i64::from(*x) - i64::from(*z)) as f32),
-                            _ => values.for_each(|(o, (x, z))| *o = (x - z) as f32),
+                            _ => differences(isa, whole, zeros, out),
                         }
                     }
                 }
             }
-            out.iter_mut().zip(scales).for_each(|(out, scale)| *out *= *scale);
+            multiply(isa, out, scales);
             let width = self.to.size();
             assert!((start + count) * width <= output.len());
             // SAFETY: inside the output, and this stretch belongs to this part of the loop alone.
