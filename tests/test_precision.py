@@ -20,12 +20,14 @@ def product(nudge):
     """A model of one product; with a nudge the difference of two that rounding loses."""
     rng = np.random.default_rng(7)
     weights = rng.standard_normal((WIDTH, WIDTH)).astype(np.float32)
-    nodes = [helper.make_node("MatMul", ["x", "w"], ["y" if nudge is None else "a"])]
+    # What multiplies inputs as they come stays exact: the products are of something else.
+    nodes = [helper.make_node("Tanh", ["x"], ["t"])]
+    nodes.append(helper.make_node("MatMul", ["t", "w"], ["y" if nudge is None else "a"]))
     constants = [numpy_helper.from_array(weights, "w")]
     if nudge is not None:
         other = weights + nudge * rng.standard_normal((WIDTH, WIDTH)).astype(np.float32)
         constants.append(numpy_helper.from_array(other.astype(np.float32), "v"))
-        nodes += [helper.make_node("MatMul", ["x", "v"], ["b"]), helper.make_node("Sub", ["a", "b"], ["y"])]
+        nodes += [helper.make_node("MatMul", ["t", "v"], ["b"]), helper.make_node("Sub", ["a", "b"], ["y"])]
     x, y = [info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in "xy"]
     return onnx_model(nodes, [x], [y], constants)
 
@@ -85,6 +87,26 @@ def test_nodes_that_are_named_stay_exact(repository, balanced):
     np.testing.assert_array_equal(ask(server, "delicate"), ask(server, "exact"))
 
 
+def regression():
+    """Ten a year, from 2000 on."""
+    constants = [numpy_helper.from_array(np.full((WIDTH, 1), 10, np.float32), "w"),
+                 numpy_helper.from_array(np.array([-20000], np.float32), "b")]  # fmt: skip
+    nodes = [helper.make_node("Gemm", ["x", "w", "b"], ["y"], name="years")]
+    x, y = info("x", TensorProto.FLOAT, ["n", WIDTH]), info("y", TensorProto.FLOAT, ["n", 1])
+    return onnx_model(nodes, [x], [y], constants)
+
+
+def test_what_multiplies_inputs_stays_exact(repository, balanced):
+    repository.add("years", regression())
+    server = balanced("--log-verbose=1")
+    server.wait_log("model 'years' has nothing to compute in balanced precision")
+    years = np.zeros((3, WIDTH), np.float32)
+    years[:, 0] = [2019, 2021, 2024]
+    data = {"name": "x", "shape": [3, WIDTH], "datatype": "FP32", "data": years.ravel().tolist()}
+    reply = server.http.infer("years", {"inputs": [data]})
+    assert reply.json["outputs"][0]["data"] == [190, 210, 240]
+
+
 def test_samples_of_ones_own_judge(repository, balanced):
     repository.add("delicate", product(1e-5), CONFIG + parameters(calibration="samples"))
     samples = repository.path / "delicate" / "samples"
@@ -99,6 +121,7 @@ WRONG = [
     ("calibration", "nowhere", "nowhere: No such file"),
     ("calibration", "1", "no .npz file, each with one array per input of the model"),
     ("precision", "wild", "'wild' is no precision"),
+    ("exact_nodes", "nobody", "no product has the name 'nobody'"),
 ]
 
 

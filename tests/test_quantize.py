@@ -83,7 +83,8 @@ def test_another_runtime_reads_what_is_written(tmp_path):
         for a, b in zip(exact.run(None, {"x": image}), narrow.run(None, {"x": image}), strict=True):
             assert cosine(a, b) > 0.999
     told = [float(number) for number in re.findall(r"cosine ([\d.]+)", printed)]
-    assert len(told) == 3 and min(told) > 0.999
+    # What is told leaves the mean out, which makes up most of these outputs.
+    assert len(told) == 3 and 0.95 < min(told) < max(told) < 1
 
 
 def test_the_classifier_stays_right(tmp_path):

@@ -1,10 +1,13 @@
 """ModelStreamInfer: order, errors inside the stream, final responses."""
 
+import time
+
 import numpy as np
 import pytest
 import grpc as grpcio
 from tritonclient.grpc import service_pb2 as pb
 
+from support import models
 from support.grpc import Grpc, add_sub, tensor
 
 
@@ -76,3 +79,26 @@ def test_error_mode_ends_the_stream_with_the_status(grpc):
 
 def test_empty_stream(grpc):
     assert list(grpc.stub.ModelStreamInfer(iter([]), timeout=60)) == []
+
+
+def test_a_client_that_reads_nothing_is_not_read_from(repository, serve):
+    repository.add("large", config=models.identity_config())
+    client = Grpc(serve(repository).grpc_address)
+    count, sent = 300, []
+
+    def requests():
+        for i in range(count):
+            request = pb.ModelInferRequest(model_name="large", id=str(i))
+            tensor(request, "INPUT0", "FP32", [1, 1 << 18], bytes(1 << 20))
+            sent.append(i)
+            yield request
+
+    replies = client.stub.ModelStreamInfer(requests(), timeout=300)
+    before = -1
+    while len(sent) > before:
+        before = len(sent)
+        time.sleep(2)
+    # 128 MiB wait in the server, and some in the connection.
+    assert 100 < len(sent) < 200
+    assert [reply.infer_response.id for reply in replies] == [str(i) for i in range(count)]
+    client.close()

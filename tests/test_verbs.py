@@ -68,6 +68,15 @@ def test_units_and_durations_are_judged_first(add_sub):
     assert "seconds" in halimede("doctor", "--seconds", "nan", status=2)
 
 
+def test_numbers_that_json_lacks_are_texts(tmp_path):
+    x, y = [onnx.helper.make_tensor_value_info(name, TensorProto.FLOAT, []) for name in "xy"]
+    graph = onnx.helper.make_graph([onnx.helper.make_node("Log", ["x"], ["y"])], "g", [x], [y])
+    path = tmp_path / "log.onnx"
+    onnx.save(onnx.helper.make_model(graph, opset_imports=[onnx.helper.make_opsetid("", 17)], ir_version=8), path)
+    for given, expected in (("0", "-Infinity"), ("-1", "NaN"), ("1", 0.0)):
+        assert json.loads(halimede("run", path, "--input", f"x={given}"))["y"]["data"] == [expected]
+
+
 def test_run_takes_the_folder_of_a_model(add_sub):
     printed = json.loads(halimede("run", ENCODER, "--input", "input_ids=i64:1x5:ones", "--input", "attention_mask=i64:1x5:ones"))
     assert all(all(map(math.isfinite, output["data"])) for output in printed.values())

@@ -11,7 +11,8 @@ use std::fmt;
 pub struct Difference {
     /// Name of the output.
     pub output: String,
-    /// The cosine of the angle between them; 0 where one is finite and the other is not.
+    /// The cosine of the angle between them after the mean of the exact one was taken off both; 0 where one is
+    /// finite and the other is not.
     pub cosine: f64,
     /// The largest difference, relative to the largest exact number.
     pub largest: f64,
@@ -85,6 +86,7 @@ fn answer(model: &Model, inputs: &[Value]) -> Result<Vec<Value>, String> {
 
 fn difference(output: String, expected: &[f64], actual: &[f64]) -> Difference {
     let (mut product, mut lengths, mut largest, mut scale) = (0.0, (0.0, 0.0), 0f64, 0f64);
+    let mean = mean(expected);
     for (&a, &b) in expected.iter().zip(actual) {
         // Infinities and NaNs say nothing where both have them, such as behind a mask.
         if a == b && a.is_infinite() || a.is_nan() && b.is_nan() {
@@ -93,14 +95,23 @@ fn difference(output: String, expected: &[f64], actual: &[f64]) -> Difference {
         if !a.is_finite() || !b.is_finite() {
             return Difference { output, cosine: 0.0, largest: f64::INFINITY };
         }
+        (largest, scale) = (largest.max((a - b).abs()), scale.max(a.abs()));
+        let (a, b) = (a - mean, b - mean);
         product += a * b;
         lengths = (lengths.0 + a * a, lengths.1 + b * b);
-        (largest, scale) = (largest.max((a - b).abs()), scale.max(a.abs()));
     }
     let length = f64::sqrt(lengths.0) * f64::sqrt(lengths.1);
     // Two zeros point the same way.
     let cosine = if length > 0.0 { product / length } else { f64::from(lengths.0 == lengths.1) };
     Difference { output, cosine, largest: largest / scale.max(f64::MIN_POSITIVE) }
+}
+
+/// What is the same in all numbers, so that it hides no difference between them; 0 where they do not differ at all.
+fn mean(numbers: &[f64]) -> f64 {
+    let finite = || numbers.iter().filter(|number| number.is_finite());
+    let mean = finite().sum::<f64>() / finite().count().max(1) as f64;
+    let spread = finite().fold(0f64, |spread, number| spread.max((number - mean).abs()));
+    if spread > mean.abs() * 1e-6 { mean } else { 0.0 }
 }
 
 #[cfg(test)]
@@ -113,6 +124,8 @@ mod tests {
         assert_eq!((of(&[1.0, 2.0], &[1.0, 2.0]).largest, of(&[0.0], &[0.0]).cosine), (0.0, 1.0));
         assert!(of(&[1.0, 0.0], &[0.0, 1.0]).cosine < 1e-9);
         assert!((of(&[4.0, 2.0], &[4.0, 2.4]).largest - 0.1).abs() < 1e-9);
+        // A bias that all share hides nothing.
+        assert!(of(&[1001.0, 1002.0, 1003.0], &[1002.0, 1002.0, 1002.0]).cosine < 0.5);
         assert_eq!(of(&[f64::INFINITY, 1.0], &[f64::INFINITY, 1.0]).cosine, 1.0);
         assert_eq!(of(&[f64::INFINITY, 1.0], &[3.0, 1.0]).cosine, 0.0);
         assert_eq!(of(&[0.0, 0.0], &[0.0, 1.0]).cosine, 0.0);

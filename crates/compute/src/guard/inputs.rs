@@ -1,7 +1,8 @@
 //! Inputs for a model that nobody gave any.
 
-use halimede_graph::{Fact, Graph};
+use halimede_graph::{Fact, Graph, Op, ValueId};
 use halimede_tensor::{DType, Shape, Tensor, TensorError, Value};
+use std::collections::HashSet;
 
 /// Sizes that unknown dimensions are tried with: small ones first, then an image's.
 const SIZES: [usize; 3] = [16, 64, 224];
@@ -20,6 +21,26 @@ pub(super) fn made_up(
         }
     }
     Err(reason)
+}
+
+/// Names of the products that multiply inputs of floats as they come, at most moved.
+pub(super) fn products_of_inputs(graph: &Graph) -> Vec<String> {
+    let is_float = |&&input: &&ValueId| graph.fact(input).dtype.is_none_or(DType::is_float);
+    let mut raw: HashSet<ValueId> = graph.inputs.iter().filter(is_float).copied().collect();
+    let mut names = Vec::new();
+    for node in &graph.nodes {
+        let reads = |count: usize| node.inputs.iter().take(count).flatten().any(|value| raw.contains(value));
+        match node.op {
+            Op::Contract(_) | Op::Conv(_) if reads(2) => names.push(node.name.clone()),
+            Op::Attention(_) if reads(3) => names.push(node.name.clone()),
+            Op::Reshape(_) | Op::Transpose(_) | Op::Cast(_) | Op::Slice(_) | Op::Gather(_) | Op::Pad(_) if reads(1) => {
+                raw.extend(&node.outputs);
+            }
+            Op::Concat(_) if reads(usize::MAX) => raw.extend(&node.outputs),
+            _ => {}
+        }
+    }
+    names
 }
 
 /// Made-up inputs: floats around 0, integers 0 and 1 (which every table of indices has), true. Unknown

@@ -68,6 +68,17 @@ impl Guard<'_> {
     /// # Errors
     /// The unit cannot compile the model in that precision.
     pub fn examine(&self, exact: &Model) -> Result<(Option<Model>, Verdict), CompileError> {
+        if self.samples.is_empty() {
+            // Made-up inputs lie around 0. Real ones may be years or pressures, which few bits cannot tell apart: what
+            // multiplies them as they come stays exact until samples show what they are.
+            let mut options = self.options.clone();
+            options.exact_nodes.extend(inputs::products_of_inputs(exact.graph()));
+            return Guard { options, samples: Vec::new(), ..*self }.search(exact);
+        }
+        self.search(exact)
+    }
+
+    fn search(&self, exact: &Model) -> Result<(Option<Model>, Verdict), CompileError> {
         let candidate = self.compile(exact, self.options.exact_nodes.clone())?;
         let reduced = candidate.reduced();
         if reduced.is_empty() {

@@ -104,7 +104,8 @@ fn execute(args: &Args) -> Result<bool, Box<dyn Error>> {
     print(args, &report, differences.as_deref())?;
     Ok(match differences {
         Some(differences) => differences.is_empty(),
-        None => report.failed == 0,
+        // Who checked nothing must not believe that all is well.
+        None => report.failed == 0 && report.passed > 0,
     })
 }
 

@@ -86,6 +86,11 @@ fn read_spec(what: &str, input: Option<&Input>, random: &mut Random) -> Result<T
     if what.starts_with('[') {
         return from_json(&serde_json::from_str(what).map_err(|error| error.to_string())?, input);
     }
+    if let Ok(scalar @ (serde_json::Value::Number(_) | serde_json::Value::Bool(_) | serde_json::Value::String(_))) =
+        serde_json::from_str(what)
+    {
+        return from_json(&scalar, input);
+    }
     let mut parts = what.split(':');
     let name = parts.next().unwrap_or_default();
     let dtype = dtype(name).ok_or_else(|| {

@@ -70,21 +70,13 @@ impl UnitArgs {
 impl ModelArgs {
     /// Reads and optimizes the model.
     pub fn read(&self) -> Result<(Model, Vec<PassReport>), Box<dyn Error>> {
-        let mut model = import::load(&self.file())?;
+        let mut model = import::load(&file(&self.path))?;
         let reports = match self.passes.as_str() {
             "on" => optimize(&mut model.graph, &PassOptions::default()),
             "off" => Vec::new(),
             other => return Err(format!("--passes {other}: it is on or off").into()),
         };
         Ok((model, reports))
-    }
-
-    /// The file of the newest version, where the path is a model's folder in a repository.
-    fn file(&self) -> PathBuf {
-        let version = |path: &Path| path.file_name()?.to_str()?.parse::<u64>().ok();
-        let versions = std::fs::read_dir(&self.path).into_iter().flatten().flatten().map(|entry| entry.path());
-        let newest = versions.filter(|path| path.join("model.onnx").exists()).max_by_key(|path| version(path));
-        newest.map_or_else(|| self.path.clone(), |newest| newest.join("model.onnx"))
     }
 
     /// Compiles a model that was read.
@@ -95,6 +87,14 @@ impl ModelArgs {
         model.files.release();
         Ok(compiled)
     }
+}
+
+/// The file of the newest version, where the path is a model's folder in a repository; else the path.
+pub(super) fn file(path: &Path) -> PathBuf {
+    let version = |path: &Path| path.file_name()?.to_str()?.parse::<u64>().ok();
+    let versions = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
+    let newest = versions.filter(|path| path.join("model.onnx").exists()).max_by_key(|path| version(path));
+    newest.map_or_else(|| path.to_owned(), |newest| newest.join("model.onnx"))
 }
 
 /// Datatype and shape of a value, for listings.

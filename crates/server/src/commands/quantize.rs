@@ -15,7 +15,7 @@ use halimede_graph::onnx::{
 };
 use halimede_tensor::{DType, Value};
 
-use super::inputs;
+use super::{inputs, model};
 use crate::units::{self, Choice};
 
 /// Write a model whose matrix products and convolutions multiply 8-bit integers, as QuantizeLinear and
@@ -25,7 +25,7 @@ use crate::units::{self, Choice};
 /// calibration; the model must be of opset 13 or newer.
 #[derive(Debug, clap::Args)]
 pub struct Args {
-    /// An ONNX file, or a folder that holds one.
+    /// An ONNX file, a folder that holds one, or the folder of a model in a repository.
     #[arg(value_name = "MODEL")]
     model: PathBuf,
     /// Where inputs come from that stand for real ones: a folder of .npz files, each with one array per input, or
@@ -36,8 +36,8 @@ pub struct Args {
     #[arg(long, value_name = "FILE")]
     output: Option<PathBuf>,
     /// Random inputs to make up.
-    #[arg(long, value_name = "N", default_value_t = 8)]
-    samples: usize,
+    #[arg(long, value_name = "N", default_value_t = 8, value_parser = clap::value_parser!(u64).range(1..))]
+    samples: u64,
     /// Shapes of random inputs: name=dtype:1x128[:zeros|:ones|:random]; unknown dimensions are 1.
     #[arg(long, value_name = "NAME=VALUE")]
     input: Vec<String>,
@@ -55,21 +55,25 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
-    let quantizer = Quantizer::open(&args.model)?;
-    let original = import::load(&args.model)?;
+    let file = model::file(&args.model);
+    let quantizer = Quantizer::open(&file)?;
+    let original = import::load(&file)?;
     if quantizer.is_empty() {
         let reasons: Vec<String> = quantizer.left().iter().map(ToString::to_string).collect();
         return Err(format!("there is no product to quantise. {}", reasons.join("; ")).into());
     }
     let samples = match args.calibration.as_str() {
-        "random" => (0..args.samples.max(1) as u64)
+        "random" => (0..args.samples)
             .map(|number| inputs::sample(&original, &args.input, None, number))
             .collect::<Result<Vec<_>, _>>()?,
         folder => read_samples(&original, Path::new(folder))?,
     };
     let unit = units::find("cpu", Choice::default())?;
     let ranges = calibrate(&quantizer, &samples, unit.as_ref())?;
-    let output = args.output.clone().unwrap_or_else(|| args.model.with_extension("int8.onnx"));
+    let output = args.output.clone().unwrap_or_else(|| file.with_extension("int8.onnx"));
+    if output.canonicalize().is_ok_and(|output| file.canonicalize().is_ok_and(|file| file == output)) {
+        return Err(format!("--output {}: that is the model itself", output.display()).into());
+    }
     let bytes = quantizer.quantize(&ranges)?;
     fs::write(&output, &bytes).map_err(|error| format!("cannot write '{}': {error}", output.display()))?;
     println!("{}: {} products of 8 bits, {} bytes", output.display(), quantizer.len(), bytes.len());

@@ -70,7 +70,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// The elements in order. Numbers that JSON does not have become `null`.
+/// The elements in order. Numbers that JSON does not have become the texts `NaN`, `Infinity` and `-Infinity`.
 fn data(tensor: &Tensor) -> Result<Json, Box<dyn Error>> {
     macro_rules! numbers {
         ($type:ty) => {
@@ -87,11 +87,22 @@ fn data(tensor: &Tensor) -> Result<Json, Box<dyn Error>> {
         DType::I16 => numbers!(i16),
         DType::I32 => numbers!(i32),
         DType::I64 => numbers!(i64),
-        DType::F32 => numbers!(f32),
-        DType::F64 => numbers!(f64),
-        DType::F16 => tensor.slice::<half::f16>()?.iter().map(|value| json!(value.to_f32())).collect(),
-        DType::Bf16 => tensor.slice::<half::bf16>()?.iter().map(|value| json!(value.to_f32())).collect(),
+        // As f32 they print with the digits that f32 needs.
+        DType::F32 => tensor.slice::<f32>()?.iter().map(|&value| real(value.into(), json!(value))).collect(),
+        DType::F64 => tensor.slice::<f64>()?.iter().map(|&value| real(value, json!(value))).collect(),
+        DType::F16 => tensor.slice::<half::f16>()?.iter().map(|v| real(v.to_f64(), json!(v.to_f32()))).collect(),
+        DType::Bf16 => tensor.slice::<half::bf16>()?.iter().map(|v| real(v.to_f64(), json!(v.to_f32()))).collect(),
         DType::String => tensor.strings()?.iter().map(|value| json!(String::from_utf8_lossy(value))).collect(),
         other => return Err(format!("elements of type {other} cannot be printed: use --output DIR").into()),
     })
+}
+
+/// A number as `json` has it, where it is finite.
+fn real(value: f64, json: Json) -> Json {
+    match value {
+        value if value.is_finite() => json,
+        value if value.is_nan() => json!("NaN"),
+        value if value > 0.0 => json!("Infinity"),
+        _ => json!("-Infinity"),
+    }
 }

@@ -3,7 +3,8 @@
 
 use std::sync::Arc;
 
-use tokio::sync::mpsc;
+use prost::Message;
+use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
 use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
 use tonic::{Request, Status, Streaming, metadata::MetadataMap};
 
@@ -20,17 +21,23 @@ use crate::services::Services;
 /// Requests of one call that may wait for their responses; the client is not read from beyond.
 const WAITING_MAX: usize = 1024;
 
+/// Bytes of requests of one call that may wait for their responses, in units of [`BYTES_UNIT`]: a client that does not
+/// read what it is sent is not read from either. A larger request waits until it is the only one.
+const UNITS_MAX: u32 = 128 << 10;
+
+/// Bytes that are counted as one.
+const BYTES_UNIT: usize = 1 << 10;
+
 /// A request on its way, in the order of the call.
 enum Step {
     Started {
         id: String,
         pending: Pending,
+        /// Its part of what may wait.
+        room: OwnedSemaphorePermit,
     },
     /// The request was wrong, and never ran.
-    Refused {
-        id: String,
-        message: String,
-    },
+    Refused { id: String, message: String },
     /// The call itself broke.
     Broken(Status),
 }
@@ -54,6 +61,7 @@ async fn read(
     mut requests: Streaming<ModelInferRequest>,
     steps: mpsc::Sender<Step>,
 ) {
+    let rooms = Arc::new(Semaphore::new(UNITS_MAX as usize));
     loop {
         // Without a receiver the client has cancelled.
         let message = tokio::select! {
@@ -61,7 +69,16 @@ async fn read(
             () = steps.closed() => return,
         };
         let step = match message {
-            Ok(Some(message)) => start(&services, &metadata, message),
+            Ok(Some(message)) => {
+                let units = u32::try_from(message.encoded_len() / BYTES_UNIT).unwrap_or(UNITS_MAX).min(UNITS_MAX);
+                let room = tokio::select! {
+                    room = rooms.clone().acquire_many_owned(units) => room,
+                    () = steps.closed() => return,
+                };
+                // Nobody closes it.
+                let Ok(room) = room else { return };
+                start(&services, &metadata, message, room)
+            }
             Ok(None) => return,
             Err(status) => Step::Broken(status),
         };
@@ -72,13 +89,13 @@ async fn read(
     }
 }
 
-fn start(services: &Services, metadata: &MetadataMap, message: ModelInferRequest) -> Step {
+fn start(services: &Services, metadata: &MetadataMap, message: ModelInferRequest, room: OwnedSemaphorePermit) -> Step {
     let id = message.id.clone();
     match infer::start(services, metadata, message) {
         Err(error) => Step::Refused { id, message: error.message },
         Ok(mut pending) => match pending.take_refusal() {
             Some(error) => Step::Refused { id, message: error.message },
-            None => Step::Started { id, pending },
+            None => Step::Started { id, pending, room },
         },
     }
 }
@@ -87,7 +104,7 @@ async fn finish(step: Step, ends_on_error: bool) -> Result<ModelStreamInferRespo
     match step {
         Step::Broken(status) => Err(status),
         Step::Refused { id, message } => Ok(failed(id, message)),
-        Step::Started { id, pending } => match pending.finish().await {
+        Step::Started { id, pending, room: _room } => match pending.finish().await {
             Ok(mut response) => {
                 mark_final(&mut response);
                 Ok(ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) })

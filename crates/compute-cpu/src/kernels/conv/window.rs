@@ -47,10 +47,9 @@ impl Window {
             let output_padding = op.transposed.as_ref().and_then(|t| t.output_padding.get(axis)).copied().unwrap_or(0);
             let shaped = op.transposed.as_ref().is_some_and(|t| !t.output_shape.is_empty());
             before[wide] = match &op.padding {
-                Padding::Explicit(_) if shaped => (total + output_padding) as isize / 2,
-                Padding::Explicit(pads) => pads.get(axis).copied().unwrap_or(0) as isize,
+                Padding::Explicit(pads) if !shaped => pads.get(axis).copied().unwrap_or(0) as isize,
                 Padding::SameUpper => ((total + output_padding) / 2) as isize,
-                Padding::SameLower => (total + output_padding).div_ceil(2) as isize,
+                Padding::Explicit(_) | Padding::SameLower => (total + output_padding).div_ceil(2) as isize,
             };
         }
         let groups = op.groups.max(1);

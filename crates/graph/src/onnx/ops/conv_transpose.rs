@@ -53,6 +53,11 @@ fn cases() -> Vec<Case> {
     vec![
         case("no border")
             .output(tensor(&[1, 1, 3, 3], &[1f32, 12.0, 20.0, 103.0, 1234.0, 2040.0, 300.0, 3400.0, 4000.0])),
+        // Of the border to cut the larger half lies before, where nothing says otherwise.
+        case("an output shape that leaves an odd border")
+            .attribute("strides", Attribute::Ints(vec![2, 2]))
+            .attribute("output_shape", Attribute::Ints(vec![3, 3]))
+            .output(tensor(&[1, 1, 3, 3], &[1000f32, 200.0, 2000.0, 30.0, 4.0, 40.0, 3000.0, 400.0, 4000.0])),
         case("pads cut the border")
             .attribute("pads", Attribute::Ints(vec![1, 1, 0, 0]))
             .output(tensor(&[1, 1, 2, 2], &[1234f32, 2040.0, 3400.0, 4000.0])),

@@ -12,10 +12,10 @@ use std::{
 };
 
 use halimede_compute::{
-    Budget, CompileError, CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision, RunError, Verdict,
+    Budget, CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision, RunError, Verdict,
 };
 use halimede_graph::{
-    Fact,
+    Fact, Graph, Op,
     onnx::import::{self, Input, ValueType},
     passes::{PassOptions, optimize},
 };
@@ -34,6 +34,9 @@ use verdicts::{Key, Verdicts};
 
 /// The file of a version, where the configuration names none.
 const MODEL_FILE: &str = "model.onnx";
+
+/// Names that a message lists.
+const NAMES_MAX: usize = 8;
 
 /// Makes a unit whose operations run on so many threads; `None` leaves the number to the unit.
 type MakeUnit = dyn Fn(Option<usize>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync;
@@ -118,9 +121,10 @@ impl Onnx {
         model: import::Model,
         wanted: CompileOptions,
         samples: Vec<Vec<Value>>,
-    ) -> Result<Arc<Served>, CompileError> {
+    ) -> Result<Arc<Served>, String> {
         let import::Model { mut graph, files, .. } = model;
         optimize(&mut graph, &PassOptions::default());
+        check_names(&graph, &wanted.exact_nodes)?;
         let mut compile = CompileOptions::default();
         let budget = Budget::of(wanted.precision);
         let is_offered = unit.describe().precisions.contains(&wanted.precision);
@@ -133,7 +137,8 @@ impl Onnx {
                 compile = CompileOptions { precision: wanted.precision, exact_nodes: exact_nodes.clone() };
             }
         }
-        let compiled = Compiled::compile(graph, unit.as_ref(), &ModelOptions { passes: None, compile })?;
+        let compiled = Compiled::compile(graph, unit.as_ref(), &ModelOptions { passes: None, compile })
+            .map_err(|error| error.to_string())?;
         files.release();
         let served = Arc::new(Served::new(compiled));
         if let (Some(key), None) = (key, known) {
@@ -141,6 +146,22 @@ impl Onnx {
             self.examiner.add(Task { name, served, unit, options: wanted, budget, samples, key, files });
         }
         Ok(served)
+    }
+}
+
+/// Names that protect nothing would be worse than none.
+fn check_names(graph: &Graph, exact_nodes: &BTreeSet<String>) -> Result<(), String> {
+    let products =
+        || graph.nodes.iter().filter(|node| matches!(node.op, Op::Contract(_) | Op::Conv(_) | Op::Attention(_)));
+    match exact_nodes.iter().find(|name| !products().any(|node| node.name == **name)) {
+        None => Ok(()),
+        Some(unknown) => {
+            let known: Vec<&str> = products().take(NAMES_MAX).map(|node| node.name.as_str()).collect();
+            Err(format!(
+                "parameter 'exact_nodes': no product has the name '{unknown}'; `halimede explain` lists them, such as {}",
+                known.join(", ")
+            ))
+        }
     }
 }
 
