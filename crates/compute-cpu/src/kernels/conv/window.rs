@@ -43,13 +43,13 @@ impl Window {
             // cover beyond the output).
             let (many, few) = if op.transposed.is_some() { (sizes, outs) } else { (outs, sizes) };
             let covered = (many[wide].max(1) - 1) * stride[wide] + (kernel[wide] - 1) * dilation[wide] + 1;
-            let total = covered.saturating_sub(few[wide]);
             let output_padding = op.transposed.as_ref().and_then(|t| t.output_padding.get(axis)).copied().unwrap_or(0);
+            let total = (covered + output_padding).saturating_sub(few[wide]);
             let shaped = op.transposed.as_ref().is_some_and(|t| !t.output_shape.is_empty());
             before[wide] = match &op.padding {
                 Padding::Explicit(pads) if !shaped => pads.get(axis).copied().unwrap_or(0) as isize,
-                Padding::SameUpper => ((total + output_padding) / 2) as isize,
-                Padding::Explicit(_) | Padding::SameLower => (total + output_padding).div_ceil(2) as isize,
+                Padding::SameUpper => (total / 2) as isize,
+                Padding::Explicit(_) | Padding::SameLower => total.div_ceil(2) as isize,
             };
         }
         let groups = op.groups.max(1);
