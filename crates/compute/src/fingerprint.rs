@@ -6,6 +6,7 @@
 use halimede_graph::{Fact, Graph};
 use halimede_tensor::{Tensor, Value};
 use std::fmt::{self, Write};
+use std::sync::Arc;
 use xxhash_rust::xxh3::Xxh3;
 
 /// The hash of everything that the answers of a graph depend on, its constants included.
@@ -59,22 +60,19 @@ fn add_graph(hash: &mut Hash, graph: &Graph) {
         }
     }
     for node in &graph.nodes {
-        hash.add(format_args!("{} {:?} {:?}", node.name, node.inputs, node.outputs));
-        let bodies = node.op.bodies();
-        match bodies.is_empty() {
-            true => hash.add(format_args!("{:?}", node.op)),
-            // Their constants may be large: they are hashed, not printed.
-            false => hash.add(format_args!("{} {:?}", node.op.name(), node.op.first_outside())),
-        }
-        bodies.into_iter().for_each(|body| add_graph(hash, body));
+        // The constants of bodies may be large: they are hashed, not printed.
+        let mut bare = node.op.clone();
+        bare.bodies_mut().into_iter().for_each(|body| *body = Arc::default());
+        hash.add(format_args!("{} {:?} {:?} {bare:?}", node.name, node.inputs, node.outputs));
+        node.op.bodies().into_iter().for_each(|body| add_graph(hash, body));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use halimede_graph::Builder;
-    use halimede_graph::ops::{Binary, Unary};
+    use halimede_graph::ops::{Binary, Op, Scan, Unary};
+    use halimede_graph::{Builder, Node};
 
     fn fingerprint(constant: f32, function: Unary) -> u128 {
         let mut graph = Graph::default();
@@ -86,6 +84,32 @@ mod tests {
         let y = builder.unary(function, sum).unwrap_or(x);
         graph.outputs = vec![y];
         of_graph(&graph)
+    }
+
+    /// A scan over a body that adds a constant to what it is given.
+    fn scan(backward: bool, constant: f32) -> u128 {
+        let mut body = Graph::default();
+        let x = body.add_value("x", Fact::default());
+        let c = body.add_constant("c", Tensor::scalar(constant));
+        let y = Builder::new(&mut body).binary(Binary::Add, x, c).unwrap_or(x);
+        (body.inputs, body.outputs) = (vec![x], vec![y]);
+        let (inputs, outputs) = (vec![(0, backward)], vec![(0, false)]);
+        let op = Op::Scan(Scan { body: Arc::new(body), states: 0, inputs, outputs });
+        let node = Node {
+            name: String::new(),
+            origin: String::new(),
+            op,
+            inputs: Default::default(),
+            outputs: Default::default(),
+        };
+        of_graph(&Graph { nodes: vec![node], ..Graph::default() })
+    }
+
+    #[test]
+    fn tells_control_flow_and_its_bodies_apart() {
+        assert_eq!(scan(false, 1.0), scan(false, 1.0));
+        assert_ne!(scan(false, 1.0), scan(true, 1.0));
+        assert_ne!(scan(false, 1.0), scan(false, 2.0));
     }
 
     #[test]

@@ -15,6 +15,7 @@ mod metadata;
 pub mod metrics;
 mod model;
 mod options;
+mod paths;
 mod repository;
 mod request;
 mod response;

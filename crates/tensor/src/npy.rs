@@ -2,7 +2,9 @@
 
 use std::{
     collections::BTreeMap,
+    fs,
     io::{Cursor, Read},
+    path::{Path, PathBuf},
 };
 
 use crate::{Buffer, DType, Tensor};
@@ -125,6 +127,22 @@ pub fn read_all(bytes: &[u8]) -> Result<BTreeMap<String, Tensor>, String> {
         arrays.insert(name, array);
     }
     Ok(arrays)
+}
+
+/// The `.npz` files of a folder in the order of their names.
+///
+/// # Errors
+/// The folder cannot be read, or has none.
+pub fn files(folder: &Path) -> Result<Vec<PathBuf>, String> {
+    let entries = fs::read_dir(folder).map_err(|error| error.to_string())?;
+    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
+    files.retain(|file| file.extension().is_some_and(|extension| extension == "npz"));
+    files.sort();
+    if files.is_empty() {
+        Err("no .npz file, each with one array per input of the model".to_owned())
+    } else {
+        Ok(files)
+    }
 }
 
 /// The files of a ZIP archive as NumPy writes it: stored or deflated.

@@ -31,13 +31,7 @@ pub struct Args {
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
     if args.probe {
-        return match answer_probes() {
-            Ok(()) => ExitCode::SUCCESS,
-            Err(error) => {
-                eprintln!("error: {error}");
-                ExitCode::FAILURE
-            }
-        };
+        return super::exit_code(answer_probes().map_err(Into::into));
     }
     let chip = Chip::detect();
     let unknown = || "unknown".to_owned();

@@ -55,16 +55,11 @@ const BAR: f64 = 30.0;
 
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
+    let is_seen_enough = |error: &io::Error| error.kind() == io::ErrorKind::BrokenPipe;
     match execute(args) {
-        Ok(()) => ExitCode::SUCCESS,
         // Whoever reads has seen enough.
-        Err(error) if error.downcast_ref().is_some_and(|e: &io::Error| e.kind() == io::ErrorKind::BrokenPipe) => {
-            ExitCode::SUCCESS
-        }
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
+        Err(error) if error.downcast_ref().is_some_and(is_seen_enough) => ExitCode::SUCCESS,
+        result => super::exit_code(result),
     }
 }
 

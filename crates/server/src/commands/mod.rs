@@ -12,7 +12,18 @@ pub mod run;
 pub mod serve;
 mod steady;
 
-use std::time::Duration;
+use std::{error::Error, process::ExitCode, time::Duration};
+
+/// What the process ends with; an error is printed.
+fn exit_code(result: Result<(), Box<dyn Error>>) -> ExitCode {
+    match result {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
 
 /// A duration on the command line, in seconds.
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -13,7 +13,7 @@ use halimede_graph::onnx::{
     import::{self, Model},
     quantize::{Quantizer, Range},
 };
-use halimede_tensor::{DType, Value};
+use halimede_tensor::{DType, Value, npy};
 
 use super::{inputs, model};
 use crate::units::{self, Choice};
@@ -45,13 +45,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
-    match execute(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    super::exit_code(execute(args))
 }
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
@@ -85,14 +79,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
 
 /// The inputs in the `.npz` files of a folder, by name.
 fn read_samples(model: &Model, folder: &Path) -> Result<Vec<Vec<Value>>, Box<dyn Error>> {
-    let failed = |error: &dyn std::fmt::Display| format!("--calibration {}: {error}", folder.display());
-    let entries = fs::read_dir(folder).map_err(|error| failed(&error))?;
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "npz"));
-    files.sort();
-    if files.is_empty() {
-        return Err(failed(&"no .npz file in it").into());
-    }
+    let files = npy::files(folder).map_err(|error| format!("--calibration {}: {error}", folder.display()))?;
     Ok(files.iter().map(|file| inputs::collect(model, &[], Some(file))).collect::<Result<_, _>>()?)
 }
 

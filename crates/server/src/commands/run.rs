@@ -24,13 +24,7 @@ pub struct Args {
 
 /// Runs the command.
 pub fn run(args: &Args) -> ExitCode {
-    match execute(args) {
-        Ok(()) => ExitCode::SUCCESS,
-        Err(error) => {
-            eprintln!("error: {error}");
-            ExitCode::FAILURE
-        }
-    }
+    super::exit_code(execute(args))
 }
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {

@@ -105,7 +105,8 @@ fn quick_models_run_on_the_thread_of_the_request() {
         let ran_here = *threads.lock().unwrap().last().unwrap() == thread::current().id();
         assert_eq!(ran_here, is_quick, "{value}");
     }
-    assert_eq!(runner.in_flight(), 0);
+    // The last one ran on another thread, which counts it after its answer.
+    eventually("all are counted", || runner.in_flight() == 0);
 }
 
 #[test]
@@ -133,7 +134,7 @@ fn many_clients_of_a_quick_model_share_its_instances() {
             });
         }
     });
-    assert_eq!(runner.in_flight(), 0);
+    eventually("all are counted", || runner.in_flight() == 0);
 }
 
 const DYNAMIC: &str = "max_batch_size: 8 instance_group { count: 1 } dynamic_batching { }";
@@ -281,7 +282,7 @@ fn queues_refuse_what_is_too_much_or_too_late() {
     let gate = Arc::new(Gate::default());
     let at_gate = gate.clone();
     let config = "max_batch_size: 1 instance_group { count: 1 } \
-                  dynamic_batching { default_queue_policy { max_queue_size: 1 default_timeout_microseconds: 20000 } }";
+                  dynamic_batching { default_queue_policy { max_queue_size: 1 default_timeout_microseconds: 500000 } }";
     let (_files, server) = serve(&identity("[ 1 ]", config), move |_, batch| {
         at_gate.pass();
         echo(batch);
@@ -306,7 +307,7 @@ fn queues_refuse_what_is_too_much_or_too_late() {
 
 #[test]
 fn a_delayed_batch_runs_without_another_request() {
-    let config = "max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 30000 }";
+    let config = "max_batch_size: 8 dynamic_batching { preferred_batch_size: 8 max_queue_delay_microseconds: 500000 }";
     let (_files, server) = serve(&identity("[ 1 ]", config), |_, batch| echo(batch));
     let waiting: Vec<_> = (0..3).map(|i| ask(&server, "m", [floats("INPUT0", &[1, 1], &[i as f32])])).collect();
     for (i, waiting) in waiting.into_iter().enumerate() {

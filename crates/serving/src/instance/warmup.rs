@@ -3,7 +3,7 @@
 use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
-    path::{Component, Path},
+    path::Path,
     sync::Arc,
 };
 
@@ -21,6 +21,7 @@ use crate::{
     },
     error::Error,
     model::Signature,
+    paths::is_inside,
     request::{InputTensor, Request},
     response::{Reply, Responder, Response},
 };
@@ -134,8 +135,7 @@ fn read_input(name: &str, input: &Input, config: &ModelConfig, directory: &Path)
 }
 
 fn read_file(directory: &Path, file: &str) -> Result<Vec<u8>, Error> {
-    let is_inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if !is_inside {
+    if !is_inside(file) {
         return Err(Error::invalid(format!("warmup data file '{file}' is outside the model's directory {DIRECTORY}")));
     }
     let path = directory.join(DIRECTORY).join(file);

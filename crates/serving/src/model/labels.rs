@@ -1,11 +1,8 @@
 //! Names of classes, one per line of a file.
 
-use std::{
-    fs,
-    path::{Component, Path},
-};
+use std::{fs, path::Path};
 
-use crate::error::Error;
+use crate::{error::Error, paths::is_inside};
 
 /// The lines of the label file `file` in the model's directory.
 ///
@@ -13,8 +10,7 @@ use crate::error::Error;
 /// The file is not there, or outside the directory.
 pub(crate) fn read_labels(directory: &Path, file: &str, output: &str, model: &str) -> Result<Vec<String>, Error> {
     let path = directory.join(file);
-    let is_inside = Path::new(file).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if !is_inside {
+    if !is_inside(file) {
         return Err(Error::unsupported(format!(
             "label file path '{}' for output '{output}' in model '{model}' is outside model directory",
             path.display()

@@ -2,7 +2,7 @@
 
 use std::{
     fs,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
     sync::Arc,
     time::SystemTime,
 };
@@ -16,6 +16,7 @@ use crate::{
     config::{self, ModelConfig, VersionFiles},
     error::Error,
     options::LoadParameters,
+    paths::is_inside,
 };
 
 /// A model as it lies in the repository, or as a client sent it.
@@ -104,9 +105,7 @@ fn write_files(parameters: &LoadParameters) -> Result<TemporaryDirectory, Error>
     let directory = TemporaryDirectory::new().map_err(failed)?;
     for (name, data) in &parameters.files {
         let path = directory.0.join(name);
-        let is_inside =
-            Path::new(name).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-        if !is_inside || name.is_empty() {
+        if !is_inside(name) || name.is_empty() {
             return Err(Error::invalid(format!(
                 "Invalid file parameter 'file:{name}' with normalized path '{}' must stay within model directory.",
                 path.display()

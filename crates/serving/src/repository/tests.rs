@@ -362,9 +362,10 @@ fn different_models_load_at_the_same_time() {
     for name in ["a", "b", "c"] {
         files.model(name, &identity("[ 1 ]", "parameters { key: 'creation_delay_sec' value { string_value: '1' } }"));
     }
+    // One after the other they would take three seconds.
     let start = Instant::now();
     let server = Server::start(files.options()).unwrap();
-    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
     assert_eq!(index(&server), ["a 1 READY", "b 1 READY", "c 1 READY"]);
 
     let server = Server::start(explicit(&files)).unwrap();
@@ -375,7 +376,7 @@ fn different_models_load_at_the_same_time() {
             scope.spawn(move || server.load(name, LoadParameters::default()).unwrap());
         }
     });
-    assert!(start.elapsed() < Duration::from_millis(2500), "{:?}", start.elapsed());
+    assert!(start.elapsed() < Duration::from_secs(3), "{:?}", start.elapsed());
 }
 
 #[test]
@@ -436,7 +437,7 @@ fn shutting_down_waits_for_requests_and_refuses_new_ones() {
 #[test]
 fn shutting_down_gives_up_after_a_while() {
     let files = Files::new();
-    files.model("m", &identity("[ 1 ]", "parameters { key: 'execute_delay_ms' value { string_value: '300' } }"));
+    files.model("m", &identity("[ 1 ]", "parameters { key: 'execute_delay_ms' value { string_value: '1500' } }"));
     let server = Server::start(files.options()).unwrap();
     let running = ask(&server, "m", one());
     let error = server.shutdown(Duration::from_millis(10)).unwrap_err();

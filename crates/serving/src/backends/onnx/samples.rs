@@ -1,12 +1,12 @@
 //! Inputs that stand for those of requests, from a folder beside the model.
 
-use crate::error::Error;
+use crate::{error::Error, paths::is_inside};
 use halimede_graph::onnx::import::Input;
 use halimede_tensor::{Tensor, Value, npy};
 use std::{
     collections::BTreeMap,
     fs,
-    path::{Component, Path, PathBuf},
+    path::{Path, PathBuf},
 };
 
 /// The inputs in the `.npz` files of `folder`, a path inside of `directory`; each file holds one array per input.
@@ -14,21 +14,14 @@ use std::{
 /// # Errors
 /// The folder lies elsewhere, cannot be read or has no such file, or a file lacks an input.
 pub(super) fn read(directory: &Path, folder: &str, inputs: &[Input]) -> Result<Vec<Vec<Value>>, Error> {
-    let is_inside = Path::new(folder).components().all(|part| matches!(part, Component::Normal(_) | Component::CurDir));
-    if !is_inside {
+    if !is_inside(folder) {
         return Err(Error::invalid(format!("parameter 'calibration': '{folder}' is not inside of the model's folder")));
     }
     let folder = directory.join(folder);
     let failed = |path: &Path, reason: &dyn std::fmt::Display| {
         Error::invalid(format!("parameter 'calibration': {}: {reason}", path.display()))
     };
-    let entries = fs::read_dir(&folder).map_err(|error| failed(&folder, &error))?;
-    let mut files: Vec<PathBuf> = entries.filter_map(|entry| Some(entry.ok()?.path())).collect();
-    files.retain(|file| file.extension().is_some_and(|extension| extension == "npz"));
-    files.sort();
-    if files.is_empty() {
-        return Err(failed(&folder, &"no .npz file, each with one array per input of the model"));
-    }
+    let files = npy::files(&folder).map_err(|error| failed(&folder, &error))?;
     let sample = |file: &PathBuf| {
         let bytes = fs::read(file).map_err(|error| failed(file, &error))?;
         let arrays = npy::read_all(&bytes).map_err(|error| failed(file, &error))?;
