@@ -96,8 +96,9 @@ impl Fact {
         if let Some(elements) = &self.elements {
             return Some(elements.to_vec());
         }
-        let small = self.constant.as_ref().is_some_and(|tensor| tensor.len() <= MAX_ELEMENTS);
-        Some(self.ints().filter(|_| small)?.into_iter().map(Dim::from).collect())
+        // Weights are not read for this.
+        self.constant.as_ref().filter(|tensor| tensor.len() <= MAX_ELEMENTS)?;
+        Some(self.ints()?.into_iter().map(Dim::from).collect())
     }
 
     /// The elements of a tensor of integers or Bool, where every one is a number.
@@ -105,9 +106,8 @@ impl Fact {
         if let Some(elements) = &self.elements {
             return elements.iter().map(Dim::known).collect();
         }
-        let tensor = self.constant.as_ref()?;
-        let whole = tensor.dtype().is_integer() || tensor.dtype() == DType::Bool;
-        tensor.to_i64s().ok().filter(|_| whole)
+        let whole = |dtype: DType| dtype.is_integer() || dtype == DType::Bool;
+        self.constant.as_ref().filter(|tensor| whole(tensor.dtype()))?.to_i64s().ok()
     }
 
     /// The value, where every element is a number.
