@@ -6,7 +6,7 @@
 //! products stay f32 as well (depthwise convolutions). Inputs, outputs and constants of the graph stay as
 //! they are, and every operation computes in f32.
 
-use halimede_graph::ops::{Conv, Instruction, Map, Reduce, ReduceKind, Reg, ResizeMode};
+use halimede_graph::ops::{Conv, Factors, Instruction, Map, Reduce, ReduceKind, Reg, ResizeMode};
 use halimede_graph::{Graph, Node, Op, ValueId};
 use halimede_tensor::{DType, Tensor};
 use std::collections::{BTreeSet, HashSet};
@@ -24,7 +24,10 @@ pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
         let inputs: Vec<bool> = node.inputs.iter().map(narrow).collect();
         match &mut node.op {
             Op::Map(map) => *map = through_f32(map, &inputs, rounded),
-            Op::Contract(op) => rewrite_epilogue(&mut op.epilogue, &inputs, 2, false, rounded),
+            Op::Contract(op) => {
+                let first = op.first_extra();
+                rewrite_epilogue(&mut op.epilogue, &inputs, first, false, rounded);
+            }
             Op::Conv(op) => rewrite_epilogue(&mut op.epilogue, &inputs, 3, false, rounded),
             // The result of a normalisation has the datatype of its data.
             Op::Norm(op) if op.epilogue.is_some() => {
@@ -33,6 +36,13 @@ pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
             _ => {}
         }
     }
+}
+
+/// Whether a graph or a body in it multiplies integers.
+pub(crate) fn has_integers(graph: &Graph) -> bool {
+    graph.nodes.iter().any(|node| {
+        node.op.multiply() == Some(Factors::Integers) || node.op.bodies().iter().any(|body| has_integers(body))
+    })
 }
 
 /// Lets every product that the matrix unit takes round its operands.
@@ -55,7 +65,7 @@ fn narrow_products(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
         if let Some(multiply) = graph.nodes[index].op.multiply_mut()
             && fits
         {
-            *multiply = Some(DType::Bf16);
+            *multiply = Some(Factors::Bf16);
         }
     }
 }
@@ -136,6 +146,8 @@ fn writes(graph: &Graph, node: &Node) -> bool {
 /// Whether an operation's kernel can widen an input.
 fn reads(graph: &Graph, node: &Node, position: usize) -> bool {
     match &node.op {
+        // Products of integers read scales, which stay as they are.
+        op if op.multiply() == Some(Factors::Integers) => false,
         // The bias has few numbers.
         Op::Conv(_) => position != 2 && writes(graph, node),
         Op::ShapeOf(_) => true,
@@ -188,7 +200,7 @@ fn through_f32(map: &Map, narrow: &[bool], rounded: bool) -> Map {
     let mut wide = Map::default();
     let mut places: Vec<Reg> = Vec::new();
     for instruction in &map.instructions {
-        let instruction = moved(instruction, &places);
+        let instruction = instruction.moved(&places);
         let widened = matches!(instruction, Instruction::Input(input) if narrow.get(input) == Some(&true));
         let place = wide.push(instruction);
         places.push(if widened { wide.push(Instruction::Cast(DType::F32, place)) } else { place });
@@ -197,17 +209,6 @@ fn through_f32(map: &Map, narrow: &[bool], rounded: bool) -> Map {
         wide.push(Instruction::Cast(DType::Bf16, last));
     }
     wide
-}
-
-/// An instruction that reads where `places` says.
-fn moved(instruction: &Instruction, places: &[Reg]) -> Instruction {
-    match *instruction {
-        Instruction::Unary(function, x) => Instruction::Unary(function, places[x]),
-        Instruction::Binary(function, a, b) => Instruction::Binary(function, places[a], places[b]),
-        Instruction::Select(condition, a, b) => Instruction::Select(places[condition], places[a], places[b]),
-        Instruction::Cast(to, x) => Instruction::Cast(to, places[x]),
-        Instruction::Input(_) | Instruction::Constant(_) => instruction.clone(),
-    }
 }
 
 #[cfg(test)]
@@ -302,7 +303,7 @@ mod tests {
         assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
         let multiply = |node: &Node| if let Op::Conv(op) = &node.op { op.multiply } else { None };
         let multiply: Vec<_> = graph.nodes.iter().map(multiply).collect();
-        assert_eq!(multiply, [Some(DType::Bf16), None, None, None, Some(DType::Bf16)]);
+        assert_eq!(multiply, [Some(Factors::Bf16), None, None, None, Some(Factors::Bf16)]);
     }
 
     #[test]

@@ -26,6 +26,8 @@ pub(crate) trait Real: Converts<bf16> {
 pub(crate) enum Numbers {
     F32(*mut f32),
     Bf16(*mut bf16),
+    U8(*mut u8),
+    I8(*mut i8),
 }
 
 impl Numbers {
@@ -38,6 +40,8 @@ impl Numbers {
         match dtype {
             DType::F32 => Numbers::F32(view.as_ptr().cast::<f32>().wrapping_add(start)),
             DType::Bf16 => Numbers::Bf16(view.as_ptr().cast::<bf16>().wrapping_add(start)),
+            DType::U8 => Numbers::U8(view.as_ptr().cast::<u8>().wrapping_add(start)),
+            DType::I8 => Numbers::I8(view.as_ptr().cast::<i8>().wrapping_add(start)),
             other => panic!("numbers in {other}"),
         }
     }
@@ -53,6 +57,8 @@ impl Numbers {
             match self {
                 Numbers::F32(start) => start.add(at).read(),
                 Numbers::Bf16(start) => start.add(at).read().widen(),
+                Numbers::U8(start) => f32::from(start.add(at).read()),
+                Numbers::I8(start) => f32::from(start.add(at).read()),
             }
         }
     }
@@ -68,6 +74,8 @@ impl Numbers {
             match self {
                 Numbers::F32(start) => numbers.store(start.add(at)),
                 Numbers::Bf16(start) => numbers.narrow(start.add(at)),
+                Numbers::U8(start) => numbers.store_bytes(start.add(at)),
+                Numbers::I8(start) => numbers.store_bytes(start.add(at).cast()),
             }
         }
     }
@@ -83,6 +91,8 @@ impl Numbers {
             match self {
                 Numbers::F32(start) => start.add(at).write(number),
                 Numbers::Bf16(start) => start.add(at).write(nearest(number)),
+                Numbers::U8(start) => start.add(at).write(number as u8),
+                Numbers::I8(start) => start.add(at).write(number as i8),
             }
         }
     }

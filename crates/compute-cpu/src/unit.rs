@@ -1,6 +1,6 @@
 use crate::kernels::{Kernels, Machine};
 use crate::precision;
-use crate::{Isa, Matrix, Pool};
+use crate::{IntegerMatrix, Isa, Matrix, Pool};
 use halimede_compute::{
     Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
 };
@@ -14,6 +14,8 @@ pub struct CpuUnit {
     choice: MatrixChoice,
     /// Made when somebody wants it: the choice may take a measurement.
     matrix: OnceLock<Option<Matrix>>,
+    /// The same for products of integers, which every precision multiplies exactly.
+    integers: OnceLock<IntegerMatrix>,
     bytes_max: usize,
 }
 
@@ -57,7 +59,7 @@ pub enum MatrixChoice {
     Fastest,
     /// This one.
     Only(Matrix),
-    /// None: every product is in f32.
+    /// None: every product is in f32, and those of integers are made by vector instructions.
     None,
 }
 
@@ -69,8 +71,8 @@ impl CpuUnit {
         let usable = || halimede_platform::memory::machine().usable().and_then(|bytes| usize::try_from(bytes).ok());
         let bytes_max = options.bytes_max.or_else(|| usable().map(|bytes| bytes / 2)).unwrap_or(usize::MAX);
         let isa = options.isa.unwrap_or_else(Isa::detect);
-        let exact = Machine { isa, matrix: None, winograd: options.winograd, pool };
-        CpuUnit { exact, choice: options.matrix, matrix: OnceLock::new(), bytes_max }
+        let exact = Machine { isa, matrix: None, integers: IntegerMatrix::PORTABLE, winograd: options.winograd, pool };
+        CpuUnit { exact, choice: options.matrix, matrix: OnceLock::new(), integers: OnceLock::new(), bytes_max }
     }
 
     fn matrix(&self) -> Option<Matrix> {
@@ -79,6 +81,10 @@ impl CpuUnit {
             MatrixChoice::Only(matrix) => Some(matrix),
             MatrixChoice::None => None,
         })
+    }
+
+    fn integers(&self) -> IntegerMatrix {
+        *self.integers.get_or_init(|| IntegerMatrix::choose(!matches!(self.choice, MatrixChoice::None)))
     }
 }
 
@@ -114,6 +120,9 @@ impl ComputeUnit for CpuUnit {
         }
         if machine.matrix.is_some() {
             precision::narrow(&mut graph, &options.exact_nodes);
+        }
+        if precision::has_integers(&graph) {
+            machine.integers = self.integers();
         }
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
         Ok(Arc::new(Program::new(graph, &kernels, self.bytes_max)?))

@@ -38,6 +38,16 @@ pub(crate) trait Vector: Copy {
     unsafe fn at_least(self, low: Self) -> Self;
     /// Nothing above `high`; NaN stays.
     unsafe fn at_most(self, high: Self) -> Self;
+    /// The nearest whole number, ties to even.
+    unsafe fn round(self) -> Self;
+    /// Reads [`Vector::LANES`] sums in i32 and numbers to add to them, which may wrap, aligned or not.
+    unsafe fn sums(from: *const i32, added: *const i32) -> Self;
+    /// Reads [`Vector::LANES`] integers without a sign.
+    unsafe fn widen_u8(from: *const u8) -> Self;
+    /// Reads [`Vector::LANES`] integers with a sign.
+    unsafe fn widen_i8(from: *const i8) -> Self;
+    /// Writes whole numbers from -128 to 255 by their lowest 8 bits; NaN becomes 0.
+    unsafe fn store_bytes(self, to: *mut u8);
 
     /// Logistic function of every lane, as near as [`sigmoid_near`].
     #[inline(always)]
@@ -135,6 +145,37 @@ impl Vector for Four {
     unsafe fn at_most(self, high: Four) -> Four {
         self.zip(high, |x, high| if x > high { high } else { x })
     }
+
+    #[inline(always)]
+    unsafe fn round(self) -> Four {
+        Four(self.0.map(f32::round_ties_even))
+    }
+
+    #[inline(always)]
+    unsafe fn sums(from: *const i32, added: *const i32) -> Four {
+        // SAFETY: the caller's promise.
+        let (sums, added) =
+            unsafe { (from.cast::<[i32; 4]>().read_unaligned(), added.cast::<[i32; 4]>().read_unaligned()) };
+        Four(std::array::from_fn(|lane| sums[lane].wrapping_add(added[lane]) as f32))
+    }
+
+    #[inline(always)]
+    unsafe fn widen_u8(from: *const u8) -> Four {
+        // SAFETY: the caller's promise.
+        Four(unsafe { from.cast::<[u8; 4]>().read() }.map(f32::from))
+    }
+
+    #[inline(always)]
+    unsafe fn widen_i8(from: *const i8) -> Four {
+        // SAFETY: the caller's promise.
+        Four(unsafe { from.cast::<[i8; 4]>().read() }.map(f32::from))
+    }
+
+    #[inline(always)]
+    unsafe fn store_bytes(self, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { to.cast::<[u8; 4]>().write(self.0.map(|x| x as i32 as u8)) }
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -159,7 +200,8 @@ pub(crate) struct Avx512Bf16(x86::__m512);
 #[cfg(target_arch = "x86_64")]
 macro_rules! x86_vector {
     ($name:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
-     $narrow:ident, $add:ident, $sub:ident, $mul:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident $(, $own:item)?) => {
+     $narrow:ident, $add:ident, $sub:ident, $mul:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident,
+     $round:ident, $sums:ident, $widen_u8:ident, $widen_i8:ident, $store_bytes:ident $(, $own:item)?) => {
         #[cfg(target_arch = "x86_64")]
         impl Vector for $name {
             const LANES: usize = $lanes;
@@ -238,6 +280,36 @@ macro_rules! x86_vector {
                 $name(unsafe { x86::$min(high.0, self.0) })
             }
 
+            #[inline(always)]
+            unsafe fn round(self) -> Self {
+                // SAFETY: as above.
+                $name(unsafe { $round(self.0) })
+            }
+
+            #[inline(always)]
+            unsafe fn sums(from: *const i32, added: *const i32) -> Self {
+                // SAFETY: as above.
+                $name(unsafe { $sums(from, added) })
+            }
+
+            #[inline(always)]
+            unsafe fn widen_u8(from: *const u8) -> Self {
+                // SAFETY: as above.
+                $name(unsafe { $widen_u8(from) })
+            }
+
+            #[inline(always)]
+            unsafe fn widen_i8(from: *const i8) -> Self {
+                // SAFETY: as above.
+                $name(unsafe { $widen_i8(from) })
+            }
+
+            #[inline(always)]
+            unsafe fn store_bytes(self, to: *mut u8) {
+                // SAFETY: as above.
+                unsafe { $store_bytes(self.0, to) }
+            }
+
             $($own)?
         }
     };
@@ -263,6 +335,11 @@ macro_rules! avx512_vector {
             _mm512_fnmadd_ps,
             _mm512_max_ps,
             _mm512_min_ps,
+            round_to_whole_16,
+            sums_16,
+            widen_u8_16,
+            widen_i8_16,
+            store_bytes_16,
             #[inline(always)]
             unsafe fn logistic(self) -> Self {
                 // SAFETY: the caller's promise.
@@ -288,12 +365,130 @@ x86_vector!(
     _mm256_fmadd_ps,
     _mm256_fnmadd_ps,
     _mm256_max_ps,
-    _mm256_min_ps
+    _mm256_min_ps,
+    round_to_whole_8,
+    sums_8,
+    widen_u8_8,
+    widen_i8_8,
+    store_bytes_8
 );
 #[cfg(target_arch = "x86_64")]
 avx512_vector!(Avx512, narrow_16);
 #[cfg(target_arch = "x86_64")]
 avx512_vector!(Avx512Bf16, round_16);
+
+/// # Safety
+/// As [`Vector::round`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn round_to_whole_8(numbers: x86::__m256) -> x86::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe { x86::_mm256_round_ps::<{ x86::_MM_FROUND_TO_NEAREST_INT | x86::_MM_FROUND_NO_EXC }>(numbers) }
+}
+
+/// # Safety
+/// As [`Vector::round`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn round_to_whole_16(numbers: x86::__m512) -> x86::__m512 {
+    // SAFETY: the caller's promise.
+    unsafe { x86::_mm512_roundscale_ps::<{ x86::_MM_FROUND_TO_NEAREST_INT | x86::_MM_FROUND_NO_EXC }>(numbers) }
+}
+
+/// # Safety
+/// As [`Vector::sums`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn sums_8(from: *const i32, added: *const i32) -> x86::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (sums, added) = (x86::_mm256_loadu_si256(from.cast()), x86::_mm256_loadu_si256(added.cast()));
+        x86::_mm256_cvtepi32_ps(x86::_mm256_add_epi32(sums, added))
+    }
+}
+
+/// # Safety
+/// As [`Vector::sums`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn sums_16(from: *const i32, added: *const i32) -> x86::__m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (sums, added) = (x86::_mm512_loadu_si512(from.cast()), x86::_mm512_loadu_si512(added.cast()));
+        x86::_mm512_cvtepi32_ps(x86::_mm512_add_epi32(sums, added))
+    }
+}
+
+/// # Safety
+/// As [`Vector::widen_u8`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn widen_u8_8(from: *const u8) -> x86::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let integers = x86::_mm_loadl_epi64(from.cast());
+        x86::_mm256_cvtepi32_ps(x86::_mm256_cvtepu8_epi32(integers))
+    }
+}
+
+/// # Safety
+/// As [`Vector::widen_u8`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn widen_u8_16(from: *const u8) -> x86::__m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let integers = x86::_mm_loadu_si128(from.cast());
+        x86::_mm512_cvtepi32_ps(x86::_mm512_cvtepu8_epi32(integers))
+    }
+}
+
+/// # Safety
+/// As [`Vector::widen_i8`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn widen_i8_8(from: *const i8) -> x86::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let integers = x86::_mm_loadl_epi64(from.cast());
+        x86::_mm256_cvtepi32_ps(x86::_mm256_cvtepi8_epi32(integers))
+    }
+}
+
+/// # Safety
+/// As [`Vector::widen_i8`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn widen_i8_16(from: *const i8) -> x86::__m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let integers = x86::_mm_loadu_si128(from.cast());
+        x86::_mm512_cvtepi32_ps(x86::_mm512_cvtepi8_epi32(integers))
+    }
+}
+
+/// # Safety
+/// As [`Vector::store_bytes`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn store_bytes_8(numbers: x86::__m256, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let integers = x86::_mm256_and_si256(x86::_mm256_cvtps_epi32(numbers), x86::_mm256_set1_epi32(0xff));
+        let (low, high) = (x86::_mm256_castsi256_si128(integers), x86::_mm256_extracti128_si256::<1>(integers));
+        let pairs = x86::_mm_packus_epi32(low, high);
+        x86::_mm_storel_epi64(to.cast(), x86::_mm_packus_epi16(pairs, pairs))
+    }
+}
+
+/// # Safety
+/// As [`Vector::store_bytes`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn store_bytes_16(numbers: x86::__m512, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe { x86::_mm_storeu_si128(to.cast(), x86::_mm512_cvtepi32_epi8(x86::_mm512_cvtps_epi32(numbers))) }
+}
 
 /// # Safety
 /// As [`Vector::widen`].
@@ -433,25 +628,59 @@ mod tests {
         }
     }
 
+    /// # Safety
+    /// As [`Vector`].
+    unsafe fn integers<V: Vector>() {
+        let bytes: [u8; MOST_LANES] = std::array::from_fn(|lane| (lane * 37) as u8);
+        let signed = bytes.map(|byte| byte as i8);
+        let added: [i32; MOST_LANES] = std::array::from_fn(|lane| i32::MAX - 3 * lane as i32);
+        let sums: [i32; MOST_LANES] = std::array::from_fn(|lane| lane as i32 * 7 - 50);
+        let (mut numbers, mut made) = ([0f32; MOST_LANES], [0u8; MOST_LANES]);
+        // SAFETY: the caller's promise; no register has more lanes.
+        unsafe {
+            V::widen_u8(bytes.as_ptr()).store(numbers.as_mut_ptr());
+            assert_eq!(numbers[..V::LANES], bytes.map(f32::from)[..V::LANES]);
+            V::load(numbers.as_ptr()).store_bytes(made.as_mut_ptr());
+            assert_eq!(made[..V::LANES], bytes[..V::LANES]);
+            V::widen_i8(signed.as_ptr()).store(numbers.as_mut_ptr());
+            assert_eq!(numbers[..V::LANES], signed.map(f32::from)[..V::LANES]);
+            V::load(numbers.as_ptr()).store_bytes(made.as_mut_ptr());
+            assert_eq!(made[..V::LANES], bytes[..V::LANES]);
+            V::splat(f32::NAN).store_bytes(made.as_mut_ptr());
+            assert_eq!(made[..V::LANES], [0; MOST_LANES][..V::LANES]);
+            V::sums(sums.as_ptr(), added.as_ptr()).store(numbers.as_mut_ptr());
+            let expected: [f32; MOST_LANES] = std::array::from_fn(|lane| sums[lane].wrapping_add(added[lane]) as f32);
+            assert_eq!(numbers[..V::LANES], expected[..V::LANES]);
+            for (from, to) in [(0.5, 0.0), (1.5, 2.0), (-2.5, -2.0), (-2.6, -3.0)] {
+                V::splat(from).round().store(numbers.as_mut_ptr());
+                assert_eq!(numbers[..V::LANES], [to; MOST_LANES][..V::LANES]);
+            }
+        }
+    }
+
     #[test]
     fn registers_compute_as_single_numbers_do() {
         // SAFETY: each only where the machine has its instructions.
         unsafe {
             round_trip::<Four>();
             logistic::<Four>();
+            integers::<Four>();
             #[cfg(target_arch = "x86_64")]
             {
                 if Isa::detect().has_avx2() {
                     round_trip::<Avx2>();
                     logistic::<Avx2>();
+                    integers::<Avx2>();
                 }
                 if Isa::detect().has_avx512() {
                     round_trip::<Avx512>();
                     logistic::<Avx512>();
+                    integers::<Avx512>();
                 }
                 if Isa::detect().has_avx512_bf16() {
                     round_trip::<Avx512Bf16>();
                     logistic::<Avx512Bf16>();
+                    integers::<Avx512Bf16>();
                 }
             }
         }

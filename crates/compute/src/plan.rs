@@ -4,6 +4,7 @@ use crate::arena::{self, Lifetime};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::{planned, specialise};
 use crate::{CostHint, Kernel, Prepared, RunError, TensorDesc};
+use halimede_graph::ops::Factors;
 use halimede_graph::{Fact, Graph, GraphError, Node, OpError, ValueId};
 use halimede_tensor::{DType, Tensor, TensorError};
 use smallvec::SmallVec;
@@ -71,8 +72,8 @@ pub struct StepReport {
     pub kernel: String,
     /// Output shapes; `?` where they depend on data.
     pub outputs: Vec<String>,
-    /// What a product rounds its operands to; `None` where it takes them as they are, and for other steps.
-    pub multiply: Option<DType>,
+    /// What a product multiplies its operands as; `None` where as they are, and for other steps.
+    pub multiply: Option<Factors>,
     /// Arithmetic and traffic, constants in the datatype that is multiplied; `None` where a shape depends on data.
     pub cost: Option<CostHint>,
 }
@@ -120,7 +121,8 @@ impl Plan {
             let value = (*value)?;
             match graph.constant(value) {
                 Some(constant) => {
-                    let dtype = node.op.multiply().unwrap_or(constant.dtype());
+                    let is_rounded = node.op.multiply() == Some(Factors::Bf16);
+                    let dtype = if is_rounded { DType::Bf16 } else { constant.dtype() };
                     Some(TensorDesc { dtype, shape: constant.shape().into() })
                 }
                 None => self.descs[value.index()].clone(),

@@ -1,5 +1,6 @@
 use crate::plan::Plan;
 use crate::{CompileError, Executable, Kernel, RunError, Session, TensorDesc};
+use halimede_graph::ops::Factors;
 use halimede_graph::{Graph, Node, Op, ValueId};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
@@ -122,7 +123,7 @@ impl Executable for Program {
     }
 
     fn reduced(&self) -> Vec<String> {
-        let reduced = self.graph.nodes.iter().filter(|node| node.op.multiply().is_some());
+        let reduced = self.graph.nodes.iter().filter(|node| node.op.multiply() == Some(Factors::Bf16));
         reduced.map(|node| node.name.clone()).collect()
     }
 }

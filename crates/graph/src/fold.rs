@@ -19,6 +19,8 @@ pub(crate) fn fold(graph: &Graph, op: &Op, inputs: &[Option<ValueId>], facts: &[
     let foldable = match op {
         Op::Call(call) => call.operator.evaluate.is_some() && !call.operator.random,
         Op::If(_) | Op::Loop(_) | Op::Scan(_) => false,
+        // As in `Op::infer`: weights stay what they are, and biases do not matter.
+        Op::Dequantize(_) => facts.iter().any(|fact| fact.rank().is_none_or(|rank| rank < 2)),
         _ => true,
     };
     if !foldable || facts.iter().any(|fact| size(fact).is_none_or(|size| size > MAX_OUTPUT)) {

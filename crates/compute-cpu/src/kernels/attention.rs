@@ -23,7 +23,7 @@ use crate::isa::multiversion;
 use crate::map::{exp, tanh};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
-use halimede_graph::ops::Attention;
+use halimede_graph::ops::{Attention, Factors};
 use halimede_tensor::{DType, View};
 use tiled::TiledStep;
 
@@ -80,7 +80,7 @@ impl Kernel for AttentionKernel {
             mask,
         };
         let machine = self.machine.clone();
-        let narrow = q.dtype == DType::Bf16 || self.op.multiply == Some(DType::Bf16);
+        let narrow = q.dtype == DType::Bf16 || self.op.multiply == Some(Factors::Bf16);
         if let Some(matrix) = self.machine.matrix.filter(|_| narrow && TiledStep::takes(&heads)) {
             let step = TiledStep::new(heads, q.dtype, matrix, machine);
             let workspace = step.workspace();

@@ -7,14 +7,18 @@ mod tiled;
 use super::Machine;
 use super::epilogue::Epilogue;
 use super::packed::{PackedWeights, f32_bytes};
-use super::tiled::{Finish, TiledWeights, is_factor};
+use super::tiled::{Finish, IntegerWeights, Product, TiledWeights};
+use crate::Isa;
 use crate::gemm::{self, Left, Micro, Target};
 use crate::map::Register;
+use crate::matrix::{Factor, MatrixUnit};
+use crate::real::Converts;
 use generic::GenericStep;
+use half::bf16;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
-use halimede_graph::ops::Contract;
+use halimede_graph::ops::{Contract, Factors, Map};
 use halimede_graph::{Graph, Node, OpError};
-use halimede_tensor::{DType, Tensor, View};
+use halimede_tensor::{DType, Element, Tensor, View};
 pub(super) use layout::Layout;
 use layout::Operand;
 use smallvec::SmallVec;
@@ -38,6 +42,7 @@ pub(super) struct ContractKernel {
 enum Packed {
     Panels(Arc<Weights>),
     Tiled(Arc<TiledWeights>),
+    Integers(IntegerWeights),
 }
 
 /// A constant right operand in panels.
@@ -54,24 +59,26 @@ impl ContractKernel {
         let constant = node.inputs.get(1).copied().flatten().and_then(|value| graph.constant(value));
         let weights = constant.and_then(|tensor| match op.multiply {
             None => Weights::pack(op, tensor, &micro).map(Arc::new).map(Packed::Panels),
-            Some(_) => pack_tiled(op, tensor, &machine).map(Arc::new).map(Packed::Tiled),
+            Some(Factors::Bf16) => {
+                machine.matrix?;
+                pack_tiled::<bf16, f32>(op, tensor, machine.isa).map(Arc::new).map(Packed::Tiled)
+            }
+            Some(Factors::Integers) => {
+                pack_tiled::<i8, i8>(op, tensor, machine.isa).map(IntegerWeights::new).map(Packed::Integers)
+            }
         });
         let packed = if weights.is_some() { ", packed weights" } else { "" };
-        let name = match (op.multiply, machine.matrix) {
-            (Some(_), Some(matrix)) => format!("gemm {}{packed}", matrix.name()),
-            _ => format!("gemm {}{packed}", micro.name()),
-        };
+        let name = format!("gemm {}{packed}", machine.unit_name(op.multiply).unwrap_or(micro.name()));
         ContractKernel { op: op.clone(), machine, micro, name, weights }
     }
 }
 
-fn pack_tiled(op: &Contract, tensor: &Tensor, machine: &Machine) -> Option<TiledWeights> {
-    machine.matrix?;
-    let elements = f32_bytes(tensor)?;
+fn pack_tiled<N: Element, T: Converts<N>>(op: &Contract, tensor: &Tensor, isa: Isa) -> Option<TiledWeights<N>> {
+    let elements = tensor.bytes().ok().filter(|_| tensor.dtype() == T::DTYPE)?.as_ptr().cast::<T>();
     let (n, k) = layout::weight_axes(op, tensor.shape())?;
     let (sizes, strides) = ((n.size, k.size), (k.stride, n.stride));
     // SAFETY: the strides are those of the tensor, whose elements the bytes hold.
-    unsafe { TiledWeights::pack(machine.isa, elements, tensor.shape(), &[0], strides, sizes) }
+    unsafe { TiledWeights::pack(isa, elements, tensor.shape(), &[0], strides, sizes) }
 }
 
 impl Weights {
@@ -99,8 +106,10 @@ impl Kernel for ContractKernel {
             return Err(OpError::invalid("a product needs two operands"));
         };
         let output = &outputs[0];
-        if self.op.multiply.is_some() {
-            return self.prepare_tiled(lhs, rhs, inputs, output);
+        match self.op.multiply {
+            Some(Factors::Bf16) => return self.prepare_tiled(lhs, rhs, inputs, output),
+            Some(Factors::Integers) => return self.prepare_integers(lhs, rhs, inputs, output),
+            None => {}
         }
         let f32s = [lhs, rhs, output].iter().all(|desc| desc.dtype == DType::F32);
         let extra = inputs.get(2..).unwrap_or_default();
@@ -135,12 +144,14 @@ impl Kernel for ContractKernel {
         match &self.weights {
             Some(Packed::Panels(weights)) => weights.panels.bytes(),
             Some(Packed::Tiled(weights)) => weights.bytes(),
+            Some(Packed::Integers(weights)) => weights.tiled.bytes(),
             None => 0,
         }
     }
 }
 
 impl ContractKernel {
+    /// Products of bf16 on the matrix unit.
     fn prepare_tiled(
         &self,
         lhs: &TensorDesc,
@@ -148,8 +159,7 @@ impl ContractKernel {
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
     ) -> Result<Prepared, OpError> {
-        let fits = self.op.multiply == Some(DType::Bf16) && is_factor(lhs) && is_factor(rhs);
-        let Some(matrix) = self.machine.matrix.filter(|_| fits) else {
+        let Some(matrix) = self.machine.matrix else {
             return Err(OpError::unsupported(format!("products of {} and {} here", lhs.dtype, rhs.dtype)));
         };
         let packed = match &self.weights {
@@ -162,12 +172,71 @@ impl ContractKernel {
         let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, packed.is_some()) else {
             return Err(OpError::unsupported("this form of product in bf16"));
         };
-        let types = if layout.swapped { (rhs.dtype, lhs.dtype) } else { (lhs.dtype, rhs.dtype) };
         let finish = Finish::new(self.op.epilogue.as_ref(), inputs, None, 2, output, self.machine.isa)?;
-        let step = TiledStep::new(layout, packed, types, finish, self.machine.clone(), matrix);
-        let workspace = step.workspace();
-        Ok(Prepared { step: Box::new(step), workspace })
+        let (left, right) = if layout.swapped { (rhs.dtype, lhs.dtype) } else { (lhs.dtype, rhs.dtype) };
+        let step = (layout, packed, finish, self.machine.clone(), matrix);
+        match (left, right) {
+            (DType::F32, DType::F32) => Ok(tiled_step::<bf16, f32, f32>(step)),
+            (DType::F32, DType::Bf16) => Ok(tiled_step::<bf16, f32, bf16>(step)),
+            (DType::Bf16, DType::F32) => Ok(tiled_step::<bf16, bf16, f32>(step)),
+            (DType::Bf16, DType::Bf16) => Ok(tiled_step::<bf16, bf16, bf16>(step)),
+            _ => Err(OpError::unsupported(format!("a product of {left} and {right} in bf16"))),
+        }
     }
+
+    /// Products of integers on the integer unit.
+    fn prepare_integers(
+        &self,
+        lhs: &TensorDesc,
+        rhs: &TensorDesc,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+    ) -> Result<Prepared, OpError> {
+        let weights = match &self.weights {
+            Some(Packed::Integers(weights)) if weights.tiled.shape == rhs.shape[..] => weights,
+            _ => return Err(OpError::unsupported("integer weights that vary")),
+        };
+        let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, true) else {
+            return Err(OpError::unsupported("this form of product of integers"));
+        };
+        layout.prepare_integers(lhs.dtype, weights, self.op.epilogue.as_ref(), inputs, output, &self.machine)
+    }
+}
+
+impl Layout {
+    /// A step of a product of integers with constant weights.
+    pub fn prepare_integers(
+        self,
+        data: DType,
+        weights: &IntegerWeights,
+        map: Option<&Map>,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+        machine: &Machine,
+    ) -> Result<Prepared, OpError> {
+        let (isa, packed) = (machine.isa, Some(weights.tiled.clone()));
+        match (data, machine.integers, machine.integers.signed()) {
+            (DType::I8, _, Some(unit)) => {
+                let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
+                Ok(tiled_step::<i8, i8, i8>((self, packed, finish, machine.clone(), unit)))
+            }
+            (DType::I8, unit, None) => {
+                let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
+                Ok(tiled_step::<u8, i8, i8>((self, packed, finish, machine.clone(), unit)))
+            }
+            (_, unit, _) => {
+                let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
+                Ok(tiled_step::<u8, u8, i8>((self, packed, finish, machine.clone(), unit)))
+            }
+        }
+    }
+}
+
+type TiledParts<F> = (Layout, Option<Arc<TiledWeights<<F as Factor>::Right>>>, Finish<F>, Machine, MatrixUnit<F>);
+
+fn tiled_step<F: Product, L: Converts<F>, R: Converts<F::Right>>(parts: TiledParts<F>) -> Prepared {
+    let (layout, weights, finish, machine, matrix) = parts;
+    TiledStep::<F, L, R>::new(layout, weights, finish, machine, matrix).prepared()
 }
 
 struct GemmStep {

@@ -21,13 +21,14 @@ use super::Machine;
 use super::contract::{Layout, TiledStep};
 use super::epilogue::Epilogue;
 use super::packed::{PackedWeights, f32_bytes};
-use super::tiled::{Finish, TiledWeights, is_factor};
+use super::tiled::{Finish, IntegerWeights, TiledWeights};
 use crate::gemm::{self, KC, Left, Micro, Target};
 use crate::map::Register;
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
+use half::bf16;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
-use halimede_graph::ops::{Conv, channels_first};
+use halimede_graph::ops::{Conv, Factors, channels_first};
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Shape, Tensor, View};
 use patches::pack_patches;
@@ -65,6 +66,7 @@ enum Packed {
     Phases(Arc<Phases<Panels>>),
     Tiled(Arc<TiledWeights>),
     TiledPhases(Arc<Phases<TiledWeights>>),
+    Integers(IntegerWeights),
 }
 
 /// The sizes `[batch, height, width]` of the result of a convolution with the channels last, where they are
@@ -89,13 +91,13 @@ impl ConvKernel {
         let kind = match (&op.transposed, &weights) {
             (Some(_), Some(Packed::Phases(_) | Packed::TiledPhases(_))) => "transposed conv of pixels",
             (Some(_), _) => "transposed conv",
-            (None, Some(Packed::Panels(_) | Packed::Tiled(_))) => "conv of pixels",
+            (None, Some(Packed::Panels(_) | Packed::Tiled(_) | Packed::Integers(_))) => "conv of pixels",
             (None, Some(Packed::Taps(_))) => "depthwise conv of pixels",
             _ => "conv",
         };
-        let name = match (&weights, machine.matrix) {
-            (Some(Packed::Tiled(_) | Packed::TiledPhases(_)), Some(matrix)) => {
-                format!("{kind} {}{packed}", matrix.name())
+        let name = match (&weights, machine.unit_name(op.multiply)) {
+            (Some(Packed::Tiled(_) | Packed::TiledPhases(_) | Packed::Integers(_)), Some(unit)) => {
+                format!("{kind} {unit}{packed}")
             }
             (Some(Packed::Winograd(weights)), _) => {
                 format!("conv by Winograd's {} {}{packed}", weights.form.name(), micro.name())
@@ -115,14 +117,24 @@ impl Packed {
         let groups = op.groups.max(1);
         match *tensor.shape() {
             [_, _, ..] if op.multiply.is_some() && (groups > 1 || !op.channels_last) => None,
-            [_, _, ..] if op.multiply.is_some() && op.transposed.is_some() => {
-                let phases = Phases::pack(op, tensor, |lying| tiled::pack(tensor, lying, machine));
-                phases.map(Arc::new).map(Packed::TiledPhases)
-            }
             [rows, channels, ref size @ ..] if op.multiply.is_some() => {
                 let taps: Vec<usize> = (0..size.iter().product()).collect();
                 let lying = Lying::plain((rows, channels), groups, &taps);
-                tiled::pack(tensor, &lying, machine).map(Arc::new).map(Packed::Tiled)
+                match op.multiply? {
+                    Factors::Bf16 => {
+                        machine.matrix?;
+                        let pack = |lying: &Lying<'_>| tiled::pack::<bf16, f32>(machine.isa, tensor, lying);
+                        if op.transposed.is_some() {
+                            return Phases::pack(op, tensor, pack).map(Arc::new).map(Packed::TiledPhases);
+                        }
+                        pack(&lying).map(Arc::new).map(Packed::Tiled)
+                    }
+                    Factors::Integers if op.transposed.is_some() => None,
+                    Factors::Integers => {
+                        let weights = tiled::pack::<i8, i8>(machine.isa, tensor, &lying)?;
+                        Some(Packed::Integers(IntegerWeights::new(weights)))
+                    }
+                }
             }
             [_, _, ..] if op.channels_last && op.transposed.is_some() => {
                 let phases = Phases::pack(op, tensor, |lying| Panels::pack_from(tensor, lying, micro));
@@ -146,6 +158,7 @@ impl Packed {
             Packed::Phases(phases) => &phases.shape,
             Packed::Tiled(weights) => &weights.shape,
             Packed::TiledPhases(phases) => &phases.shape,
+            Packed::Integers(weights) => &weights.tiled.shape,
         }
     }
 
@@ -158,6 +171,7 @@ impl Packed {
             Packed::Phases(phases) => phases.weights().map(Panels::bytes).sum(),
             Packed::Tiled(weights) => weights.bytes(),
             Packed::TiledPhases(phases) => phases.weights().map(TiledWeights::bytes).sum(),
+            Packed::Integers(weights) => weights.tiled.bytes(),
         }
     }
 }
@@ -202,7 +216,7 @@ impl Kernel for ConvKernel {
         let (map, isa) = (self.op.epilogue.as_ref(), self.machine.isa);
         let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..]);
         if let Some(Packed::Taps(taps)) = weights
-            && [x, output].iter().all(|desc| is_factor(desc))
+            && [x, output].iter().all(|desc| matches!(desc.dtype, DType::F32 | DType::Bf16))
         {
             let window = self.window_of_pixels(x, w, output)?;
             let epilogue = Epilogue::narrowed(map, extra, output, isa)?;
@@ -259,7 +273,7 @@ impl ConvKernel {
         Ok(window)
     }
 
-    /// Products of bf16 on the matrix unit.
+    /// Products of bf16 or integers on the matrix unit.
     fn prepare_tiled(
         &self,
         x: &TensorDesc,
@@ -267,26 +281,51 @@ impl ConvKernel {
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
     ) -> Result<Prepared, OpError> {
-        let machine = &self.machine;
-        let packed = self.weights.as_ref().filter(|packed| *packed.shape() == w.shape[..]);
-        let (Some(packed), Some(matrix), true) = (packed, machine.matrix, is_factor(x)) else {
-            return Err(OpError::unsupported(format!("this convolution of {} in fewer bits", x.dtype)));
-        };
+        let (machine, map) = (self.machine.clone(), self.op.epilogue.as_ref());
+        let unsupported = || OpError::unsupported(format!("this convolution of {} in fewer bits", x.dtype));
+        let packed = self.weights.as_ref().filter(|packed| *packed.shape() == w.shape[..]).ok_or_else(unsupported)?;
         let window = self.window_of_pixels(x, w, output)?;
-        let finish = || Finish::new(self.op.epilogue.as_ref(), inputs, Some(2), 3, output, machine.isa);
+        // Every pixel of every image is a row of one product.
+        let layout = || Layout::plain(window.batch * window.pixels(), window.rows, window.inputs);
+        if let Packed::Integers(weights) = packed {
+            if window.is_pointwise() {
+                return layout().prepare_integers(x.dtype, weights, map, inputs, output, &machine);
+            }
+            let parts = smallvec![(Pixels::whole(&window), weights.tiled.clone())];
+            let (unit, isa) = (machine.integers, machine.isa);
+            return Ok(match (x.dtype, unit.signed()) {
+                (DType::I8, Some(unit)) => {
+                    let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
+                    TiledConvStep::<i8, i8>::new(window, parts, finish, machine, unit).prepared()
+                }
+                (DType::I8, None) => {
+                    let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
+                    TiledConvStep::<u8, i8>::new(window, parts, finish, machine, unit).prepared()
+                }
+                _ => {
+                    let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
+                    TiledConvStep::<u8, u8>::new(window, parts, finish, machine, unit).prepared()
+                }
+            });
+        }
+        let unit = machine.matrix.ok_or_else(unsupported)?;
+        let finish = || Finish::new(map, inputs, Some(2), 3, output, machine.isa);
         let prepare = |window: Window, parts: Parts<TiledWeights>| {
-            let step = TiledConvStep::new(window, parts, x.dtype, finish()?, machine.clone(), matrix);
-            let workspace = step.workspace();
-            Ok(Prepared { step: Box::new(step), workspace })
+            let (finish, machine) = (finish()?, machine.clone());
+            Ok(match x.dtype {
+                DType::F32 => TiledConvStep::<bf16, f32>::new(window, parts, finish, machine, unit).prepared(),
+                DType::Bf16 => TiledConvStep::<bf16, bf16>::new(window, parts, finish, machine, unit).prepared(),
+                _ => return Err(unsupported()),
+            })
         };
         match packed {
             Packed::Tiled(weights) if window.is_pointwise() => {
-                // Every pixel of every image is a row of one product.
-                let layout = Layout::plain(window.batch * window.pixels(), window.rows, window.inputs);
-                let (weights, types) = (Some(weights.clone()), (x.dtype, w.dtype));
-                let step = TiledStep::new(layout, weights, types, finish()?, machine.clone(), matrix);
-                let workspace = step.workspace();
-                Ok(Prepared { step: Box::new(step), workspace })
+                let (weights, finish, layout) = (Some(weights.clone()), finish()?, layout());
+                Ok(match x.dtype {
+                    DType::F32 => TiledStep::<bf16, f32, f32>::new(layout, weights, finish, machine, unit).prepared(),
+                    DType::Bf16 => TiledStep::<bf16, bf16, f32>::new(layout, weights, finish, machine, unit).prepared(),
+                    _ => return Err(unsupported()),
+                })
             }
             Packed::Tiled(weights) => {
                 let whole = Pixels::whole(&window);
@@ -330,9 +369,10 @@ impl ConvKernel {
                 });
                 Ok(phases::in_turn(steps.collect::<Result<_, OpError>>()?))
             }),
-            Some(Packed::Tiles(_) | Packed::Taps(_) | Packed::Tiled(_) | Packed::TiledPhases(_)) | None => {
-                Err(OpError::unsupported("a convolution with the channels last and weights that vary"))
-            }
+            Some(
+                Packed::Tiles(_) | Packed::Taps(_) | Packed::Tiled(_) | Packed::TiledPhases(_) | Packed::Integers(_),
+            )
+            | None => Err(OpError::unsupported("a convolution with the channels last and weights that vary")),
         }
     }
 }

@@ -1,6 +1,6 @@
 //! The end of a product: what the commonest epilogues do to sums on their way to memory.
 
-use super::epilogue::{Common, activate, within};
+use super::epilogue::{Common, Grid, Residual, activate, within};
 use crate::Isa;
 use crate::isa::multiversion;
 use crate::real::Numbers;
@@ -11,6 +11,21 @@ use halimede_tensor::View;
 /// Nothing is below or above.
 pub(super) const UNBOUNDED: (f32, f32) = (f32::NEG_INFINITY, f32::INFINITY);
 
+/// How sums in i32 become numbers, column by column: `f32(sum + added) · scale`.
+#[derive(Clone, Copy)]
+pub(super) struct Scaling<'a> {
+    pub added: &'a [i32],
+    pub scales: &'a [f32],
+}
+
+/// Numbers `(x - zero) · scale`, which those of floats are without.
+#[derive(Clone, Copy)]
+pub(super) struct Addend {
+    numbers: Numbers,
+    zero: f32,
+    scale: f32,
+}
+
 /// Rows of sums, and how `function(sums + bias + residual)` or `function(sums + bias) + residual` within bounds,
 /// each where it is there, becomes the target.
 pub(super) struct Ending<'a> {
@@ -18,27 +33,61 @@ pub(super) struct Ending<'a> {
     pub columns: usize,
     /// Distance of rows in the sums.
     pub pitch: usize,
+    /// The sums are the bits of integers that become numbers so.
+    pub integers: Option<Scaling<'a>>,
     /// A number for each column; empty where there is none.
     pub bias: &'a [f32],
-    pub residual: Option<Numbers>,
+    /// What is left of sums and bias: the nearest point of a grid, times the distance of its points.
+    pub snap: Option<(Grid, f32)>,
+    pub residual: Option<Addend>,
     /// The residual is added behind the function.
     pub residual_last: bool,
     pub function: Option<Unary>,
     pub bounds: (f32, f32),
+    /// What integers are written: points of a grid, counted from a zero point.
+    pub quantize: Option<(Grid, f32)>,
     pub target: Numbers,
     /// Distance of rows in residual and target.
     pub apart: usize,
 }
 
-impl Ending<'_> {
-    /// Residual, function and bounds of an epilogue that reads `extra`; the first sum has the place `start` in
-    /// the output.
+impl<'a> Ending<'a> {
+    /// Writes sums and bias.
+    pub fn new((rows, columns): (usize, usize), pitch: usize, bias: &'a [f32], target: Numbers, apart: usize) -> Self {
+        Ending {
+            rows,
+            columns,
+            pitch,
+            integers: None,
+            bias,
+            snap: None,
+            residual: None,
+            residual_last: false,
+            function: None,
+            bounds: UNBOUNDED,
+            quantize: None,
+            target,
+            apart,
+        }
+    }
+
+    /// All but the bias of an epilogue that reads `extra`; the first sum has the place `start` in the output.
     pub fn follow(&mut self, common: &Common, extra: &[Option<View<'_>>], start: usize) {
         let count = (self.rows.max(1) - 1) * self.apart + self.columns;
-        let residual = common.residual.and_then(|input| extra[input]);
-        self.residual = residual.map(|view| Numbers::of(view, common.residual_type, start, count));
+        let addend = |Residual { input, dtype, zero, scale }| {
+            Some(Addend { numbers: Numbers::of(extra[input]?, dtype, start, count), zero, scale })
+        };
+        self.residual = common.residual.and_then(addend);
         self.residual_last = common.residual_last;
+        (self.snap, self.quantize) = (common.snap, common.quantize);
         (self.function, self.bounds) = (common.function, (common.low, common.high));
+    }
+
+    /// Whether integers are read or written.
+    fn has_integers(&self) -> bool {
+        let is_integer = |numbers: Numbers| matches!(numbers, Numbers::U8(_) | Numbers::I8(_));
+        let steps = self.integers.is_some() || self.snap.is_some() || self.quantize.is_some();
+        steps || is_integer(self.target) || self.residual.is_some_and(|residual| is_integer(residual.numbers))
     }
 
     /// Writes the target. What the sums are afterwards is not said.
@@ -48,26 +97,37 @@ impl Ending<'_> {
     pub unsafe fn run(&self, isa: Isa, sums: &mut [f32]) {
         let sums = &mut sums[..self.rows * self.pitch];
         assert!(self.columns <= self.pitch && (self.bias.is_empty() || self.bias.len() >= self.columns));
+        let covers = |scaling: Scaling<'_>| scaling.added.len().min(scaling.scales.len()) >= self.columns;
+        assert!(self.integers.is_none_or(covers));
         if sums.is_empty() || self.columns == 0 {
             return;
         }
+        // SAFETY: the caller's promise.
+        unsafe { if self.has_integers() { self.run_on::<true>(isa, sums) } else { self.run_on::<false>(isa, sums) } }
+    }
+
+    /// Where there are no `INTEGERS`, neither is the code for them: it would take registers from the rest.
+    ///
+    /// # Safety
+    /// As [`Ending::run`].
+    unsafe fn run_on<const INTEGERS: bool>(&self, isa: Isa, sums: &mut [f32]) {
         // SAFETY: an `Isa` exists only where the machine has its instructions; else the caller's promise.
         unsafe {
             #[cfg(target_arch = "x86_64")]
             {
                 use crate::vector::{Avx2, Avx512};
                 if isa.has_avx512_bf16() && self.columns >= Avx512::LANES {
-                    return x86::avx512_bf16(self, sums);
+                    return x86::avx512_bf16::<INTEGERS>(self, sums);
                 }
                 if isa.has_avx512() && self.columns >= Avx512::LANES {
-                    return x86::avx512(self, sums);
+                    return x86::avx512::<INTEGERS>(self, sums);
                 }
                 if isa.has_avx2() && self.columns >= Avx2::LANES {
-                    return x86::avx2(self, sums);
+                    return x86::avx2::<INTEGERS>(self, sums);
                 }
             }
             let _ = isa;
-            end::<Four>(self, sums);
+            end::<Four, INTEGERS>(self, sums);
         }
     }
 }
@@ -80,25 +140,25 @@ mod x86 {
     /// # Safety
     /// As [`end`], on a machine with AVX-512 (F, BW, DQ, VL, BF16).
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-    pub(super) unsafe fn avx512_bf16(ending: &Ending<'_>, sums: &mut [f32]) {
+    pub(super) unsafe fn avx512_bf16<const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [f32]) {
         // SAFETY: the caller's promise, here and below.
-        unsafe { end::<Avx512Bf16>(ending, sums) }
+        unsafe { end::<Avx512Bf16, INTEGERS>(ending, sums) }
     }
 
     /// # Safety
     /// As [`end`], on a machine with AVX-512 (F, BW, DQ, VL).
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    pub(super) unsafe fn avx512(ending: &Ending<'_>, sums: &mut [f32]) {
+    pub(super) unsafe fn avx512<const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [f32]) {
         // SAFETY: as above.
-        unsafe { end::<Avx512>(ending, sums) }
+        unsafe { end::<Avx512, INTEGERS>(ending, sums) }
     }
 
     /// # Safety
     /// As [`end`], on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn avx2(ending: &Ending<'_>, sums: &mut [f32]) {
+    pub(super) unsafe fn avx2<const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [f32]) {
         // SAFETY: as above.
-        unsafe { end::<Avx2>(ending, sums) }
+        unsafe { end::<Avx2, INTEGERS>(ending, sums) }
     }
 }
 
@@ -108,37 +168,55 @@ const TOGETHER: usize = 8;
 /// What is done to sums on their way through registers.
 #[derive(Clone, Copy)]
 struct Steps<'a> {
+    integers: Option<Scaling<'a>>,
     bias: &'a [f32],
-    residual: Option<Numbers>,
+    snap: Option<(Grid, f32)>,
+    residual: Option<Addend>,
     /// One of those that [`logistic`] knows.
     function: Option<Unary>,
     /// A residual that is added behind the function.
-    last: Option<Numbers>,
+    last: Option<Addend>,
     bounds: (f32, f32),
+    quantize: Option<(Grid, f32)>,
+}
+
+impl Steps<'_> {
+    /// Leaves sums as they are.
+    const NONE: Steps<'static> = Steps {
+        integers: None,
+        bias: &[],
+        snap: None,
+        residual: None,
+        function: None,
+        last: None,
+        bounds: UNBOUNDED,
+        quantize: None,
+    };
 }
 
 /// # Safety
-/// As [`Vector`] and [`Ending::run`].
+/// As [`Vector`] and [`Ending::run_on`].
 #[inline(always)]
-unsafe fn end<V: Vector>(ending: &Ending<'_>, sums: &mut [f32]) {
+unsafe fn end<V: Vector, const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [f32]) {
     let (residual, last) = if ending.residual_last { (None, ending.residual) } else { (ending.residual, None) };
-    let all = Steps { bias: ending.bias, residual, function: ending.function, last, bounds: ending.bounds };
+    let Ending { integers, bias, snap, function, bounds, quantize, .. } = *ending;
+    let all = Steps { integers, bias, snap, residual, function, last, bounds, quantize };
     // What is rounded to bf16 next may be off by a small part of that rounding.
     let near = matches!(ending.target, Numbers::Bf16(_)) && ending.function.is_some_and(is_logistic);
     // SAFETY: the caller's promise.
     unsafe {
         match ending.function {
             Some(function) if !near => {
-                let before = Steps { function: None, last: None, bounds: UNBOUNDED, ..all };
-                if !before.bias.is_empty() || before.residual.is_some() {
-                    write_rows::<V>(ending, sums.as_mut_ptr(), &before, None);
+                let before = Steps { integers, bias, snap, residual, ..Steps::NONE };
+                if integers.is_some() || !bias.is_empty() || snap.is_some() || residual.is_some() {
+                    write_rows::<V, INTEGERS>(ending, sums.as_mut_ptr(), &before, None);
                 }
                 // All rows are one line; what lies between their columns is never written.
                 activate(function, sums);
-                let after = Steps { bias: &[], residual: None, function: None, ..all };
-                write_rows::<V>(ending, sums.as_mut_ptr(), &after, Some(ending.target));
+                let after = Steps { last, bounds, quantize, ..Steps::NONE };
+                write_rows::<V, INTEGERS>(ending, sums.as_mut_ptr(), &after, Some(ending.target));
             }
-            _ => write_rows::<V>(ending, sums.as_mut_ptr(), &all, Some(ending.target)),
+            _ => write_rows::<V, INTEGERS>(ending, sums.as_mut_ptr(), &all, Some(ending.target)),
         }
     }
 }
@@ -156,7 +234,12 @@ struct Place {
 /// # Safety
 /// As [`end`]; `sums` are the ending's.
 #[inline(always)]
-unsafe fn write_rows<V: Vector>(ending: &Ending<'_>, sums: *mut f32, steps: &Steps<'_>, target: Option<Numbers>) {
+unsafe fn write_rows<V: Vector, const INTEGERS: bool>(
+    ending: &Ending<'_>,
+    sums: *mut f32,
+    steps: &Steps<'_>,
+    target: Option<Numbers>,
+) {
     let Ending { rows, columns, pitch, apart, .. } = *ending;
     // The last register of a row ends with its columns, and makes some of them again: not what it made already.
     let whole = columns - columns % V::LANES;
@@ -178,14 +261,14 @@ unsafe fn write_rows<V: Vector>(ending: &Ending<'_>, sums: *mut f32, steps: &Ste
                 }
             }
             if count == TOGETHER {
-                steps.run::<V, TOGETHER>(sums, &places, target);
+                steps.run::<V, INTEGERS, TOGETHER>(sums, &places, target);
             } else {
                 let (pairs, rest) = places[..count].as_chunks::<2>();
                 for pair in pairs {
-                    steps.run::<V, 2>(sums, pair, target);
+                    steps.run::<V, INTEGERS, 2>(sums, pair, target);
                 }
                 for &place in rest {
-                    steps.run::<V, 1>(sums, &[place], target);
+                    steps.run::<V, INTEGERS, 1>(sums, &[place], target);
                 }
             }
             left -= count;
@@ -203,26 +286,54 @@ impl Steps<'_> {
     /// # Safety
     /// As [`end`].
     #[inline(always)]
-    unsafe fn run<V: Vector, const N: usize>(&self, sums: *mut f32, places: &[Place; N], target: Option<Numbers>) {
+    unsafe fn run<V: Vector, const INTEGERS: bool, const N: usize>(
+        &self,
+        sums: *mut f32,
+        places: &[Place; N],
+        target: Option<Numbers>,
+    ) {
         // SAFETY: the caller's promise.
         unsafe {
             let mut numbers = [V::splat(0.0); N];
-            for index in 0..N {
-                numbers[index] = V::load(sums.add(places[index].sum));
+            match self.integers {
+                Some(Scaling { added, scales }) if INTEGERS => {
+                    for index in 0..N {
+                        let Place { sum, column, .. } = places[index];
+                        let number = V::sums(sums.add(sum).cast(), added.as_ptr().add(column));
+                        numbers[index] = number.times(V::load(scales.as_ptr().add(column)));
+                    }
+                }
+                _ => {
+                    for index in 0..N {
+                        numbers[index] = V::load(sums.add(places[index].sum));
+                    }
+                }
             }
             if !self.bias.is_empty() {
                 for index in 0..N {
                     numbers[index] = numbers[index].plus(V::load(self.bias.as_ptr().add(places[index].column)));
                 }
             }
-            add::<V, N>(&mut numbers, places, self.residual);
+            if INTEGERS && let Some((grid, distance)) = self.snap {
+                let distance = V::splat(distance);
+                for number in &mut numbers {
+                    *number = nearest(grid, *number).times(distance);
+                }
+            }
+            add::<V, INTEGERS, N>(&mut numbers, places, self.residual);
             if let Some(function) = self.function {
                 logistic(function, &mut numbers);
             }
-            add::<V, N>(&mut numbers, places, self.last);
+            add::<V, INTEGERS, N>(&mut numbers, places, self.last);
             let (low, high) = (V::splat(self.bounds.0), V::splat(self.bounds.1));
             for number in &mut numbers {
                 *number = number.at_least(low).at_most(high);
+            }
+            if INTEGERS && let Some((grid, zero)) = self.quantize {
+                let zero = V::splat(zero);
+                for number in &mut numbers {
+                    *number = nearest(grid, *number).plus(zero);
+                }
             }
             match target {
                 None => {
@@ -240,6 +351,17 @@ impl Steps<'_> {
                         numbers[index].narrow(start.add(places[index].target));
                     }
                 }
+                Some(Numbers::U8(start)) if INTEGERS => {
+                    for index in 0..N {
+                        numbers[index].store_bytes(start.add(places[index].target));
+                    }
+                }
+                Some(Numbers::I8(start)) if INTEGERS => {
+                    for index in 0..N {
+                        numbers[index].store_bytes(start.add(places[index].target).cast());
+                    }
+                }
+                Some(Numbers::U8(_) | Numbers::I8(_)) => {}
             }
         }
     }
@@ -252,7 +374,14 @@ impl Steps<'_> {
     unsafe fn run_one(&self, sums: *mut f32, place: Place, target: Option<Numbers>) {
         // SAFETY: the caller's promise.
         unsafe {
-            let mut sum = *sums.add(place.sum) + self.bias.get(place.column).unwrap_or(&0.0);
+            let mut sum = *sums.add(place.sum);
+            if let Some(Scaling { added, scales }) = self.integers {
+                sum = (sum.to_bits() as i32).wrapping_add(added[place.column]) as f32 * scales[place.column];
+            }
+            sum += self.bias.get(place.column).unwrap_or(&0.0);
+            if let Some((grid, distance)) = self.snap {
+                sum = grid.nearest(sum) * distance;
+            }
             if let Some(residual) = self.residual {
                 sum += residual.get(place.target);
             }
@@ -264,7 +393,10 @@ impl Steps<'_> {
             if let Some(last) = self.last {
                 sum += last.get(place.target);
             }
-            let sum = within(sum, self.bounds);
+            sum = within(sum, self.bounds);
+            if let Some((grid, zero)) = self.quantize {
+                sum = grid.nearest(sum) + zero;
+            }
             match target {
                 None => *sums.add(place.sum) = sum,
                 Some(target) => target.set(place.target, sum),
@@ -273,26 +405,69 @@ impl Steps<'_> {
     }
 }
 
+impl Addend {
+    /// # Safety
+    /// As [`Numbers::get`].
+    #[inline(always)]
+    unsafe fn get(self, at: usize) -> f32 {
+        // SAFETY: the caller's promise.
+        let number = unsafe { self.numbers.get(at) };
+        match self.numbers {
+            Numbers::F32(_) | Numbers::Bf16(_) => number,
+            Numbers::U8(_) | Numbers::I8(_) => (number - self.zero) * self.scale,
+        }
+    }
+}
+
+/// [`Grid::nearest`] of every lane.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn nearest<V: Vector>(grid: Grid, numbers: V) -> V {
+    // SAFETY: the caller's promise.
+    unsafe { numbers.times(V::splat(grid.inverse)).round().at_least(V::splat(grid.low)).at_most(V::splat(grid.high)) }
+}
+
 /// Adds a residual, where there is one.
 ///
 /// # Safety
 /// As [`end`].
 #[inline(always)]
-unsafe fn add<V: Vector, const N: usize>(numbers: &mut [V; N], places: &[Place; N], residual: Option<Numbers>) {
+unsafe fn add<V: Vector, const INTEGERS: bool, const N: usize>(
+    numbers: &mut [V; N],
+    places: &[Place; N],
+    residual: Option<Addend>,
+) {
+    let Some(Addend { numbers: start, zero, scale }) = residual else { return };
     // SAFETY: the caller's promise.
     unsafe {
-        match residual {
-            None => {}
-            Some(Numbers::F32(start)) => {
+        match start {
+            Numbers::F32(start) => {
                 for index in 0..N {
                     numbers[index] = numbers[index].plus(V::load(start.add(places[index].target)));
                 }
             }
-            Some(Numbers::Bf16(start)) => {
+            Numbers::Bf16(start) => {
                 for index in 0..N {
                     numbers[index] = numbers[index].plus(V::widen(start.add(places[index].target)));
                 }
             }
+            Numbers::U8(start) if INTEGERS => {
+                let (zero, scale) = (V::splat(zero), V::splat(scale));
+                for index in 0..N {
+                    let added = V::widen_u8(start.add(places[index].target)).minus(zero).times(scale);
+                    numbers[index] = numbers[index].plus(added);
+                }
+            }
+            Numbers::I8(start) if INTEGERS => {
+                let (zero, scale) = (V::splat(zero), V::splat(scale));
+                for index in 0..N {
+                    let added = V::widen_i8(start.add(places[index].target)).minus(zero).times(scale);
+                    numbers[index] = numbers[index].plus(added);
+                }
+            }
+            Numbers::U8(_) | Numbers::I8(_) => {}
         }
     }
 }
@@ -324,6 +499,20 @@ unsafe fn logistic<V: Vector, const N: usize>(function: Unary, numbers: &mut [V;
                     *x = x.logistic();
                 }
             }
+        }
+    }
+}
+
+multiversion! {
+    /// Makes numbers of sums, given by their bits, in rows that lie `pitch` apart.
+    pub(super) fn scale(sums: &mut [f32], pitch: usize, scaling: Scaling<'_>) = scale_each
+}
+
+#[inline(always)]
+fn scale_each(sums: &mut [f32], pitch: usize, Scaling { added, scales }: Scaling<'_>) {
+    for sums in sums.chunks_exact_mut(pitch) {
+        for ((sum, &added), &scale) in sums.iter_mut().zip(added).zip(scales) {
+            *sum = (sum.to_bits() as i32).wrapping_add(added) as f32 * scale;
         }
     }
 }

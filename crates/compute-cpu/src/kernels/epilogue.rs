@@ -17,19 +17,41 @@ pub(super) struct Epilogue {
     common: Option<Common>,
 }
 
-/// The commonest epilogues, which need no program: a bias for each column, a residual, an activation and
-/// bounds (ReLU, ReLU6, Clip), each where it is there, in this order; or the residual behind the activation.
+/// The commonest epilogues, which need no program: a bias for each column, a snap to the grid of a quantised
+/// number, a residual, an activation, bounds (ReLU, ReLU6, Clip) and quantisation, each where it is there, in this
+/// order; or the residual behind the activation.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(super) struct Common {
     /// The input, after the operator's own, of which each column of the output has one number in f32.
     pub bias: Option<usize>,
-    /// The input, after the operator's own, that is added; it has the output's elements.
-    pub residual: Option<usize>,
-    /// Datatype of the residual.
-    pub residual_type: DType,
+    /// Sums become the nearest point of a grid, times the distance of its points.
+    pub snap: Option<(Grid, f32)>,
+    pub residual: Option<Residual>,
     /// The residual is added to what the function gives, not to what it takes.
     pub residual_last: bool,
     pub function: Option<Unary>,
+    pub low: f32,
+    pub high: f32,
+    /// Results become points of a grid, counted from a zero point, in integers of 8 bits.
+    pub quantize: Option<(Grid, f32)>,
+}
+
+/// An input that is added, `(x - zero) · scale`; it has the output's elements.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Residual {
+    /// The input, after the operator's own.
+    pub input: usize,
+    pub dtype: DType,
+    /// 0 unless it is of integers.
+    pub zero: f32,
+    /// 1 unless it is of integers.
+    pub scale: f32,
+}
+
+/// `clamp(round(x · inverse), low, high)`, bounds being whole.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub(super) struct Grid {
+    pub inverse: f32,
     pub low: f32,
     pub high: f32,
 }
@@ -38,26 +60,35 @@ pub(super) struct Common {
 #[derive(Clone, Copy)]
 enum Term {
     Bias(usize),
-    Residual(usize),
+    Residual(Residual),
     Number(f32),
     Sum(Common),
+    /// A sum times a number; rounded or not; kept within bounds from below, and from above.
+    OnGrid(Common, Grid, bool),
+}
+
+impl Residual {
+    fn is_float(self) -> bool {
+        matches!(self.dtype, DType::F32 | DType::Bf16)
+    }
 }
 
 impl Common {
     /// Leaves sums as they are.
     pub const NONE: Common = Common {
         bias: None,
+        snap: None,
         residual: None,
-        residual_type: DType::F32,
         residual_last: false,
         function: None,
         low: f32::NEG_INFINITY,
         high: f32::INFINITY,
+        quantize: None,
     };
 
-    /// Whether nothing follows the sums yet.
+    /// Whether nothing but a bias, a snap and a residual follows the sums yet.
     fn is_sum(&self) -> bool {
-        self.function.is_none() && self.is_unbounded()
+        self.function.is_none() && self.is_unbounded() && self.quantize.is_none()
     }
 
     fn is_unbounded(&self) -> bool {
@@ -66,7 +97,7 @@ impl Common {
 
     /// Whether there are no more than bounds.
     pub fn only_bounds(&self) -> bool {
-        self.bias.is_none() && self.residual.is_none() && self.function.is_none()
+        *self == Common { low: self.low, high: self.high, ..Common::NONE }
     }
 
     fn of(program: &Program, types: &[DType], walks: &[Walk], columns: usize) -> Option<Common> {
@@ -75,25 +106,36 @@ impl Common {
             terms.push(match *code {
                 Code::Load(0) => Term::Sum(Common::NONE),
                 Code::Load(input) => match (&walks[input - 1], types[input]) {
-                    (Walk::Same, DType::F32 | DType::Bf16) => Term::Residual(input),
+                    (Walk::Same, dtype @ (DType::F32 | DType::Bf16 | DType::U8 | DType::I8)) => {
+                        Term::Residual(Residual { input: input - 1, dtype, zero: 0.0, scale: 1.0 })
+                    }
                     (walk, DType::F32) if walk.is_a_row_of(columns) => Term::Bias(input),
                     _ => return None,
                 },
                 // As every kernel reads it.
-                Code::Cast { from: DType::Bf16, to: DType::F32, register } => terms[register],
+                Code::Cast { from: DType::Bf16 | DType::U8 | DType::I8, to: DType::F32, register } => terms[register],
                 Code::Constant(Scalar::Float(number, DType::F32)) if !number.is_nan() => Term::Number(number as f32),
+                Code::Unary(Unary::Round, x, DType::F32) => match terms[x] {
+                    Term::OnGrid(sum, grid, false) => Term::OnGrid(sum, grid, true),
+                    _ => return None,
+                },
                 Code::Unary(function, x, DType::F32) if is_activation(function) => match terms[x] {
                     Term::Sum(sum) if sum.is_sum() => Term::Sum(Common { function: Some(function), ..sum }),
                     _ => return None,
                 },
                 Code::Binary(function, a, b, DType::F32) => {
-                    let (Term::Sum(sum), term) = (match (terms[a], terms[b]) {
-                        (Term::Sum(_), _) => (terms[a], terms[b]),
-                        _ => (terms[b], terms[a]),
-                    }) else {
-                        return None;
+                    // A sum first, on a grid or not, then an input, then a number.
+                    let place = |term: Term| match term {
+                        Term::Sum(_) | Term::OnGrid(..) => 0,
+                        Term::Bias(_) | Term::Residual(_) => 1,
+                        Term::Number(_) => 2,
                     };
-                    Term::Sum(sum.then(function, term, types)?)
+                    let (first, second) = match place(terms[a]) <= place(terms[b]) {
+                        true => (terms[a], terms[b]),
+                        false if function == Binary::Sub => return None,
+                        false => (terms[b], terms[a]),
+                    };
+                    first.then(function, second)?
                 }
                 _ => return None,
             });
@@ -103,23 +145,73 @@ impl Common {
             _ => None,
         }
     }
+}
 
-    /// A function of this and a term, either way round.
-    fn then(self, function: Binary, term: Term, types: &[DType]) -> Option<Common> {
-        Some(match (function, term) {
-            (Binary::Add, Term::Bias(input)) if self.is_sum() && self.bias.is_none() => {
-                Common { bias: Some(input - 1), ..self }
+impl Term {
+    /// A function of this and another term.
+    fn then(self, function: Binary, other: Term) -> Option<Term> {
+        let whole = |number: f32| number.fract() == 0.0 && number.abs() <= 256.0;
+        if matches!(self, Term::Sum(Common { quantize: Some(_), .. })) {
+            return None;
+        }
+        Some(match (self, function, other) {
+            (Term::Sum(sum), Binary::Add, Term::Bias(input))
+                if sum.is_sum() && sum.bias.is_none() && sum.snap.is_none() =>
+            {
+                Term::Sum(Common { bias: Some(input - 1), ..sum })
             }
-            (Binary::Add, Term::Residual(input)) if self.is_unbounded() && self.residual.is_none() => {
-                let residual_last = self.function.is_some();
-                Common { residual: Some(input - 1), residual_type: types[input], residual_last, ..self }
+            (Term::Sum(sum), Binary::Add, Term::Residual(residual)) if sum.is_unbounded() && sum.residual.is_none() => {
+                Term::Sum(Common { residual: Some(residual), residual_last: sum.function.is_some(), ..sum })
             }
-            (Binary::Max, Term::Number(low)) if self.is_unbounded() => Common { low, ..self },
-            (Binary::Min, Term::Number(high)) if self.high == f32::INFINITY && self.low <= high => {
-                Common { high, ..self }
+            (Term::Sum(sum), Binary::Max, Term::Number(low)) if sum.is_unbounded() => Term::Sum(Common { low, ..sum }),
+            (Term::Sum(sum), Binary::Min, Term::Number(high)) if sum.high == f32::INFINITY && sum.low <= high => {
+                Term::Sum(Common { high, ..sum })
+            }
+            (Term::Sum(sum), Binary::Mul, Term::Number(inverse)) => {
+                Term::OnGrid(sum, Grid { inverse, low: f32::NEG_INFINITY, high: f32::INFINITY }, false)
+            }
+            (Term::OnGrid(sum, grid, true), Binary::Max, Term::Number(low))
+                if whole(low) && grid.low == f32::NEG_INFINITY =>
+            {
+                Term::OnGrid(sum, Grid { low, ..grid }, true)
+            }
+            (Term::OnGrid(sum, grid, true), Binary::Min, Term::Number(high))
+                if whole(high) && grid.low <= high && grid.high == f32::INFINITY =>
+            {
+                Term::OnGrid(sum, Grid { high, ..grid }, true)
+            }
+            (Term::OnGrid(sum, grid, true), Binary::Mul, Term::Number(scale))
+                if grid.is_bounded() && sum.is_sum() && sum.snap.is_none() && sum.residual.is_none() =>
+            {
+                Term::Sum(Common { snap: Some((grid, scale)), ..sum })
+            }
+            (Term::OnGrid(sum, grid, true), Binary::Add, Term::Number(zero)) if grid.is_bounded() && whole(zero) => {
+                Term::Sum(Common { quantize: Some((grid, zero)), ..sum })
+            }
+            (Term::Residual(residual), Binary::Sub, Term::Number(zero))
+                if !residual.is_float() && residual.zero == 0.0 && residual.scale == 1.0 =>
+            {
+                Term::Residual(Residual { zero, ..residual })
+            }
+            (Term::Residual(residual), Binary::Mul, Term::Number(scale))
+                if !residual.is_float() && residual.scale == 1.0 =>
+            {
+                Term::Residual(Residual { scale, ..residual })
             }
             _ => return None,
         })
+    }
+}
+
+impl Grid {
+    /// The point that is nearest to a number, ties to even, counted from that of 0.
+    #[inline(always)]
+    pub fn nearest(self, number: f32) -> f32 {
+        within((number * self.inverse).round_ties_even(), (self.low, self.high))
+    }
+
+    fn is_bounded(self) -> bool {
+        self.low > f32::NEG_INFINITY && self.high < f32::INFINITY
     }
 }
 
@@ -129,21 +221,26 @@ fn is_activation(function: Unary) -> bool {
     matches!(function, GeluErf | GeluTanh | HardSwish | QuickGelu | Sigmoid | Silu | Tanh)
 }
 
-/// Applies an activation to every number of a line.
+/// Applies an activation to every number of a line. Loops of their own: what is handed to an iterator may be
+/// compiled apart, without the instructions of the caller.
 #[inline(always)]
 pub(super) fn activate(function: Unary, line: &mut [f32]) {
-    #[inline(always)]
-    fn each(line: &mut [f32], function: impl Fn(f32) -> f32) {
-        line.iter_mut().for_each(|x| *x = function(*x));
+    macro_rules! each {
+        ($x:ident => $value:expr) => {
+            for number in line {
+                let $x = *number;
+                *number = $value;
+            }
+        };
     }
     match function {
-        Unary::GeluErf => each(line, gelu_erf),
-        Unary::GeluTanh => each(line, gelu_tanh),
-        Unary::QuickGelu => each(line, |x| x * sigmoid(1.702 * x)),
-        Unary::Silu => each(line, |x| x * sigmoid(x)),
-        Unary::HardSwish => each(line, |x| x * (x * (1.0 / 6.0) + 0.5).clamp(0.0, 1.0)),
-        Unary::Sigmoid => each(line, sigmoid),
-        Unary::Tanh => each(line, tanh),
+        Unary::GeluErf => each!(x => gelu_erf(x)),
+        Unary::GeluTanh => each!(x => gelu_tanh(x)),
+        Unary::QuickGelu => each!(x => x * sigmoid(1.702 * x)),
+        Unary::Silu => each!(x => x * sigmoid(x)),
+        Unary::HardSwish => each!(x => x * (x * (1.0 / 6.0) + 0.5).clamp(0.0, 1.0)),
+        Unary::Sigmoid => each!(x => sigmoid(x)),
+        Unary::Tanh => each!(x => tanh(x)),
         _ => debug_assert!(false, "{function:?} is no activation"),
     }
 }
@@ -180,7 +277,8 @@ impl Epilogue {
         Epilogue::narrowed(map, extra, output, isa)
     }
 
-    /// An epilogue for an output in f32 or bf16: it computes in f32, and the kernel rounds what it stores.
+    /// An epilogue for an output in f32, bf16 or integers of 8 bits: it computes in f32, and the kernel rounds
+    /// what it stores. Integers are what a quantisation gives, whole and within their range already.
     pub fn narrowed(
         map: Option<&Map>,
         extra: &[Option<TensorDesc>],
@@ -198,18 +296,25 @@ impl Epilogue {
         if program.result() != output.dtype || !program.narrows_at_the_end_only() {
             return Err(OpError::unsupported("an epilogue that changes the datatype"));
         }
-        if output.dtype == DType::Bf16 {
+        if output.dtype != DType::F32 {
             program.remove_last();
         }
-        if program.codes == [Code::Load(0)] {
+        if program.codes == [Code::Load(0)] && output.dtype.is_float() {
             return Ok(None);
         }
-        let floats = |dtype: &DType| class(*dtype) == Some(Class::F32) || *dtype == DType::Bool;
-        if !program.types.iter().all(floats) {
+        let columns = output.shape.last().copied().unwrap_or(1);
+        let integers = !output.dtype.is_float();
+        let common = Common::of(&program, &types, &walks, columns);
+        let common = common.filter(|common| common.quantize.is_some() == integers);
+        // Integers in a program are wide, and so slow: they are what quantised residuals are.
+        let known =
+            |dtype: &DType| class(*dtype) == Some(Class::F32) || matches!(dtype, DType::Bool | DType::U8 | DType::I8);
+        if !program.types.iter().all(known) {
             return Err(OpError::unsupported("an epilogue on integers"));
         }
-        let columns = output.shape.last().copied().unwrap_or(1);
-        let common = Common::of(&program, &types, &walks, columns);
+        if integers && !map.quantizes() {
+            return Err(OpError::unsupported("an epilogue that changes the datatype"));
+        }
         Ok(Some(Epilogue { program, types, walks, isa, common }))
     }
 

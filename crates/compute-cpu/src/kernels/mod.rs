@@ -9,6 +9,8 @@ mod copy;
 mod ending;
 mod epilogue;
 mod gather;
+#[cfg(test)]
+mod integer_tests;
 mod map;
 #[cfg(test)]
 mod movement_tests;
@@ -34,9 +36,10 @@ mod tests;
 mod tiled;
 mod transpose;
 
-use crate::{Isa, Matrix, Pool, Winograd};
+use crate::{IntegerMatrix, Isa, Matrix, Pool, Winograd};
 use gather::{GatherKernel, Gathering};
 use halimede_compute::{CostHint, Kernel, OpDesc};
+use halimede_graph::ops::Factors;
 use halimede_graph::{Graph, Node, Op};
 use parts::{Parts, PartsKernel};
 use scatter::{ScatterKernel, Scattering};
@@ -48,8 +51,20 @@ pub(crate) struct Machine {
     pub isa: Isa,
     /// For products of bf16; without it they run by their definition.
     pub matrix: Option<Matrix>,
+    /// For products of integers.
+    pub integers: IntegerMatrix,
     pub winograd: Winograd,
     pub pool: Arc<Pool>,
+}
+
+impl Machine {
+    /// The name of the unit that multiplies such factors.
+    pub fn unit_name(&self, multiply: Option<Factors>) -> Option<&'static str> {
+        match multiply? {
+            Factors::Bf16 => self.matrix.map(Matrix::name),
+            Factors::Integers => Some(self.integers.name()),
+        }
+    }
 }
 
 /// The CPU's kernels.

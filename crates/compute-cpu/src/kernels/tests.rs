@@ -1,7 +1,7 @@
 //! Every kernel against the definition of its operator, on every instruction set and thread count.
 
 use super::{Kernels, Machine};
-use crate::{Isa, Matrix, Winograd};
+use crate::{IntegerMatrix, Isa, Matrix, Winograd};
 use halimede_compute::{Executable, Program};
 use halimede_graph::ops::*;
 use halimede_graph::{Builder, Fact, Graph, Op};
@@ -36,7 +36,8 @@ pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], 
         }
         let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
         graph.outputs = outputs.to_vec();
-        let place = format!("{} {:?}", machine.isa.name(), machine.matrix.map(Matrix::name));
+        let units = (machine.matrix.map(Matrix::name), machine.integers.name());
+        let place = format!("{} {units:?}", machine.isa.name());
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
         let program = Arc::new(Program::new(graph, &kernels, usize::MAX).unwrap());
         let mut session = program.session();
@@ -52,22 +53,25 @@ pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], 
 /// Every machine that an operation's kernel may meet here: instruction sets, matrix units for products in
 /// fewer bits, and threads.
 fn machines(op: &Op) -> Vec<Machine> {
-    let multiply = match op {
-        Op::Contract(op) => op.multiply,
-        Op::Conv(op) => op.multiply,
-        Op::Attention(op) => op.multiply,
-        _ => None,
+    let narrow = op.multiply() == Some(Factors::Bf16);
+    let whole = op.multiply() == Some(Factors::Integers);
+    let matrices = match narrow {
+        true => [Matrix::PORTABLE].into_iter().chain(Matrix::available()).map(Some).collect(),
+        false => vec![None],
     };
-    let units: Vec<(Isa, Option<Matrix>)> = match multiply {
-        None => Isa::available().into_iter().map(|isa| (isa, None)).collect(),
-        Some(_) => {
-            let matrices = [Matrix::PORTABLE].into_iter().chain(Matrix::available());
-            matrices.flat_map(|matrix| [Isa::PORTABLE, Isa::detect()].map(|isa| (isa, Some(matrix)))).collect()
+    let integers = match whole {
+        true => [IntegerMatrix::PORTABLE].into_iter().chain(IntegerMatrix::available()).collect(),
+        false => vec![IntegerMatrix::PORTABLE],
+    };
+    let isas = if narrow || whole { vec![Isa::PORTABLE, Isa::detect()] } else { Isa::available() };
+    let mut machines = Vec::new();
+    for (isa, threads) in isas.into_iter().flat_map(|isa| [1, 3].map(|threads| (isa, threads))) {
+        let pool = Arc::new(crate::Pool::new(threads));
+        for (&matrix, &integers) in matrices.iter().flat_map(|matrix| integers.iter().map(move |unit| (matrix, unit))) {
+            machines.push(Machine { isa, matrix, integers, winograd: Winograd::default(), pool: pool.clone() });
         }
-    };
-    let pool = |threads| Arc::new(crate::Pool::new(threads));
-    let machine = |isa, matrix, threads| Machine { isa, matrix, winograd: Winograd::default(), pool: pool(threads) };
-    units.into_iter().flat_map(|(isa, matrix)| [1, 3].map(|threads| machine(isa, matrix, threads))).collect()
+    }
+    machines
 }
 
 fn compare(op: &Op, place: &str, made: &Tensor, expected: &Tensor, tolerance: f32) {
@@ -186,7 +190,7 @@ fn ending(residual: DType, function: Unary, rounded: bool) -> Map {
 #[test]
 fn products_of_bf16() {
     let contract = |lhs: &[u8], rhs: &[u8], out: &[u8]| Contract {
-        multiply: Some(DType::Bf16),
+        multiply: Some(Factors::Bf16),
         ..Contract::new(lhs.into(), rhs.into(), out.into())
     };
     for (m, n, k) in [(1, 1, 1), (1, 70, 33), (50, 40, 300), (13, 100, 1024), (40, 33, 0)] {
@@ -212,7 +216,7 @@ fn products_of_bf16() {
     ] {
         let op = Contract {
             epilogue: Some(ending(residual, function, rounded)),
-            multiply: Some(DType::Bf16),
+            multiply: Some(Factors::Bf16),
             ..Contract::matmul(0)
         };
         let other = floats(&[45, 70], 3).cast(residual, CastOptions::default()).unwrap();
@@ -223,7 +227,7 @@ fn products_of_bf16() {
 
 #[test]
 fn convolutions_of_bf16() {
-    let tiled = |op: Conv| Conv { channels_last: true, multiply: Some(DType::Bf16), ..op };
+    let tiled = |op: Conv| Conv { channels_last: true, multiply: Some(Factors::Bf16), ..op };
     let cases: &[(Conv, &[usize], &[usize])] = &[
         (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[2, 9, 11, 3], &[40, 3, 3, 3]),
         (conv(&[2, 2], &[1, 1], &[3, 3, 3, 3], 1), &[1, 20, 17, 3], &[13, 3, 7, 7]),
@@ -388,7 +392,7 @@ fn depthwise_convolutions_with_the_channels_last() {
         let other = Some(narrow(&floats(&[2, 7, 9, 40], 3)));
         let inputs = [Some(x.clone()), Some(w.clone()), Some(bias.clone()), other];
         check(Op::Conv(Conv { epilogue: Some(map.clone()), ..plain.clone() }), &inputs, &[1, 2], 2e-6);
-        let op = Conv { epilogue: Some(map), groups: 1, multiply: Some(DType::Bf16), ..plain.clone() };
+        let op = Conv { epilogue: Some(map), groups: 1, multiply: Some(Factors::Bf16), ..plain.clone() };
         let [x, _, bias, other] = inputs;
         check(Op::Conv(op), &[x, Some(floats(&[40, 40, 3, 3], 2)), bias, other], &[1, 2], 3e-6);
     }
@@ -462,7 +466,7 @@ fn transposed_convolutions_with_the_channels_last() {
         // Products of bf16, of few channels and of whole steps.
         let [_, _, bias] = inputs;
         for channels in [7, 40] {
-            let op = Conv { multiply: Some(DType::Bf16), ..op.clone() };
+            let op = Conv { multiply: Some(Factors::Bf16), ..op.clone() };
             let (x, w) = (floats(&[2, 5, 6, channels], 1), floats(&[channels, 40, taps, taps], 2));
             check(Op::Conv(op.clone()), &[Some(x.clone()), Some(w.clone()), bias.clone()], &[1], 3e-6);
             let mut rounded = Map::default();
@@ -559,7 +563,7 @@ fn pooling() {
 fn attention_with_masks_and_groups() {
     let exact = Attention { scale: None, causal: false, causal_from_end: false, multiply: None, softcap: 0.0 };
     // Weights are rounded to bf16 as well: by half a part in 256.
-    let narrow = (Attention { multiply: Some(DType::Bf16), ..exact.clone() }, 4e-3);
+    let narrow = (Attention { multiply: Some(Factors::Bf16), ..exact.clone() }, 4e-3);
     for (dtype, (base, tolerance)) in
         [(DType::F32, (exact.clone(), 3e-6)), (DType::F32, narrow.clone()), (DType::Bf16, narrow)]
     {

@@ -1,56 +1,65 @@
 //! What products on the matrix unit share: packed weights, operands in two datatypes, finished blocks.
 
-use super::ending::{Ending, UNBOUNDED, add_bias};
+mod integers;
+
+use super::ending::{Ending, Scaling, add_bias, scale};
 use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
 use crate::Isa;
 use crate::map::Register;
-use crate::matrix::{BLOCK, Factor, Panels, Sums, pack_panel, panel_len};
-use crate::real::Numbers;
+use crate::matrix::{BLOCK, Factor, Panels, Sums, pack_panel, panel_len, step};
+use crate::real::{Converts, Numbers};
 use half::bf16;
 use halimede_compute::{Arguments, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Map;
-use halimede_tensor::{DType, View};
+use halimede_tensor::{DType, Element, View};
+pub(super) use integers::IntegerWeights;
 
 /// Weights in panels of 32 columns, each as many steps deep as the summed axis needs.
-pub(super) struct TiledWeights {
+pub(super) struct TiledWeights<N = bf16> {
     /// Of the weights as the model has them.
     pub shape: Vec<usize>,
     /// Steps of a panel.
     pub steps: usize,
-    panels: PackedWeights<bf16>,
+    columns: usize,
+    panels: PackedWeights<N>,
 }
 
-impl TiledWeights {
+impl<N: Element> TiledWeights<N> {
     /// Packs `n` columns whose summed axis is several pieces one after the other, each padded to whole
-    /// steps. `bytes` hold f32 numbers, in which `pieces` lie.
+    /// steps. `pieces` lie so many numbers from `start`.
     ///
     /// # Safety
-    /// Every piece lies inside `bytes`, as offsets in numbers from its start.
-    pub unsafe fn pack(
+    /// Every piece can be read, as numbers of any alignment.
+    pub unsafe fn pack<T: Converts<N>>(
         isa: Isa,
-        bytes: &[u8],
+        start: *const T,
         shape: &[usize],
         pieces: &[usize],
         part: (usize, usize),
         (n, k): (usize, usize),
-    ) -> Option<TiledWeights> {
+    ) -> Option<TiledWeights<N>> {
         let (row, column) = part;
-        let (steps, piece_len) = (pieces.len() * k.div_ceil(bf16::STEP), panel_len::<bf16>(k));
+        let (steps, piece_len) = (pieces.len() * k.div_ceil(step::<N>()), panel_len::<N>(k));
         let mut panels = PackedWeights::zeroed(n.div_ceil(BLOCK) * pieces.len() * piece_len)?;
         for (index, packed) in panels.elements_mut().chunks_exact_mut(piece_len.max(1)).enumerate() {
             let (panel, piece) = (index / pieces.len(), pieces[index % pieces.len()]);
-            let start = bytes.as_ptr().cast::<f32>().wrapping_add(piece);
+            let start = start.wrapping_add(piece);
             // SAFETY: the caller's promise.
-            unsafe { pack_panel::<bf16, f32>(isa, &Panels { start, row, column, n, k }, panel * BLOCK, packed) };
+            unsafe { pack_panel::<N, T>(isa, &Panels { start, row, column, n, k }, panel * BLOCK, packed) };
         }
-        Some(TiledWeights { shape: shape.to_vec(), steps, panels })
+        Some(TiledWeights { shape: shape.to_vec(), steps, columns: n, panels })
+    }
+
+    /// Numbers of a panel.
+    fn panel_len(&self) -> usize {
+        self.steps * BLOCK * step::<N>()
     }
 
     /// The first byte of a panel.
     pub fn panel(&self, index: usize) -> *const u8 {
-        self.panels[index * self.steps * BLOCK * bf16::STEP..].as_ptr().cast()
+        self.panels[index * self.panel_len()..].as_ptr().cast()
     }
 
     pub fn bytes(&self) -> usize {
@@ -58,13 +67,39 @@ impl TiledWeights {
     }
 }
 
-/// Whether an operand of this datatype can be a factor.
-pub(super) fn is_factor(desc: &TensorDesc) -> bool {
-    matches!(desc.dtype, DType::F32 | DType::Bf16)
+/// Factors whose sums a kernel finishes.
+pub(super) trait Product: Factor {
+    /// What becomes of sums before the epilogue in f32.
+    type Scaling: Send + Sync;
+
+    /// How the sums of a piece become f32; `None` where they are.
+    fn columns(scaling: &Self::Scaling, arguments: &Arguments<'_>, piece: &Piece) -> Option<Columns>;
+
+    /// What stands beyond the border of a convolution's data.
+    fn border(scaling: &Self::Scaling, arguments: &Arguments<'_>) -> Self;
+}
+
+impl Product for bf16 {
+    type Scaling = ();
+
+    fn columns((): &(), _: &Arguments<'_>, _: &Piece) -> Option<Columns> {
+        None
+    }
+
+    fn border((): &(), _: &Arguments<'_>) -> bf16 {
+        bf16::ZERO
+    }
+}
+
+/// How sums of integers become numbers, column by column: `f32(sum + added) · scale`.
+pub(super) struct Columns {
+    added: [i32; BLOCK],
+    scales: [f32; BLOCK],
 }
 
 /// What happens to sums before they are stored, and how they are.
-pub(super) struct Finish {
+pub(super) struct Finish<F: Product = bf16> {
+    scaling: F::Scaling,
     epilogue: Option<Epilogue>,
     /// The input that holds a number to add to each column.
     bias: Option<usize>,
@@ -106,7 +141,14 @@ impl Finish {
         if plain || !matches!(output.dtype, DType::F32 | DType::Bf16) {
             return Err(OpError::unsupported(format!("a result in {}", output.dtype)));
         }
-        Ok(Finish { epilogue, bias: biased.and(bias), extra, output: output.dtype, isa })
+        Ok(Finish { scaling: (), epilogue, bias: biased.and(bias), extra, output: output.dtype, isa })
+    }
+}
+
+impl<F: Product> Finish<F> {
+    /// What stands beyond the border of a convolution's data.
+    pub fn border(&self, arguments: &Arguments<'_>) -> F {
+        F::border(&self.scaling, arguments)
     }
 
     /// Bytes of registers that one thread needs.
@@ -119,7 +161,15 @@ impl Finish {
     ///
     /// # Safety
     /// The piece lies inside the output, and nobody else touches it there.
-    pub unsafe fn store(&self, arguments: &Arguments<'_>, piece: Piece, sums: &mut [f32], registers: &mut [Register]) {
+    pub unsafe fn store(
+        &self,
+        arguments: &Arguments<'_>,
+        piece: Piece,
+        sums: &mut [F::Sum],
+        registers: &mut [Register],
+    ) {
+        let columns = F::columns(&self.scaling, arguments, &piece);
+        let sums: &mut [f32] = bytemuck::cast_slice_mut(&mut sums[..piece.rows * BLOCK]);
         let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
         let mut bias = [0f32; BLOCK];
         let common = self.epilogue.as_ref().and_then(Epilogue::common);
@@ -129,26 +179,27 @@ impl Finish {
             let numbers = unsafe { &view(input).slice::<f32>()[piece.column..][..piece.columns] };
             bias.iter_mut().zip(numbers).for_each(|(bias, number)| *bias += number);
         }
+        let output = arguments.outputs[0];
         let count = (piece.rows - 1) * piece.row + piece.columns;
-        let mut ending = Ending {
-            rows: piece.rows,
-            columns: piece.columns,
-            pitch: BLOCK,
-            bias: &bias,
-            residual: None,
-            residual_last: false,
-            function: None,
-            bounds: UNBOUNDED,
-            target: Numbers::of(arguments.outputs[0], self.output, piece.start, count),
-            apart: piece.row,
-        };
+        let scaling = columns.as_ref().map(|Columns { added, scales }| Scaling { added, scales });
+        if let (DType::I32, Some(columns)) = (self.output, &columns) {
+            assert!((piece.start + count) * size_of::<i32>() <= output.len(), "a piece outside of the output");
+            // SAFETY: the piece lies inside the output.
+            return unsafe { integers::store(self.isa, sums, columns, piece, output.as_ptr().cast()) };
+        }
+        let bias: &[f32] = if self.bias.is_some() || second.is_some() { &bias } else { &[] };
+        let target = Numbers::of(output, self.output, piece.start, count);
+        let ending = Ending::new((piece.rows, piece.columns), BLOCK, bias, target, piece.row);
+        let mut ending = Ending { integers: scaling, ..ending };
         let extra = arguments.inputs.get(self.extra..).unwrap_or_default();
         match (&self.epilogue, common) {
             (None, _) => {}
             (_, Some(common)) => ending.follow(common, extra, piece.start),
             (Some(epilogue), None) => {
-                let sums = &mut sums[..piece.rows * BLOCK];
-                add_bias(self.isa, sums, BLOCK, &bias);
+                if let Some(scaling) = ending.integers.take() {
+                    scale(self.isa, sums, BLOCK, scaling);
+                }
+                add_bias(self.isa, sums, BLOCK, ending.bias);
                 ending.bias = &[];
                 let (shape, place) = ((piece.rows, piece.columns), (piece.start, piece.row));
                 epilogue.apply(extra, sums, BLOCK, shape, place, registers);
@@ -163,16 +214,16 @@ impl Finish {
 ///
 /// # Safety
 /// The part starts at `start`, is aligned to 64 bytes, has those bytes and belongs to the caller.
-pub(super) unsafe fn thread_part<'a>(
+pub(super) unsafe fn thread_part<'a, F: Factor>(
     start: *mut u8,
     registers_bytes: usize,
     numbers: usize,
     sums: usize,
-) -> (&'a mut [Register], &'a mut [bf16], &'a mut [Sums]) {
+) -> (&'a mut [Register], &'a mut [F], &'a mut [Sums<F::Sum>]) {
     // SAFETY: the caller's promise; any bytes are registers, numbers and sums.
     unsafe {
         let numbers_start = start.add(registers_bytes);
-        let sums_start = numbers_start.add(numbers_bytes(numbers));
+        let sums_start = numbers_start.add(numbers_bytes::<F>(numbers));
         (
             std::slice::from_raw_parts_mut(start.cast(), registers_bytes / size_of::<Register>()),
             std::slice::from_raw_parts_mut(numbers_start.cast(), numbers),
@@ -182,10 +233,10 @@ pub(super) unsafe fn thread_part<'a>(
 }
 
 /// Bytes of [`thread_part`].
-pub(super) fn thread_bytes(registers_bytes: usize, numbers: usize, sums: usize) -> usize {
-    registers_bytes + numbers_bytes(numbers) + sums * size_of::<Sums>()
+pub(super) fn thread_bytes<F: Factor>(registers_bytes: usize, numbers: usize, sums: usize) -> usize {
+    registers_bytes + numbers_bytes::<F>(numbers) + sums * size_of::<Sums<F::Sum>>()
 }
 
-fn numbers_bytes(numbers: usize) -> usize {
-    (numbers * size_of::<bf16>()).next_multiple_of(64)
+fn numbers_bytes<F: Factor>(numbers: usize) -> usize {
+    (numbers * size_of::<F>()).next_multiple_of(64)
 }

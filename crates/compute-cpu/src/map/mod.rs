@@ -132,10 +132,12 @@ impl Program {
         self.types[self.types.len() - 1]
     }
 
-    /// Whether the result is f32, or is rounded from f32 by the last instruction.
+    /// Whether the result is f32, or is made from f32 by the last instruction.
     pub fn narrows_at_the_end_only(&self) -> bool {
         match self.codes[self.codes.len() - 1] {
-            Code::Cast { from: DType::F32, to: DType::Bf16, register } => register + 2 == self.codes.len(),
+            Code::Cast { from: DType::F32, to: DType::Bf16 | DType::U8 | DType::I8, register } => {
+                register + 2 == self.codes.len()
+            }
             _ => self.result() == DType::F32,
         }
     }

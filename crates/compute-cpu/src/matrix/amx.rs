@@ -97,6 +97,7 @@ pub(super) const I8: Products = Products { whole: i8::steps, half: i8::half_step
 ///
 /// # Safety
 /// As [`super::Tiles::block`], tiles configured, at least one step.
+#[inline(always)]
 pub(super) unsafe fn block<F: Factor>(products: Products, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
     let Block { left, panel, rows, so_far, to, ahead } = block;
     let height = if rows > TILE { Height::Whole } else { Height::Half };

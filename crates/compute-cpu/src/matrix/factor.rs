@@ -89,7 +89,7 @@ impl Factor for bf16 {
         sum + left.to_f32() * right.to_f32()
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn block(kind: Kind, block: Block<'_, bf16>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist.
         unsafe {
@@ -144,7 +144,7 @@ impl Factor for u8 {
         sum.wrapping_add(i32::from(left) * i32::from(right))
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn block(kind: Kind, block: Block<'_, u8>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist.
         unsafe {
@@ -179,7 +179,7 @@ impl Factor for i8 {
         sum.wrapping_add(i32::from(left) * i32::from(right))
     }
 
-    #[inline]
+    #[inline(always)]
     unsafe fn block(kind: Kind, block: Block<'_, i8>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist.
         unsafe {

@@ -26,8 +26,7 @@ mod pack;
 mod peak;
 mod portable;
 
-pub(crate) use factor::Factor;
-use factor::{GROUP_BYTES, group, step};
+pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{Rows, multiply, passes, sums_needed};
 pub(crate) use pack::{LeftRows, Panels, pack_panel, pack_tiles, panel_len, tiles_len};
 
@@ -127,9 +126,14 @@ impl<F: Factor> MatrixUnit<F> {
     /// The fastest kind, where that is faster than f32 on this machine, by a measurement of some
     /// hundred microseconds.
     pub fn fastest() -> Option<MatrixUnit<F>> {
-        let rated = MatrixUnit::available().into_iter().map(|matrix| (matrix, matrix.peak()));
-        let (matrix, rate) = rated.max_by(|a, b| a.1.total_cmp(&b.1))?;
+        let (matrix, rate) = MatrixUnit::fastest_of(MatrixUnit::available())?;
         (rate > rates::f32_operations()).then_some(matrix)
+    }
+
+    /// The fastest of some units, and its peak.
+    fn fastest_of(units: Vec<MatrixUnit<F>>) -> Option<(MatrixUnit<F>, f64)> {
+        let rated = units.into_iter().map(|matrix| (matrix, matrix.peak()));
+        rated.max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// The name in listings.
@@ -151,6 +155,20 @@ impl<F: Factor> MatrixUnit<F> {
             unsafe { amx::configure() };
         }
         Tiles { matrix: self, thread_bound: PhantomData }
+    }
+}
+
+impl IntegerMatrix {
+    /// The fastest kind, or without `tiles` the fastest of vector instructions: integers have to be multiplied
+    /// as integers, fast or not.
+    pub fn choose(tiles: bool) -> IntegerMatrix {
+        let units = MatrixUnit::available().into_iter().filter(|unit| tiles || !unit.0.has_tiles());
+        MatrixUnit::fastest_of(units.collect()).map_or(MatrixUnit::PORTABLE, |(unit, _)| unit)
+    }
+
+    /// The same for a left operand with signs, where the kind has instructions for that.
+    pub(crate) fn signed(self) -> Option<MatrixUnit<i8>> {
+        (self.0 == Kind::Portable || self.0.has_tiles()).then_some(MatrixUnit(self.0, PhantomData))
     }
 }
 
@@ -184,7 +202,7 @@ impl<F: Factor> Tiles<F> {
     /// Both tiles of `left` (with at most 16 rows: the first) can be read for 16 rows and every step, and
     /// `panel` for [`PANEL_STEP_BYTES`] bytes a step; `so_far`, where it is not null, can be read and `to`
     /// written.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn block(&self, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist, `enter` has set up their
         // state.

@@ -183,12 +183,13 @@ fn fill_each_tile<F: Factor, T: Converts<F>>(from: LeftRows<T>, tiles: &mut [F])
                     let mut done = 0;
                     while from.column == 1 && done + PART <= count {
                         let source = source.add(done).cast::<[T; PART]>().read_unaligned();
-                        let numbers = numbers[done..].iter_mut().zip(source);
-                        numbers.for_each(|(number, source)| *number = source.convert());
+                        for (number, source) in numbers[done..done + PART].iter_mut().zip(source) {
+                            *number = source.convert();
+                        }
                         done += PART;
                     }
-                    for (c, number) in numbers[..count].iter_mut().enumerate().skip(done) {
-                        *number = source.add(c * from.column).read_unaligned().convert();
+                    for c in done..count {
+                        numbers[c] = source.add(c * from.column).read_unaligned().convert();
                     }
                 }
                 numbers[count..].fill(F::zeroed());

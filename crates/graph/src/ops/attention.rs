@@ -1,6 +1,6 @@
 use super::inputs::{optional, required, typed};
 use super::movement::Offsets;
-use super::{Facts, TensorOp, Tensors};
+use super::{Factors, Facts, TensorOp, Tensors};
 use crate::{Dim, Dims, Fact, OpError};
 use halimede_tensor::{CastOptions, DType, Tensor};
 use smallvec::smallvec;
@@ -20,9 +20,9 @@ pub struct Attention {
     pub causal: bool,
     /// See `causal`.
     pub causal_from_end: bool,
-    /// What queries, keys and values are rounded to before they are multiplied, and the weights of values too
-    /// where a unit multiplies so; sums and softmax stay in f32. `None`: nothing is rounded.
-    pub multiply: Option<DType>,
+    /// [`Factors::Bf16`]: queries, keys and values are rounded to it before they are multiplied, and the weights
+    /// of values too where a unit multiplies so; sums and softmax stay in f32. `None`: nothing is rounded.
+    pub multiply: Option<Factors>,
     /// Scores become `c · tanh(score / c)` before the mask, where positive.
     pub softcap: f32,
 }
@@ -49,8 +49,8 @@ impl TensorOp for Attention {
         let scale = self.scale.map_or(1.0 / (depth as f64).sqrt(), f64::from);
         let offset = if self.causal_from_end { keys as i64 - queries as i64 } else { 0 };
         let rounded = |tensor: &Tensor| match self.multiply {
-            Some(to) => tensor.cast(to, CastOptions::default())?.to_f64s(),
-            None => tensor.to_f64s(),
+            Some(Factors::Bf16) => tensor.cast(DType::Bf16, CastOptions::default())?.to_f64s(),
+            _ => tensor.to_f64s(),
         };
         let (q, k, v, dtype) = (rounded(q)?, rounded(k)?, rounded(v)?, q.dtype());
         let mut out = vec![0.0; shape.iter().product()];

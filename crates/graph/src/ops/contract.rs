@@ -1,10 +1,9 @@
-use super::Map;
-use super::inputs::{required, typed};
+use super::inputs::{optional, required, typed};
 use super::movement::{Offsets, strides};
-use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue, product_type, read_factor};
-use super::{Facts, TensorOp, Tensors};
+use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue, product_type, read_left, read_right};
+use super::{Factors, Facts, Map, TensorOp, Tensors};
 use crate::{Dim, Dims, Fact, OpError};
-use halimede_tensor::{DType, Shape, Tensor};
+use halimede_tensor::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 
 /// The axes of an operand, each named by a label.
@@ -13,7 +12,8 @@ pub type Labels = SmallVec<[u8; 6]>;
 /// Sum of products over shared axes: matrix products of any transposition and batching, 1x1
 /// convolutions, general two-operand einsum.
 ///
-/// Inputs: left, right, then what the epilogue reads. A label that stands in both operands and in
+/// Inputs: left, right, for products of [`Factors::Integers`] the left operand's zero point, then what the
+/// epilogue reads. A label that stands in both operands and in
 /// `out` is a batch axis, one in both but not in `out` is summed over; a label in one operand only
 /// that is missing from `out` is summed over too. Where the sizes of a shared label differ, one of
 /// them is 1 and broadcasts. No label repeats within an operand. The output has the left operand's
@@ -26,9 +26,8 @@ pub struct Contract {
     pub rhs: Labels,
     /// Axes of the output, each found in an operand.
     pub out: Labels,
-    /// What the operands are rounded to before they are multiplied; sums and result are then f32, and
-    /// the operands may be f32 or this. `None`: they are multiplied as they are.
-    pub multiply: Option<DType>,
+    /// What the operands are multiplied as; `None`: as they are.
+    pub multiply: Option<Factors>,
     /// Pointwise work on each result; its input 0 is the result, the others broadcast to it.
     pub epilogue: Option<Map>,
 }
@@ -37,6 +36,11 @@ impl Contract {
     /// A plain sum of products.
     pub fn new(lhs: Labels, rhs: Labels, out: Labels) -> Contract {
         Contract { lhs, rhs, out, multiply: None, epilogue: None }
+    }
+
+    /// The first input that the epilogue reads.
+    pub fn first_extra(&self) -> usize {
+        if self.multiply == Some(Factors::Integers) { 3 } else { 2 }
     }
 
     /// The product of matrices with `batch` shared leading axes: `[.., M, K] x [.., K, N]`.
@@ -60,7 +64,7 @@ impl TensorOp for Contract {
             _ => smallvec![Dim::unknown(); self.out.len()],
         };
         let result = typed(dtype, Some(shape));
-        Ok(smallvec![after_epilogue(&self.epilogue, result, inputs.get(2..).unwrap_or_default())?])
+        Ok(smallvec![after_epilogue(&self.epilogue, result, inputs.get(self.first_extra()..).unwrap_or_default())?])
     }
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
@@ -80,13 +84,13 @@ impl TensorOp for Contract {
             },
         };
         let dtype = product_type(self.multiply, Some(lhs.dtype()), Some(rhs.dtype()))?.unwrap_or(lhs.dtype());
-        let numbers = match (read_factor(self.multiply, lhs)?, read_factor(self.multiply, rhs)?) {
+        let numbers = match (read_left(self.multiply, lhs, optional(inputs, 2))?, read_right(self.multiply, rhs)?) {
             (Numbers::Float(a), Numbers::Float(b)) => Numbers::Float(views.products(&a, &b)),
             (Numbers::Int(a), Numbers::Int(b)) => Numbers::Int(views.products(&a, &b)),
             _ => return Err(OpError::invalid(format!("a product of {} and {}", lhs.dtype(), rhs.dtype()))),
         };
         let result = numbers.write(dtype, &shape)?;
-        Ok(smallvec![apply_epilogue(&self.epilogue, result, inputs.get(2..).unwrap_or_default())?])
+        Ok(smallvec![apply_epilogue(&self.epilogue, result, inputs.get(self.first_extra()..).unwrap_or_default())?])
     }
 }
 
@@ -154,6 +158,7 @@ fn find<D: Clone>(sizes: &[(u8, D)], label: u8) -> Result<D, OpError> {
 mod tests {
     use super::*;
     use crate::ops::{Binary, Unary};
+    use halimede_tensor::DType;
 
     fn run(op: &Contract, inputs: &[Tensor]) -> Result<Tensor, OpError> {
         Ok(op.evaluate(&inputs.iter().map(Some).collect::<Vec<_>>())?.remove(0))
@@ -184,6 +189,17 @@ mod tests {
         let b = Tensor::from_slice(&[1, 2, 1], &[2i8, 1]).unwrap();
         let out = run(&Contract::matmul(1), &[a, b]).unwrap();
         assert_eq!(out, Tensor::from_slice(&[2, 1, 1], &[201u8 as i8, 7]).unwrap());
+    }
+
+    #[test]
+    fn integers_are_read_less_their_zero_point() {
+        let op = Contract { multiply: Some(Factors::Integers), ..Contract::matmul(0) };
+        let a = Tensor::from_slice(&[1, 2], &[255u8, 3]).unwrap();
+        let b = Tensor::from_slice(&[2, 1], &[-128i8, 2]).unwrap();
+        let zero = Tensor::scalar(5u8);
+        let sums = Tensor::from_slice(&[1, 1], &[-128 * 250 - 4]).unwrap();
+        assert_eq!(run(&op, &[a.clone(), b.clone(), zero]).unwrap(), sums);
+        assert!(run(&op, &[b, a]).is_err(), "weights without a sign");
     }
 
     #[test]

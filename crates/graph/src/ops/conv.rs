@@ -1,11 +1,10 @@
-use super::Map;
 use super::channels::{channels_first, channels_last, to_channels_first, to_channels_last};
 use super::inputs::{optional, required, typed};
-use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue, product_type, read_factor};
+use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue, product_type, read_left, read_right};
 use super::window::{Axis, explicit, extent, per_axis, windows};
-use super::{Facts, TensorOp, Tensors};
+use super::{Factors, Facts, Map, TensorOp, Tensors};
 use crate::{Dim, Dims, Fact, OpError};
-use halimede_tensor::{DType, Shape, Tensor};
+use halimede_tensor::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
 
 /// How the border of a convolution or pooling window is made.
@@ -22,7 +21,7 @@ pub enum Padding {
 /// Convolution over any number of spatial axes (ONNX Conv, ConvTranspose).
 ///
 /// Inputs: `x [N, C, ...]`, weights `[M, C/groups, ...]` (transposed: `[C, M/groups, ...]`), optionally
-/// a bias `[M]`, then what the epilogue reads. Output: `[N, M, ...]`. With `channels_last` data and
+/// a bias `[M]` (for [`Factors::Integers`]: the data's zero point), then what the epilogue reads. Output: `[N, M, ...]`. With `channels_last` data and
 /// output are `[N, ..., C]` and `[N, ..., M]`; weights lie as ever.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
@@ -38,10 +37,9 @@ pub struct Conv {
     pub transposed: Option<Transposed>,
     /// Data and output have their channels last.
     pub channels_last: bool,
-    /// What data and weights are rounded to before they are multiplied; sums, bias and result are then
-    /// f32, and data and weights may be f32 or this. `None`: they are multiplied as they are; weights, bias
-    /// and result are then f32 where the data is bf16, unless all are.
-    pub multiply: Option<DType>,
+    /// What data and weights are multiplied as; `None`: as they are, weights, bias and result then being f32
+    /// where the data is bf16, unless all are.
+    pub multiply: Option<Factors>,
     /// Pointwise work on each result; its input 0 is the result, the others broadcast to it.
     pub epilogue: Option<Map>,
 }
@@ -77,7 +75,10 @@ impl TensorOp for Conv {
         let dims = |tensor: &Tensor| tensor.shape().iter().map(|&d| Dim::from(d)).collect::<Dims>();
         let shape: Option<Shape> = self.shape(&dims(x), &dims(w))?.iter().map(Dim::size).collect();
         let shape = shape.ok_or_else(|| OpError::invalid("a convolution of negative size"))?;
-        let bias = optional(inputs, 2);
+        let (bias, zero_point) = match self.multiply {
+            Some(Factors::Integers) => (None, optional(inputs, 2)),
+            _ => (optional(inputs, 2), None),
+        };
         if let Some(bias) = bias.filter(|bias| bias.len() != shape[1]) {
             return Err(OpError::invalid(format!("{} biases for {} channels", bias.len(), shape[1])));
         }
@@ -85,7 +86,7 @@ impl TensorOp for Conv {
         let sums = Sums { x: x.shape(), w: w.shape(), out: &shape, groups: self.groups, taps: &taps };
         let transposed = self.transposed.is_some();
         let dtype = product_type(self.multiply, Some(x.dtype()), Some(w.dtype()))?.unwrap_or(x.dtype());
-        let (x, w) = (read_factor(self.multiply, x)?, read_factor(self.multiply, w)?);
+        let (x, w) = (read_left(self.multiply, x, zero_point)?, read_right(self.multiply, w)?);
         let numbers = match (x, w, bias.map(Numbers::read).transpose()?) {
             (Numbers::Float(x), Numbers::Float(w), None) => Numbers::Float(sums.run(&x, &w, None, transposed)),
             (Numbers::Float(x), Numbers::Float(w), Some(Numbers::Float(b))) => {
@@ -261,6 +262,7 @@ impl Conv {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use halimede_tensor::DType;
 
     fn conv() -> Conv {
         Conv {
@@ -321,6 +323,15 @@ mod tests {
         let w = [1.0, 1.0, 0.0, 0.0, 0.0, 0.0, 1.0, -1.0];
         let out = run(&op, &x, &[1, 3, 2], &w, &[2, 2, 2], Some(&[0.0, 5.0]));
         assert_eq!(out, Tensor::from_slice(&[1, 2, 2], &[3f32, -5.0, 5.0, -5.0]).unwrap());
+    }
+
+    #[test]
+    fn the_border_of_integers_is_their_zero_point() {
+        let op = Conv { padding: Padding::Explicit(smallvec![1, 0]), multiply: Some(Factors::Integers), ..conv() };
+        let x = Tensor::from_slice(&[1, 1, 2], &[10u8, 12]).unwrap();
+        let w = Tensor::from_slice(&[1, 1, 2], &[1i8, -1]).unwrap();
+        let out = op.evaluate(&[Some(&x), Some(&w), Some(&Tensor::scalar(7u8))]).unwrap().remove(0);
+        assert_eq!(out, Tensor::from_slice(&[1, 1, 2], &[-3i32, -2]).unwrap());
     }
 
     #[test]

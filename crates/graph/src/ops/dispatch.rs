@@ -12,6 +12,8 @@ impl Op {
         match self {
             Op::Call(call) => infer_call(call, inputs),
             Op::If(_) | Op::Loop(_) | Op::Scan(_) => super::control::infer(self, inputs),
+            // Weights stay what they are until it is known who multiplies them.
+            Op::Dequantize(op) => op.infer(inputs),
             other => match other.tensor_op() {
                 Some(op) => Ok(with_values(op, inputs, op.infer(inputs)?)),
                 None => Err(OpError::unsupported(format!("shapes of {} by rule", other.name()))),

@@ -17,6 +17,7 @@ mod cumulative;
 mod dispatch;
 mod expand;
 mod expr;
+mod factors;
 mod gather;
 mod inputs;
 mod map;
@@ -54,8 +55,10 @@ pub use conv::{Conv, Padding, Transposed};
 pub use cumulative::{Cumulative, CumulativeKind};
 pub use expand::Expand;
 pub use expr::Expr;
+pub use factors::Factors;
+pub(crate) use factors::integer_weights;
 pub use gather::{Gather, GatherElements, GatherNd};
-pub use map::{Binary, Instruction, Map, Reg, Scalar, Unary};
+pub use map::{Binary, Instruction, Map, Reg, Scalar, Scale, Scaled, Unary};
 pub use norm::{Norm, NormKind};
 pub use pad::{Pad, PadMode};
 pub use pool::{Pool, PoolKind};
@@ -136,8 +139,8 @@ pub enum Op {
 }
 
 impl Op {
-    /// The datatype that a product rounds its operands to; `None` where it keeps them, and for what is no product.
-    pub fn multiply(&self) -> Option<halimede_tensor::DType> {
+    /// What a product multiplies its operands as; `None` where as they are, and for what is no product.
+    pub fn multiply(&self) -> Option<Factors> {
         match self {
             Op::Contract(op) => op.multiply,
             Op::Conv(op) => op.multiply,
@@ -147,7 +150,7 @@ impl Op {
     }
 
     /// The same, to change it.
-    pub fn multiply_mut(&mut self) -> Option<&mut Option<halimede_tensor::DType>> {
+    pub fn multiply_mut(&mut self) -> Option<&mut Option<Factors>> {
         match self {
             Op::Contract(op) => Some(&mut op.multiply),
             Op::Conv(op) => Some(&mut op.multiply),

@@ -1,8 +1,8 @@
 //! Tensors of any real type as plain numbers, for definitions that compute.
 
-use super::Map;
 use super::inputs::typed;
 use super::movement::{Offsets, strides};
+use super::{Factors, Map};
 use crate::{Fact, OpError};
 use halimede_tensor::{CastOptions, DType, Shape, Tensor};
 use smallvec::SmallVec;
@@ -28,10 +28,10 @@ impl Numbers {
     }
 }
 
-/// Datatype of a sum of products of two operands, `multiply` being what both are rounded to first. Numbers
-/// of bf16 are numbers of f32 too: as they are, both multiply in f32.
+/// Datatype of a sum of products of two operands. Numbers of bf16 are numbers of f32 too: as they are, both
+/// multiply in f32.
 pub(crate) fn product_type(
-    multiply: Option<DType>,
+    multiply: Option<Factors>,
     a: Option<DType>,
     b: Option<DType>,
 ) -> Result<Option<DType>, OpError> {
@@ -39,20 +39,33 @@ pub(crate) fn product_type(
         (None, Some(DType::Bf16), Some(DType::F32)) => Ok(Some(DType::F32)),
         (None, Some(a), Some(b)) if a != b => Err(OpError::invalid(format!("a product of {a} and {b}"))),
         (None, a, _) => Ok(a),
-        (Some(to), a, b) => {
-            let unfit = [a, b].into_iter().flatten().find(|&dtype| dtype != DType::F32 && dtype != to);
-            match unfit {
-                Some(dtype) => Err(OpError::invalid(format!("a product in {to} of a factor in {dtype}"))),
-                None => Ok(Some(DType::F32)),
-            }
-        }
+        (Some(factors), a, b) => factors.result(a, b).map(Some),
     }
 }
 
-/// The elements of an operand of such a product, rounded.
-pub(crate) fn read_factor(multiply: Option<DType>, tensor: &Tensor) -> Result<Numbers, OpError> {
+/// The left factors of such a product; `zero_point` is that of integers.
+pub(crate) fn read_left(
+    multiply: Option<Factors>,
+    tensor: &Tensor,
+    zero_point: Option<&Tensor>,
+) -> Result<Numbers, OpError> {
+    match (read_right(multiply, tensor)?, multiply, zero_point) {
+        (Numbers::Int(numbers), Some(Factors::Integers), Some(zero)) => {
+            let [zero] = zero.to_i64s()?[..] else {
+                return Err(OpError::invalid(format!("{} zero points of a left factor", zero.len())));
+            };
+            Ok(Numbers::Int(numbers.into_iter().map(|number| number - zero).collect()))
+        }
+        (numbers, ..) => Ok(numbers),
+    }
+}
+
+/// The right factors of such a product.
+pub(crate) fn read_right(multiply: Option<Factors>, tensor: &Tensor) -> Result<Numbers, OpError> {
     match multiply {
-        Some(to) if to != tensor.dtype() => Numbers::read(&tensor.cast(to, CastOptions::default())?),
+        Some(Factors::Bf16) if tensor.dtype() != DType::Bf16 => {
+            Numbers::read(&tensor.cast(DType::Bf16, CastOptions::default())?)
+        }
         _ => Numbers::read(tensor),
     }
 }

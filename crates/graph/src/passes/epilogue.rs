@@ -1,8 +1,10 @@
 use super::edit::{done, is_output, readers, refuse, remove};
+use super::integers::multiplies_integers;
 use super::maps::append;
 use super::{Pass, PassOptions, PassReport};
-use crate::ops::{Instruction, Map, Op};
-use crate::{Graph, ValueId};
+use crate::ops::{Instruction, Map, Op, Scale, Scaled};
+use crate::{Fact, Graph, ValueId};
+use halimede_tensor::DType;
 use smallvec::SmallVec;
 
 /// Grafts pointwise work onto the product, convolution or normalisation whose result it reads.
@@ -27,13 +29,22 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
                 continue;
             }
             let (result, output) = (graph.fact(value), graph.fact(node.outputs[0]));
-            if result.shape.is_none() || result.shape != output.shape || result.dtype != output.dtype {
+            let mut operands = graph.nodes[producer].inputs.clone();
+            operands.resize(operands.len().max(first_extra), None);
+            let joined = graft(epilogue.as_ref(), &mut operands, first_extra, &map, &inputs, value);
+            let fits = match result.dtype {
+                dtype if !multiplies_integers(&graph.nodes[producer]) => dtype == output.dtype,
+                // What has been quantised stays so: a second quantisation would be worked out the long way.
+                Some(DType::I32 | DType::F32) => {
+                    scales_integers(graph, &graph.nodes[producer].op, &joined, &operands, output)
+                }
+                _ => false,
+            };
+            if result.shape.is_none() || result.shape != output.shape || !fits {
                 refuse(graph, node, "the pointwise work changes shape or datatype of the result", report);
                 continue;
             }
-            let mut operands = graph.nodes[producer].inputs.clone();
-            operands.resize(operands.len().max(first_extra), None);
-            *epilogue = Some(graft(epilogue.as_ref(), &mut operands, first_extra, &map, &inputs, value));
+            *epilogue = Some(joined);
             // At the place of the pointwise work everything that it reads is there.
             let (name, origin) = (graph.nodes[producer].name.clone(), graph.nodes[producer].origin.clone());
             let node = &mut graph.nodes[index];
@@ -51,10 +62,32 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
     remove(graph, &gone);
 }
 
+/// Whether an epilogue of a product of integers takes its sums to f32, by scales that are one or count the
+/// columns, and perhaps quantises what it makes of them.
+fn scales_integers(graph: &Graph, op: &Op, epilogue: &Map, operands: &[Option<ValueId>], output: &Fact) -> bool {
+    let (Some(Scaled { bias, scales, .. }), Some(rank)) = (Scaled::of(epilogue), output.rank()) else { return false };
+    // The columns of a convolution are its channels, axis 1 of the result.
+    let from_end = if matches!(op, Op::Conv(_)) { rank - 1 } else { 1 };
+    let counts_columns = |input: usize| {
+        let Some(shape) = operands[FIRST_OF_INTEGERS + input - 1].and_then(|value| graph.fact(value).shape.as_ref())
+        else {
+            return false;
+        };
+        let other = |axis: usize| axis + from_end != shape.len();
+        (0..shape.len()).filter(|&axis| other(axis)).all(|axis| shape[axis].known() == Some(1))
+    };
+    let inputs = scales.iter().filter_map(|scale| if let Scale::Input(input) = scale { Some(*input) } else { None });
+    let whole = matches!(output.dtype, Some(DType::U8 | DType::I8)) && epilogue.quantizes();
+    inputs.chain(bias).all(counts_columns) && (whole || output.dtype == Some(DType::F32))
+}
+
+/// The first input that the epilogue of a product of integers reads.
+const FIRST_OF_INTEGERS: usize = 3;
+
 /// Where an operation's epilogue is, and the first input that it reads.
 fn slot(op: &mut Op) -> Option<(usize, &mut Option<Map>)> {
     match op {
-        Op::Contract(op) => Some((2, &mut op.epilogue)),
+        Op::Contract(op) => Some((op.first_extra(), &mut op.epilogue)),
         Op::Conv(op) => Some((3, &mut op.epilogue)),
         Op::Norm(op) => Some((3, &mut op.epilogue)),
         _ => None,

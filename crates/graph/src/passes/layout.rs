@@ -1,7 +1,7 @@
 use super::edit::done;
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::channels::{channels_last, first_from_last, last_from_first, to_channels_last};
-use crate::ops::{Concat, Conv, Op, Padding, Pool, Reduce, Resize, Softmax, Transpose};
+use crate::ops::{Concat, Conv, Factors, Op, Padding, Pool, Reduce, Resize, Softmax, Transpose};
 use crate::{Dims, Fact, Graph, Node, ValueId};
 use halimede_tensor::DType;
 use smallvec::{SmallVec, smallvec};
@@ -15,7 +15,7 @@ use std::collections::{HashMap, HashSet};
 pub(super) const PASS: Pass = Pass { name: "channels last", run };
 
 /// Fewer channels than this do not fill the vectors of a pixel.
-const CHANNELS_MIN: usize = 8;
+pub(super) const CHANNELS_MIN: usize = 8;
 
 fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
     let nodes = std::mem::take(&mut graph.nodes);
@@ -150,6 +150,9 @@ impl Layouts<'_> {
             Op::Map(_) | Op::Cast(_) if rank >= 3 && self.mostly_here(node, rank) => {
                 self.pointwise(node, node.op.clone(), rank)
             }
+            Op::Quantize(_) | Op::Dequantize(_) if here && self.has_one_scale(node) => {
+                self.pointwise(node, node.op.clone(), rank)
+            }
             Op::Softmax(op) if here => {
                 let op = Op::Softmax(Softmax { axis: moved_axis(op.axis, rank), ..op.clone() });
                 self.pointwise(node, op, rank)
@@ -162,6 +165,12 @@ impl Layouts<'_> {
             Op::Resize(op) if here => self.resize(op, node, data?, rank),
             _ => None,
         }
+    }
+
+    /// Whether one scale is for the whole of a tensor that is quantised or dequantised.
+    fn has_one_scale(&self, node: &Node) -> bool {
+        let parameters = node.inputs.iter().skip(1).flatten();
+        parameters.into_iter().all(|&value| self.graph.fact(value).count() == Some(1))
     }
 
     fn is_f32(&self, value: ValueId) -> bool {
@@ -214,7 +223,8 @@ impl Layouts<'_> {
         let product = self.has_last(data) && shape[2..].iter().all(|&taps| taps == 1);
         let two = (3..=4).contains(&rank) && self.rank(data) == Some(rank) && op.transposed.is_none();
         let more = node.inputs.get(3..).unwrap_or_default();
-        if op.channels_last || !two || !(wide || product) || !self.is_f32(data) || !self.is_f32(weights) {
+        let fits = op.multiply == Some(Factors::Integers) || self.is_f32(data) && self.is_f32(weights);
+        if op.channels_last || !two || !(wide || product) || !fits {
             return None;
         }
         if !more.iter().flatten().all(|&value| self.fits(value, rank)) {

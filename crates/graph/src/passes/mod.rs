@@ -12,6 +12,7 @@ mod duplicates;
 mod edit;
 mod epilogue;
 mod folding;
+mod integers;
 mod layout;
 mod maps;
 mod merged;
@@ -81,6 +82,9 @@ pub struct Pass {
 
 /// Every pass, in the order they run in. Some run again after what opened the way for them.
 pub static PASSES: &[Pass] = &[
+    integers::PASS,
+    // What stood between integers and their products would be folded in vain.
+    dead::PASS,
     folding::PASS,
     bodies::PASS,
     cancel::PASS,

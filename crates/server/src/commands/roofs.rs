@@ -1,10 +1,10 @@
 //! What this machine can do at best: the shortest time that an operation could take.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, HashMap};
 
 use halimede_compute::CostHint;
-use halimede_compute_cpu::{Matrix, rates};
-use halimede_tensor::DType;
+use halimede_compute_cpu::{IntegerMatrix, Matrix, rates};
+use halimede_graph::ops::Factors;
 
 /// Blocks are read up to this size: from here on all of them come from memory.
 const BYTES_MAX: usize = 64 << 20;
@@ -15,23 +15,28 @@ pub(super) struct Roofs {
     /// Whether the matrix unit may be used.
     matrix: bool,
     /// Multiplications and additions a second of one thread, by what is multiplied.
-    operations: BTreeMap<Option<DType>, f64>,
+    operations: HashMap<Option<Factors>, f64>,
     /// Bytes a second that one thread reads from blocks of so many bytes.
     reading: BTreeMap<usize, f64>,
 }
 
 impl Roofs {
     pub(super) fn new(threads: usize, matrix: bool) -> Roofs {
-        Roofs { threads: threads as f64, matrix, operations: BTreeMap::new(), reading: BTreeMap::new() }
+        Roofs { threads: threads as f64, matrix, operations: HashMap::new(), reading: BTreeMap::new() }
     }
 
     /// The seconds that an operation takes at least: for its arithmetic, or for reading as many bytes as it moves,
-    /// whichever is longer. `multiply` is what a product rounds its operands to.
-    pub(super) fn seconds(&mut self, cost: &CostHint, multiply: Option<DType>) -> f64 {
+    /// whichever is longer. `multiply` is what a product takes its operands as.
+    pub(super) fn seconds(&mut self, cost: &CostHint, multiply: Option<Factors>) -> f64 {
         let matrix = self.matrix;
         let operations = *self.operations.entry(multiply).or_insert_with(|| {
-            let unit = multiply.filter(|_| matrix).and_then(|_| Matrix::fastest());
-            unit.map_or_else(rates::f32_operations, Matrix::peak)
+            let bf16 = || Matrix::fastest().filter(|_| matrix).map(Matrix::peak);
+            let rate = match multiply {
+                Some(Factors::Bf16) => bf16(),
+                Some(Factors::Integers) => Some(IntegerMatrix::choose(matrix).peak()),
+                None => None,
+            };
+            rate.unwrap_or_else(rates::f32_operations)
         });
         let block = ((cost.bytes / self.threads) as usize).next_power_of_two().min(BYTES_MAX);
         let reading = *self.reading.entry(block).or_insert_with(|| rates::read(block));

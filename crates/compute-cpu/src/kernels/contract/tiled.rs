@@ -2,21 +2,19 @@
 //!
 //! ```text
 //! for each block of rows                     a task
-//!     pack the rows as tiles of bf16         stay in the second-level cache
+//!     pack the rows as tiles                 stay in the second-level cache
 //!     for each panel of the right operand
 //!         sums = rows · panel                matrix::multiply
 //!         epilogue, store
 //! ```
 
 use super::layout::{Layout, Operand};
-use crate::Matrix;
 use crate::kernels::Machine;
-use crate::kernels::tiled::{Finish, Piece, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, Factor, LeftRows, Panels, Rows, STEP_BYTES, TILE};
-use crate::real::Real;
-use half::bf16;
-use halimede_compute::{Arguments, Step};
-use halimede_tensor::DType;
+use crate::kernels::tiled::{Finish, Piece, Product, TiledWeights, thread_bytes, thread_part};
+use crate::matrix::{self, BLOCK, Factor, LeftRows, MatrixUnit, Panels, Rows, STEP_BYTES, TILE};
+use crate::real::Converts;
+use halimede_compute::{Arguments, Prepared, Step};
+use std::marker::PhantomData;
 use std::sync::Arc;
 
 /// Bytes of packed rows that a task keeps in the second-level cache.
@@ -27,14 +25,13 @@ const DIRECT_ROW_BYTES: usize = 512;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
 
-pub(in crate::kernels) struct TiledStep {
+/// Products of factors `F` that are read from operands of `L` and `R`.
+pub(in crate::kernels) struct TiledStep<F: Product, L, R> {
     layout: Layout,
-    weights: Option<Arc<TiledWeights>>,
-    finish: Finish,
+    weights: Option<Arc<TiledWeights<F::Right>>>,
+    finish: Finish<F>,
     machine: Machine,
-    matrix: Matrix,
-    left: DType,
-    right: DType,
+    matrix: MatrixUnit<F>,
     /// Of the steps within a tile.
     offsets: Vec<usize>,
     panels: usize,
@@ -43,20 +40,19 @@ pub(in crate::kernels) struct TiledStep {
     panel_parts: usize,
     /// The left operand is read where it lies.
     direct: bool,
+    operands: PhantomData<(L, R)>,
 }
 
-impl TiledStep {
-    /// `left` and `right` are the datatypes of the operands, in the layout's order.
+impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     pub fn new(
         layout: Layout,
-        weights: Option<Arc<TiledWeights>>,
-        (left, right): (DType, DType),
-        finish: Finish,
+        weights: Option<Arc<TiledWeights<F::Right>>>,
+        finish: Finish<F>,
         machine: Machine,
-        matrix: Matrix,
-    ) -> TiledStep {
-        let steps = layout.k.div_ceil(bf16::STEP);
-        let direct = left == DType::Bf16 && is_direct(&layout);
+        matrix: MatrixUnit<F>,
+    ) -> TiledStep<F, L, R> {
+        let steps = layout.k.div_ceil(F::STEP);
+        let direct = L::DTYPE == F::DTYPE && is_direct::<F>(&layout);
         let step_bytes = if direct { STEP_BYTES } else { TILE * STEP_BYTES };
         let offsets = (0..steps).map(|step| step * step_bytes).collect();
         let panels = layout.n.div_ceil(BLOCK);
@@ -73,13 +69,12 @@ impl TiledStep {
             finish,
             machine,
             matrix,
-            left,
-            right,
             offsets,
             panels,
             task_rows,
             panel_parts,
             direct,
+            operands: PhantomData,
         }
     }
 
@@ -89,15 +84,15 @@ impl TiledStep {
 
     /// Numbers of a packed right operand; 0 where it is packed already.
     fn right_len(&self) -> usize {
-        if self.weights.is_some() { 0 } else { self.panels * matrix::panel_len::<bf16>(self.layout.k) }
+        if self.weights.is_some() { 0 } else { self.panels * matrix::panel_len::<F::Right>(self.layout.k) }
     }
 
     fn right_bytes(&self) -> usize {
-        (self.right_len() * self.layout.right_batches() * size_of::<bf16>()).next_multiple_of(64)
+        (self.right_len() * self.layout.right_batches() * size_of::<F>()).next_multiple_of(64)
     }
 
     fn tiles_len(&self) -> usize {
-        if self.direct { 0 } else { matrix::tiles_len::<bf16>(self.task_rows, self.layout.k) }
+        if self.direct { 0 } else { matrix::tiles_len::<F>(self.task_rows, self.layout.k) }
     }
 
     fn sums(&self) -> usize {
@@ -105,55 +100,59 @@ impl TiledStep {
     }
 
     fn thread_bytes(&self) -> usize {
-        thread_bytes(self.finish.registers_bytes(), self.tiles_len(), self.sums())
+        thread_bytes::<F>(self.finish.registers_bytes(), self.tiles_len(), self.sums())
     }
 
-    pub fn workspace(&self) -> usize {
+    fn workspace_bytes(&self) -> usize {
         self.right_bytes() + self.thread_bytes() * self.machine.pool.threads()
+    }
+
+    pub fn prepared(self) -> Prepared {
+        let workspace = self.workspace_bytes();
+        Prepared { step: Box::new(self), workspace }
     }
 }
 
-/// Whether rows of bf16 are best read where they lie: in whole tiles and steps, where they are so short that
+/// Whether rows of factors are best read where they lie: in whole tiles and steps, where they are so short that
 /// packing them costs as much as it saves, and do not evict each other.
-fn is_direct(layout: &Layout) -> bool {
+fn is_direct<F: Factor>(layout: &Layout) -> bool {
     let Operand { free: row, k: column } = layout.left;
-    let bytes = row * size_of::<bf16>();
-    let whole = column == 1 && layout.m.is_multiple_of(TILE) && layout.k.is_multiple_of(bf16::STEP);
+    let bytes = row * size_of::<F>();
+    let whole = column == 1 && layout.m.is_multiple_of(TILE) && layout.k.is_multiple_of(F::STEP);
     whole && layout.k > 0 && bytes <= DIRECT_ROW_BYTES
 }
 
 /// Addresses that the threads of one run share.
-struct Shared {
-    left: *const u8,
-    right: *const u8,
-    packed: *mut bf16,
+struct Shared<F: Factor, L, R> {
+    left: *const L,
+    right: *const R,
+    packed: *mut F::Right,
     threads: *mut u8,
 }
 
 // SAFETY: threads read the operands and write disjoint parts of the output and of the workspace.
-unsafe impl Sync for Shared {}
+unsafe impl<F: Factor, L, R> Sync for Shared<F, L, R> {}
 
-impl Step for TiledStep {
+impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Step for TiledStep<F, L, R> {
     fn run(&self, arguments: &Arguments<'_>) {
         if arguments.outputs[0].is_empty() {
             return;
         }
-        assert!(arguments.workspace.len() >= self.workspace());
+        assert!(arguments.workspace.len() >= self.workspace_bytes());
         let operand =
             |index: usize| arguments.inputs[index].map_or(std::ptr::null(), |view| view.as_ptr().cast_const());
         let (left, right) = if self.layout.swapped { (1, 0) } else { (0, 1) };
         let workspace = arguments.workspace.as_ptr();
-        let shared = Shared {
-            left: operand(left),
-            right: operand(right),
+        let shared: Shared<F, L, R> = Shared {
+            left: operand(left).cast(),
+            right: operand(right).cast(),
             packed: workspace.cast(),
             // SAFETY: inside the workspace, whose length was checked.
             threads: unsafe { workspace.add(self.right_bytes()) },
         };
         if self.weights.is_none() {
-            self.machine.pool.run(self.layout.right_batches() * self.panels, &|part| match self.right {
-                DType::Bf16 => self.pack_right::<bf16>(&shared, part),
-                _ => self.pack_right::<f32>(&shared, part),
+            self.machine.pool.run(self.layout.right_batches() * self.panels, &|part| {
+                self.pack_right(&shared, part);
             });
         }
         let row_tasks = self.layout.m.div_ceil(self.task_rows);
@@ -165,34 +164,34 @@ impl Step for TiledStep {
     }
 }
 
-impl TiledStep {
+impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     /// Packs one panel of the right operand of one batch.
-    fn pack_right<T: Real>(&self, shared: &Shared, part: usize) {
-        let (layout, len) = (&self.layout, matrix::panel_len::<bf16>(self.layout.k));
+    fn pack_right(&self, shared: &Shared<F, L, R>, part: usize) {
+        let (layout, len) = (&self.layout, matrix::panel_len::<F::Right>(self.layout.k));
         let (batch, p) = (part / self.panels, part % self.panels);
-        let start = shared.right.cast::<T>().wrapping_add(layout.right_offset(batch));
+        let start = shared.right.wrapping_add(layout.right_offset(batch));
         let from = Panels { start, row: layout.right.k, column: layout.right.free, n: layout.n, k: layout.k };
         // SAFETY: the strides stay inside the operand; each part has a panel of its own in the workspace.
         unsafe {
             let panel = std::slice::from_raw_parts_mut(shared.packed.add(part * len), len);
-            matrix::pack_panel::<bf16, T>(self.machine.isa, &from, p * BLOCK, panel);
+            matrix::pack_panel::<F::Right, R>(self.machine.isa, &from, p * BLOCK, panel);
         }
     }
 
-    fn pack_left<T: Real>(&self, shared: &Shared, offset: usize, (m0, m1): (usize, usize), tiles: &mut [bf16]) {
+    fn pack_left(&self, shared: &Shared<F, L, R>, offset: usize, (m0, m1): (usize, usize), tiles: &mut [F]) {
         let Operand { free: row, k: column } = self.layout.left;
-        let start = shared.left.cast::<T>().wrapping_add(offset + m0 * row);
+        let start = shared.left.wrapping_add(offset + m0 * row);
         // SAFETY: the strides stay inside the operand.
         unsafe {
             let from = LeftRows { start, row, column, rows: m1 - m0, k: self.layout.k };
-            matrix::pack_tiles::<bf16, T>(self.machine.isa, from, tiles);
+            matrix::pack_tiles::<F, L>(self.machine.isa, from, tiles);
         }
     }
 
     fn run_task(
         &self,
         arguments: &Arguments<'_>,
-        shared: &Shared,
+        shared: &Shared<F, L, R>,
         thread: usize,
         batch: usize,
         rows: usize,
@@ -208,21 +207,20 @@ impl TiledStep {
         };
         let (offsets, count) = (&self.offsets[..], m1 - m0);
         let left = if self.direct {
-            let pitch = layout.left.free * size_of::<bf16>();
-            let start = shared.left.wrapping_add(left_offset * size_of::<bf16>() + m0 * pitch);
-            Rows { start, pitch, tile: TILE * pitch, offsets, count }
+            let pitch = layout.left.free * size_of::<F>();
+            let start = shared.left.wrapping_add(left_offset + m0 * layout.left.free);
+            Rows { start: start.cast(), pitch, tile: TILE * pitch, offsets, count }
         } else {
-            match self.left {
-                DType::Bf16 => self.pack_left::<bf16>(shared, left_offset, (m0, m1), tiles),
-                _ => self.pack_left::<f32>(shared, left_offset, (m0, m1), tiles),
-            }
+            self.pack_left(shared, left_offset, (m0, m1), tiles);
             let tile = self.steps() * TILE * STEP_BYTES;
             Rows { start: tiles.as_ptr().cast(), pitch: STEP_BYTES, tile, offsets, count }
         };
-        let packed = right_batch * self.panels * matrix::panel_len::<bf16>(layout.k);
+        let packed = right_batch * self.panels * matrix::panel_len::<F::Right>(layout.k);
         let panel = |p: usize| match &self.weights {
             Some(weights) => weights.panel(p),
-            None => shared.packed.wrapping_add(packed + p * matrix::panel_len::<bf16>(layout.k)).cast_const().cast(),
+            None => {
+                shared.packed.wrapping_add(packed + p * matrix::panel_len::<F::Right>(layout.k)).cast_const().cast()
+            }
         };
         let panels = (self.panels * part / self.panel_parts, self.panels * (part + 1) / self.panel_parts);
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.

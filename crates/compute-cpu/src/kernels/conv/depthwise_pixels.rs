@@ -145,18 +145,7 @@ impl DepthwisePixelsStep {
         target: Numbers,
         registers: &mut [Register],
     ) {
-        let mut ending = Ending {
-            rows: 1,
-            columns: line.len(),
-            pitch: line.len(),
-            bias: &[],
-            residual: None,
-            residual_last: false,
-            function: None,
-            bounds: UNBOUNDED,
-            target,
-            apart: line.len(),
-        };
+        let mut ending = Ending::new((1, line.len()), line.len(), &[], target, line.len());
         let extra = arguments.inputs.get(3..).unwrap_or_default();
         if let Some(epilogue) = &self.epilogue {
             match epilogue.common().filter(|common| common.bias.is_none()) {

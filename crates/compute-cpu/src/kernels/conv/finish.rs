@@ -1,7 +1,7 @@
 //! What happens to sums of neighbouring pixels before they are written, channels last.
 
 use crate::Isa;
-use crate::kernels::ending::{Ending, UNBOUNDED, add_bias};
+use crate::kernels::ending::{Ending, add_bias};
 use crate::kernels::epilogue::Epilogue;
 use crate::map::Register;
 use crate::real::Numbers;
@@ -35,18 +35,7 @@ impl Finish<'_> {
         registers: &mut [Register],
     ) {
         let sums = &mut sums[..columns * self.nr];
-        let mut ending = Ending {
-            rows: columns,
-            columns: wide,
-            pitch: self.nr,
-            bias: self.bias,
-            residual: None,
-            residual_last: false,
-            function: None,
-            bounds: UNBOUNDED,
-            target: Numbers::F32(target),
-            apart,
-        };
+        let mut ending = Ending::new((columns, wide), self.nr, self.bias, Numbers::F32(target), apart);
         if let Some(epilogue) = self.epilogue {
             match epilogue.common().filter(|common| common.bias.is_none()) {
                 Some(common) => ending.follow(common, self.extra, start),

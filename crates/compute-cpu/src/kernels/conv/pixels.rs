@@ -336,7 +336,7 @@ impl PixelsStep {
         let tiles = columns.div_ceil(micro.mr);
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
         let residual = self.epilogue.as_ref().and_then(Epilogue::common).and_then(|common| common.residual);
-        let residual = residual.map(|input| view(3 + input).as_ptr().cast::<f32>());
+        let residual = residual.map(|residual| view(3 + residual.input).as_ptr().cast::<f32>());
         let extra = arguments.inputs.get(3..).unwrap_or_default();
         let channels = window.groups * window.rows;
         for p in place.panels.0..place.panels.1 {

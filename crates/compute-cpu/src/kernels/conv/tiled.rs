@@ -1,6 +1,6 @@
 //! Convolutions on the matrix unit, on data whose channels lie last.
 //!
-//! A task copies what its rows of the output see, rounded to bf16 and with a border, so that for every tap
+//! A task copies what its rows of the output see, as factors and with a border, so that for every tap
 //! the pixels of the output lie at one distance in the copy: the pixel below and to the right is an offset.
 //! With a stride of `s` the copy has `s·s` planes, each holding every `s`-th pixel of every `s`-th row. A tap
 //! then costs nothing but an address, and the columns of the border are computed and thrown away:
@@ -19,57 +19,58 @@
 use super::phases::Parts;
 use super::pixels::Lying;
 use super::window::Window;
-use crate::Matrix;
+use crate::Isa;
 use crate::kernels::Machine;
-use crate::kernels::packed::f32_bytes;
-use crate::kernels::tiled::{Finish, Piece, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, Factor, Rows, STEP_BYTES, TILE};
-use crate::real::Real;
-use half::bf16;
-use halimede_compute::{Arguments, Step};
-use halimede_tensor::{DType, Tensor, View};
+use crate::kernels::tiled::{Finish, Piece, Product, TiledWeights, thread_bytes, thread_part};
+use crate::matrix::{self, BLOCK, Factor, MatrixUnit, Rows, STEP_BYTES, TILE, step};
+use crate::real::Converts;
+use halimede_compute::{Arguments, Prepared, Step};
+use halimede_tensor::{Element, Tensor, View};
+use std::marker::PhantomData;
 
 /// Bytes of the copy that a task keeps in the second-level cache.
 const COPY_BYTES: usize = 512 << 10;
 /// Rows of the product of one task: their sums for a group of panels take as much again.
 const TASK_ROWS: usize = 1024;
-/// Channels from which on each tap has steps of its own.
-const TAP_CHANNELS: usize = 16;
 /// Pixels this far apart fall into one set of the first-level cache.
 const CACHE_PERIOD: usize = 2048;
 
-/// Whether the rows of the product are patches.
-fn in_patches(channels: usize, taps: usize) -> bool {
-    channels < TAP_CHANNELS && taps > 1
+/// Whether the rows of the product are patches: where most of a step would be padding.
+fn in_patches<N>(channels: usize, taps: usize) -> bool {
+    channels < step::<N>() / 2 && taps > 1
 }
 
 /// Packs those weights of a convolution of one group that `lying` names, tap after tap.
-pub(super) fn pack(tensor: &Tensor, lying: &Lying<'_>, machine: &Machine) -> Option<TiledWeights> {
-    machine.matrix?;
-    let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape());
+pub(super) fn pack<N: Element, T: Converts<N>>(
+    isa: Isa,
+    tensor: &Tensor,
+    lying: &Lying<'_>,
+) -> Option<TiledWeights<N>> {
+    if tensor.dtype() != T::DTYPE {
+        return None;
+    }
+    let (start, shape) = (tensor.bytes().ok()?.as_ptr().cast::<T>(), tensor.shape());
     let Lying { rows, channels, row_stride, channel_stride, taps, .. } = *lying;
     let depth = channels * taps.len();
     // A phase of a transposed convolution may have no taps.
     let last = (rows.max(1) - 1) * row_stride + (channels.max(1) - 1) * channel_stride;
-    if taps.iter().any(|tap| last + tap >= bytes.len() / size_of::<f32>()) {
+    if taps.iter().any(|tap| last + tap >= tensor.len()) {
         return None;
     }
-    if in_patches(channels, taps.len()) {
-        let number = |index: usize| bytes[4 * index..][..4].try_into().map_or(0.0, f32::from_le_bytes);
-        let patches: Vec<f32> = (0..rows * depth)
+    if in_patches::<N>(channels, taps.len()) {
+        let patches: Vec<T> = (0..rows * depth)
             .map(|index| {
                 let (row, tap, channel) = (index / depth, index % depth / channels, index % channels);
-                number(row * row_stride + channel * channel_stride + taps[tap])
+                let at = row * row_stride + channel * channel_stride + taps[tap];
+                // SAFETY: inside the tensor (just checked), whose bytes may lie anywhere in a file.
+                unsafe { start.add(at).read_unaligned() }
             })
             .collect();
         // SAFETY: a row-major matrix of these numbers.
-        return unsafe {
-            let bytes = bytemuck::cast_slice(&patches);
-            TiledWeights::pack(machine.isa, bytes, shape, &[0], (1, depth), (rows, depth))
-        };
+        return unsafe { TiledWeights::pack(isa, patches.as_ptr(), shape, &[0], (1, depth), (rows, depth)) };
     }
     // SAFETY: the last number lies inside (just checked).
-    unsafe { TiledWeights::pack(machine.isa, bytes, shape, taps, (channel_stride, row_stride), (rows, channels)) }
+    unsafe { TiledWeights::pack(isa, start, shape, taps, (channel_stride, row_stride), (rows, channels)) }
 }
 
 /// How a task's copy lies.
@@ -91,9 +92,9 @@ struct Copy {
 
 impl Copy {
     /// For tasks of so many rows of the output.
-    fn of_taps(window: &Window, rows: usize) -> Copy {
-        let channels = window.inputs.next_multiple_of(bf16::STEP);
-        let mut pitch = channels * size_of::<bf16>();
+    fn of_taps<F: Factor>(window: &Window, rows: usize) -> Copy {
+        let channels = window.inputs.next_multiple_of(F::STEP);
+        let mut pitch = channels * size_of::<F>();
         if pitch.is_multiple_of(CACHE_PERIOD) {
             pitch += STEP_BYTES;
         }
@@ -112,14 +113,14 @@ impl Copy {
             }
             let place = y / window.stride[1] * width + x / window.stride[2];
             let start = planes[index].1 + place * pitch;
-            offsets.extend((0..channels / bf16::STEP).map(|step| start + step * STEP_BYTES));
+            offsets.extend((0..channels / F::STEP).map(|step| start + step * STEP_BYTES));
         }
         let bytes = planes.len() * plane_bytes;
         Copy { rows, width, pitch, planes, below, offsets, bytes }
     }
 
-    fn of_patches(window: &Window, rows: usize) -> Copy {
-        let steps = window.depth().div_ceil(bf16::STEP);
+    fn of_patches<F: Factor>(window: &Window, rows: usize) -> Copy {
+        let steps = window.depth().div_ceil(F::STEP);
         let (width, pitch) = (window.out[2], steps * STEP_BYTES);
         let offsets = (0..steps).map(|step| step * STEP_BYTES).collect();
         let bytes = (rows * width).next_multiple_of(TILE) * pitch;
@@ -132,32 +133,35 @@ impl Copy {
     }
 }
 
-pub(super) struct TiledConvStep {
+/// A convolution of factors `F` that are read from data of `T`.
+pub(super) struct TiledConvStep<F: Product, T> {
     window: Window,
     /// Several where they see the same pixels of the data.
-    parts: Parts<TiledWeights>,
-    finish: Finish,
-    data: DType,
+    parts: Parts<TiledWeights<F::Right>>,
+    finish: Finish<F>,
     machine: Machine,
-    matrix: Matrix,
+    matrix: MatrixUnit<F>,
     copy: Copy,
     patches: bool,
     /// Tasks down an image.
     down: usize,
     panel_parts: usize,
+    data: PhantomData<T>,
 }
 
-impl TiledConvStep {
+impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     pub fn new(
         window: Window,
-        parts: Parts<TiledWeights>,
-        data: DType,
-        finish: Finish,
+        parts: Parts<TiledWeights<F::Right>>,
+        finish: Finish<F>,
         machine: Machine,
-        matrix: Matrix,
-    ) -> TiledConvStep {
-        let patches = in_patches(window.inputs, window.taps());
-        let copy_of = |rows| if patches { Copy::of_patches(&window, rows) } else { Copy::of_taps(&window, rows) };
+        matrix: MatrixUnit<F>,
+    ) -> TiledConvStep<F, T> {
+        let patches = in_patches::<F>(window.inputs, window.taps());
+        let copy_of = |rows| match patches {
+            true => Copy::of_patches::<F>(&window, rows),
+            false => Copy::of_taps::<F>(&window, rows),
+        };
         let height = window.out[1].max(1);
         let fits = |rows: usize| {
             let copy = copy_of(rows);
@@ -171,7 +175,8 @@ impl TiledConvStep {
         let down = height.div_ceil(copy.rows);
         let (tasks, panels) = (window.batch * down, parts.len() * window.rows.div_ceil(BLOCK));
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
-        TiledConvStep { window, parts, finish, data, machine, matrix, copy, patches, down, panel_parts }
+        let data = PhantomData;
+        TiledConvStep { window, parts, finish, machine, matrix, copy, patches, down, panel_parts, data }
     }
 
     fn sums(&self) -> usize {
@@ -180,7 +185,7 @@ impl TiledConvStep {
 
     /// Numbers of the copy and, behind it, of one row of the data with its border.
     fn numbers(&self) -> usize {
-        self.copy.bytes / size_of::<bf16>() + if self.patches { self.line_len() } else { 0 }
+        self.copy.bytes / size_of::<F>() + if self.patches { self.line_len() } else { 0 }
     }
 
     /// Numbers of a row of the data that a row of patches sees.
@@ -191,15 +196,20 @@ impl TiledConvStep {
     }
 
     fn thread_bytes(&self) -> usize {
-        thread_bytes(self.finish.registers_bytes(), self.numbers(), self.sums())
+        thread_bytes::<F>(self.finish.registers_bytes(), self.numbers(), self.sums())
     }
 
-    pub fn workspace(&self) -> usize {
+    fn workspace(&self) -> usize {
         self.thread_bytes() * self.machine.pool.threads()
+    }
+
+    pub fn prepared(self) -> Prepared {
+        let workspace = self.workspace();
+        Prepared { step: Box::new(self), workspace }
     }
 }
 
-impl Step for TiledConvStep {
+impl<F: Product, T: Converts<F>> Step for TiledConvStep<F, T> {
     fn run(&self, arguments: &Arguments<'_>) {
         if arguments.outputs[0].is_empty() {
             return;
@@ -213,7 +223,7 @@ impl Step for TiledConvStep {
     }
 }
 
-impl TiledConvStep {
+impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     fn run_task(&self, arguments: &Arguments<'_>, thread: usize, image: usize, down: usize, part: usize) {
         let (window, copy) = (&self.window, &self.copy);
         let first = down * copy.rows;
@@ -225,12 +235,8 @@ impl TiledConvStep {
         };
         let data = arguments.inputs[0].unwrap_or(View::empty());
         // SAFETY: inputs are not written during the step.
-        unsafe {
-            match self.data {
-                DType::Bf16 => self.fill(data.slice::<bf16>(), image, first, rows, numbers),
-                _ => self.fill(data.slice::<f32>(), image, first, rows, numbers),
-            }
-        }
+        let data = unsafe { data.slice::<T>() };
+        self.fill(data, image, first, rows, self.finish.border(arguments), numbers);
         let left = Rows {
             start: numbers.as_ptr().cast(),
             pitch: copy.pitch,
@@ -274,31 +280,31 @@ impl TiledConvStep {
     }
 
     /// Makes the copy for `rows` rows of the output from `first` on.
-    fn fill<T: Real>(&self, data: &[T], image: usize, first: usize, rows: usize, numbers: &mut [bf16]) {
+    fn fill(&self, data: &[T], image: usize, first: usize, rows: usize, border: F, numbers: &mut [F]) {
         let window = &self.window;
         let len = window.x[1] * window.x[2] * window.inputs;
         let image = &data[image * len..][..len];
         if self.patches {
-            let (copy, line) = numbers.split_at_mut(self.copy.bytes / size_of::<bf16>());
-            return self.fill_patches(image, first, rows, copy, line);
+            let (copy, line) = numbers.split_at_mut(self.copy.bytes / size_of::<F>());
+            return self.fill_patches(image, (first, rows), border, copy, line);
         }
-        let place = self.copy.pitch / size_of::<bf16>();
+        let place = self.copy.pitch / size_of::<F>();
         for &([y, x], start) in &self.copy.planes {
-            let lines = numbers[start / size_of::<bf16>()..].chunks_exact_mut(self.copy.width * place);
+            let lines = numbers[start / size_of::<F>()..].chunks_exact_mut(self.copy.width * place);
             for (row, line) in lines.enumerate().take(rows + self.copy.below) {
                 let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
                 match usize::try_from(source).ok().filter(|&row| row < window.x[1]) {
-                    Some(row) => self.fill_line(&image[row * window.x[2] * window.inputs..], x, line),
-                    None => line.fill(bf16::ZERO),
+                    Some(row) => self.fill_line(&image[row * window.x[2] * window.inputs..], x, border, line),
+                    None => line.fill(border),
                 }
             }
         }
     }
 
     /// One row of a plane: every stride-th pixel of a row of the data.
-    fn fill_line<T: Real>(&self, source: &[T], remainder: usize, line: &mut [bf16]) {
+    fn fill_line(&self, source: &[T], remainder: usize, border: F, line: &mut [F]) {
         let (window, isa) = (&self.window, self.machine.isa);
-        let (channels, place) = (window.inputs, self.copy.pitch / size_of::<bf16>());
+        let (channels, place) = (window.inputs, self.copy.pitch / size_of::<F>());
         let stride = window.stride[2] as isize;
         // Places `from..to` of the copy lie inside the data.
         let shift = remainder as isize - window.before[2];
@@ -306,8 +312,8 @@ impl TiledConvStep {
         let to = (window.x[2] as isize - shift + stride - 1).div_euclid(stride);
         let from = (from as usize).min(self.copy.width);
         let to = (to.max(0) as usize).clamp(from, self.copy.width);
-        line[..from * place].fill(bf16::ZERO);
-        line[to * place..].fill(bf16::ZERO);
+        line[..from * place].fill(border);
+        line[to * place..].fill(border);
         let first = (from as isize * stride + shift) as usize;
         if stride == 1 && place == channels && from < to {
             let count = (to - from) * channels;
@@ -316,17 +322,17 @@ impl TiledConvStep {
         for (index, pixel) in line[from * place..to * place].chunks_exact_mut(place).enumerate() {
             let at = (first + index * window.stride[2]) * channels;
             T::convert_all(isa, &source[at..at + channels], &mut pixel[..channels]);
-            pixel[channels..].fill(bf16::ZERO);
+            pixel[channels..].fill(F::zeroed());
         }
     }
 
     /// The taps of each pixel of the output, one after the other.
-    fn fill_patches<T: Real>(&self, image: &[T], first: usize, rows: usize, copy: &mut [bf16], line: &mut [bf16]) {
+    fn fill_patches(&self, image: &[T], (first, rows): (usize, usize), border: F, copy: &mut [F], line: &mut [F]) {
         let window = &self.window;
         let [_, height, width] = window.x;
-        let (channels, place) = (window.inputs, self.copy.pitch / size_of::<bf16>());
-        // What lies behind the taps of a patch; filling all at once is quicker than each.
-        copy.fill(bf16::ZERO);
+        let (channels, place) = (window.inputs, self.copy.pitch / size_of::<F>());
+        // Also what lies behind the taps of a patch; filling all at once is quicker than each.
+        copy.fill(border);
         for (row, patches) in copy.chunks_exact_mut(self.copy.width * place).enumerate().take(rows) {
             for tap in 0..window.kernel[1] {
                 let y = ((first + row) * window.stride[1] + tap * window.dilation[1]) as isize - window.before[1];
@@ -337,13 +343,13 @@ impl TiledConvStep {
                 match usize::try_from(y).ok().filter(|&y| y < height && from < to) {
                     Some(y) => {
                         let start = (y * width + (from as isize + left) as usize) * channels;
-                        line[..from * channels].fill(bf16::ZERO);
-                        line[to * channels..].fill(bf16::ZERO);
+                        line[..from * channels].fill(border);
+                        line[to * channels..].fill(border);
                         let count = (to - from) * channels;
                         let inside = &mut line[from * channels..to * channels];
                         T::convert_all(self.machine.isa, &image[start..start + count], inside);
                     }
-                    None => line.fill(bf16::ZERO),
+                    None => line.fill(border),
                 }
                 for (x, patch) in patches.chunks_exact_mut(place).enumerate() {
                     let patch = &mut patch[tap * window.kernel[2] * channels..][..window.kernel[2] * channels];
@@ -364,8 +370,8 @@ impl TiledConvStep {
 
 /// Copies a few numbers: a call for them would take longer.
 #[inline(always)]
-fn copy_short(from: &[bf16], to: &mut [bf16]) {
-    /// Numbers of 16 bytes.
+fn copy_short<N: Element>(from: &[N], to: &mut [N]) {
+    /// Numbers that are copied together.
     const PART: usize = 8;
     let count = to.len().min(from.len());
     if count < PART {
@@ -374,7 +380,6 @@ fn copy_short(from: &[bf16], to: &mut [bf16]) {
     for start in (0..count).step_by(PART) {
         // The last part ends with the numbers, and copies some of them again.
         let start = start.min(count - PART);
-        let part: [bf16; PART] = from[start..start + PART].try_into().expect("a part");
-        to[start..start + PART].copy_from_slice(&part);
+        to[start..start + PART].copy_from_slice(&from[start..start + PART]);
     }
 }

@@ -1,6 +1,7 @@
-use super::common::{centred, conv, evaluate_by_lowering, spatial_rank};
+use super::common::{centred, conv, conv_op, evaluate_by_lowering, integer_operand, per_channel, spatial_rank};
 use crate::onnx::case::tensor;
 use crate::onnx::{Attribute, Case, OnnxNode, Operator, Outputs};
+use crate::ops::{Binary, Conv, Factors, Op};
 use crate::{Builder, OpError, ValueId};
 use smallvec::smallvec;
 
@@ -24,6 +25,19 @@ pub fn lower_conv(
     bias: Option<ValueId>,
 ) -> Result<Option<ValueId>, OpError> {
     let Some(spatial) = spatial_rank(b, weights)? else { return Ok(None) };
+    if let Some(op) = conv_op(node, b, x, weights)?.filter(|op| op.groups == 1)
+        && let Some(weights) = integer_operand(b, (x, x_zero_point), (weights, weights_zero_point), 0)
+    {
+        let op = Conv { multiply: Some(Factors::Integers), ..op };
+        let sums = b.add_with_optional(Op::Conv(op), &[Some(x), Some(weights), x_zero_point])?;
+        return match bias {
+            Some(bias) => {
+                let bias = per_channel(b, bias, spatial + 2)?;
+                b.binary(Binary::Add, sums, bias).map(Some)
+            }
+            None => Ok(Some(sums)),
+        };
+    }
     let weights_zero_point = match weights_zero_point {
         // One per output channel, the first axis of the weights.
         Some(zero_point) if b.rank(zero_point) == Some(1) => {

@@ -1,4 +1,4 @@
-use super::common::{centred, evaluate_by_lowering, matmul};
+use super::common::{centred, evaluate_by_lowering, integer_matmul, matmul};
 use crate::onnx::case::tensor;
 use crate::onnx::{Case, OnnxNode, Operator, Outputs};
 use crate::{Builder, OpError, ValueId};
@@ -21,6 +21,9 @@ pub fn lower_product(
     y: ValueId,
     y_zero_point: Option<ValueId>,
 ) -> Result<Option<ValueId>, OpError> {
+    if let Some(product) = integer_matmul(b, (x, x_zero_point), (y, y_zero_point))? {
+        return Ok(Some(product));
+    }
     let x_zero_point = match x_zero_point {
         Some(zero_point) => match b.rank(zero_point) {
             None => return Ok(None),

@@ -1,14 +1,17 @@
 mod columns;
 mod evaluate;
 mod functions;
+mod integers;
 mod symbols;
 mod types;
+
+pub use integers::{Scale, Scaled};
 
 use super::inputs::{broadcast, required, typed};
 use super::{Facts, TensorOp, Tensors};
 use crate::{Dims, Fact, OpError};
 use halimede_tensor::{DType, Tensor};
-use smallvec::smallvec;
+use smallvec::{SmallVec, smallvec};
 
 /// Number of an instruction whose result is read.
 pub type Reg = usize;
@@ -138,6 +141,29 @@ pub enum Instruction {
     Select(Reg, Reg, Reg),
     /// Conversion between Bool, integers of 8 bits and more, and floats of 16 bits and more.
     Cast(DType, Reg),
+}
+
+impl Instruction {
+    /// The instructions whose results it reads.
+    pub fn operands(&self) -> SmallVec<[Reg; 3]> {
+        match *self {
+            Instruction::Input(_) | Instruction::Constant(_) => smallvec![],
+            Instruction::Unary(_, x) | Instruction::Cast(_, x) => smallvec![x],
+            Instruction::Binary(_, a, b) => smallvec![a, b],
+            Instruction::Select(condition, a, b) => smallvec![condition, a, b],
+        }
+    }
+
+    /// The same instruction, reading result `places[x]` where it read `x`.
+    pub fn moved(&self, places: &[Reg]) -> Instruction {
+        match *self {
+            Instruction::Input(_) | Instruction::Constant(_) => self.clone(),
+            Instruction::Unary(function, x) => Instruction::Unary(function, places[x]),
+            Instruction::Binary(function, a, b) => Instruction::Binary(function, places[a], places[b]),
+            Instruction::Select(condition, a, b) => Instruction::Select(places[condition], places[a], places[b]),
+            Instruction::Cast(to, x) => Instruction::Cast(to, places[x]),
+        }
+    }
 }
 
 /// Pointwise work: a little program run on every element of inputs that broadcast to one shape.

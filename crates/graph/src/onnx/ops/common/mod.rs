@@ -41,7 +41,9 @@ pub use late::{evaluate_by_lowering, infer_by_lowering, lower_call};
 pub use loss::negative_log_likelihood;
 pub use order::element_order;
 pub use pooling::lower_pool;
-pub use products::{centred, check_kernel_shape, conv, groups, matmul, per_channel};
+pub use products::{
+    centred, check_kernel_shape, conv, conv_op, groups, integer_matmul, integer_operand, matmul, per_channel,
+};
 pub use quantization::quantization_axis;
 pub use random::{Random, dtype_or, normal_numbers, shape_attribute, uniform_numbers};
 pub use random_state::RandomState;

@@ -1,0 +1,194 @@
+//! Sums of products of integers, on their way to the epilogue.
+//!
+//! The unit multiplies the data as they lie. What their zero point `z` adds to every sum of a column is known
+//! beforehand, and taken off again:
+//!
+//! ```text
+//! Σ (x - z)·w = Σ x·w - z·Σ w
+//! ```
+
+use super::{BLOCK, Columns, Epilogue, Finish, Piece, Product, TiledWeights};
+use crate::Isa;
+use crate::isa::multiversion;
+use crate::matrix::GROUP_BYTES;
+use halimede_compute::{Arguments, TensorDesc};
+use halimede_graph::OpError;
+use halimede_graph::ops::{Factors, Map, Scale, Scaled};
+use halimede_tensor::{DType, View};
+use smallvec::SmallVec;
+use std::sync::Arc;
+
+/// The input that holds the zero point of the data.
+const ZERO_POINT: usize = 2;
+/// The first input that the epilogue reads, which is input 1 of its map.
+const EXTRA: usize = 3;
+/// What is added to data with signs for units that read them without.
+const LIFT: i32 = 128;
+
+/// Weights with what each of their columns sums up to.
+#[derive(Clone)]
+pub(in crate::kernels) struct IntegerWeights {
+    pub tiled: Arc<TiledWeights<i8>>,
+    columns: Arc<[i32]>,
+}
+
+impl IntegerWeights {
+    pub fn new(tiled: TiledWeights<i8>) -> IntegerWeights {
+        let mut columns = vec![0; tiled.columns.next_multiple_of(BLOCK)];
+        let panels = tiled.panels.chunks_exact(tiled.panel_len().max(1));
+        for (panel, sums) in panels.zip(columns.chunks_exact_mut(BLOCK)) {
+            for line in panel.chunks_exact(BLOCK * GROUP_BYTES) {
+                for (sum, group) in sums.iter_mut().zip(line.chunks_exact(GROUP_BYTES)) {
+                    *sum += group.iter().map(|&weight| i32::from(weight)).sum::<i32>();
+                }
+            }
+        }
+        IntegerWeights { columns: columns.into(), tiled: Arc::new(tiled) }
+    }
+}
+
+/// How sums in i32 become numbers in f32.
+pub(in crate::kernels) struct Scaling {
+    columns: Arc<[i32]>,
+    /// Datatype of the zero point, where there is one.
+    zero: Option<DType>,
+    /// What is added to the data, and with them to their zero point, as they are read.
+    lift: i32,
+    /// The input with an i32 for each column to add.
+    bias: Option<usize>,
+    /// Numbers, or inputs of f32 with one number for all columns or one for each.
+    factors: SmallVec<[Scale; 2]>,
+}
+
+impl Scaling {
+    /// The zero point of what the unit reads.
+    fn zero_point(&self, arguments: &Arguments<'_>) -> i32 {
+        let view = arguments.inputs.get(ZERO_POINT).copied().flatten().unwrap_or(View::empty());
+        // SAFETY: inputs are not written during the step.
+        let zero = unsafe {
+            match self.zero {
+                Some(DType::U8) => i32::from(view.slice::<u8>()[0]),
+                Some(_) => i32::from(view.slice::<i8>()[0]),
+                None => 0,
+            }
+        };
+        zero + self.lift
+    }
+
+    fn columns(&self, arguments: &Arguments<'_>, piece: &Piece) -> Columns {
+        let input = |index: usize| arguments.inputs.get(EXTRA - 1 + index).copied().flatten().unwrap_or(View::empty());
+        let columns = piece.column..piece.column + piece.columns;
+        let zero = self.zero_point(arguments);
+        let mut made = Columns { added: [0; BLOCK], scales: [1.0; BLOCK] };
+        for (added, sum) in made.added.iter_mut().zip(&self.columns[columns.clone()]) {
+            *added = sum.wrapping_mul(-zero);
+        }
+        if let Some(bias) = self.bias {
+            // SAFETY: inputs are not written during the step.
+            let bias = unsafe { &input(bias).slice::<i32>()[columns.clone()] };
+            made.added.iter_mut().zip(bias).for_each(|(added, bias)| *added = added.wrapping_add(*bias));
+        }
+        for factor in &self.factors {
+            match *factor {
+                Scale::Number(number) => made.scales.iter_mut().for_each(|scale| *scale *= number),
+                Scale::Input(index) => {
+                    // SAFETY: as above.
+                    match unsafe { input(index).slice::<f32>() } {
+                        [one] => made.scales.iter_mut().for_each(|scale| *scale *= one),
+                        row => made.scales.iter_mut().zip(&row[columns.clone()]).for_each(|(scale, one)| *scale *= one),
+                    }
+                }
+            }
+        }
+        made
+    }
+}
+
+/// Stores sums, given by their bits, in i32.
+///
+/// # Safety
+/// The piece lies inside the target.
+pub(super) unsafe fn store(isa: Isa, sums: &mut [f32], columns: &Columns, piece: Piece, target: *mut i32) {
+    let sums: &mut [i32] = bytemuck::cast_slice_mut(sums);
+    add(isa, sums, &columns.added);
+    for (row, sums) in sums.chunks_exact(BLOCK).take(piece.rows).enumerate() {
+        // SAFETY: the caller's promise.
+        unsafe { target.add(piece.start + row * piece.row).copy_from_nonoverlapping(sums.as_ptr(), piece.columns) };
+    }
+}
+
+multiversion! {
+    fn add(sums: &mut [i32], added: &[i32; BLOCK]) = add_each
+}
+
+#[inline(always)]
+fn add_each(sums: &mut [i32], added: &[i32; BLOCK]) {
+    for row in sums.chunks_exact_mut(BLOCK) {
+        row.iter_mut().zip(added).for_each(|(sum, added)| *sum = sum.wrapping_add(*added));
+    }
+}
+
+/// Left factors without and with signs.
+macro_rules! integers {
+    ($($factor:ty),*) => {
+        $(impl Product for $factor {
+            type Scaling = Scaling;
+
+            fn columns(scaling: &Scaling, arguments: &Arguments<'_>, piece: &Piece) -> Option<Columns> {
+                Some(scaling.columns(arguments, piece))
+            }
+
+            fn border(scaling: &Scaling, arguments: &Arguments<'_>) -> $factor {
+                scaling.zero_point(arguments) as $factor
+            }
+        })*
+    };
+}
+integers!(u8, i8);
+
+impl<F: Product<Scaling = Scaling>> Finish<F> {
+    /// For products of [`Factors::Integers`]: the inputs are data, weights, zero point, then what the epilogue
+    /// reads.
+    pub fn of_integers(
+        map: Option<&Map>,
+        inputs: &[Option<TensorDesc>],
+        weights: &IntegerWeights,
+        output: &TensorDesc,
+        isa: Isa,
+    ) -> Result<Finish<F>, OpError> {
+        let unsupported = |what: &str| OpError::unsupported(format!("{what} in a product of {:?}", Factors::Integers));
+        let input = |index: usize| inputs.get(index).and_then(Option::as_ref);
+        let data = input(0).ok_or_else(|| OpError::invalid("a product needs two operands"))?;
+        let zero = input(ZERO_POINT);
+        if zero.is_some_and(|zero| zero.len() != 1 || zero.dtype != data.dtype) {
+            return Err(unsupported("several zero points"));
+        }
+        let lift = if data.dtype == F::DTYPE { 0 } else { LIFT };
+        let zero = zero.map(|zero| zero.dtype);
+        let mut scaling =
+            Scaling { columns: weights.columns.clone(), zero, lift, bias: None, factors: SmallVec::new() };
+        let Some(map) = map else {
+            let finish = Finish { scaling, epilogue: None, bias: None, extra: EXTRA, output: DType::I32, isa };
+            return if output.dtype == DType::I32 { Ok(finish) } else { Err(unsupported("another result than i32")) };
+        };
+        let Scaled { bias, scales, rest } = Scaled::of(map).ok_or_else(|| unsupported("this epilogue"))?;
+        let columns = output.shape.last().copied().unwrap_or(1);
+        let is_row = |index: usize, dtype: DType| {
+            let desc = input(EXTRA - 1 + index).filter(|desc| desc.dtype == dtype);
+            desc.is_some_and(|desc| desc.len() == columns && desc.shape.last() == Some(&columns))
+        };
+        let is_one =
+            |index: usize| input(EXTRA - 1 + index).is_some_and(|desc| desc.dtype == DType::F32 && desc.len() == 1);
+        let fits = |scale: &Scale| match *scale {
+            Scale::Number(_) => true,
+            Scale::Input(index) => is_one(index) || is_row(index, DType::F32),
+        };
+        if bias.is_some_and(|bias| !is_row(bias, DType::I32)) || !scales.iter().all(fits) {
+            return Err(unsupported("scales of this shape"));
+        }
+        scaling.factors = scales;
+        scaling.bias = bias;
+        let epilogue = Epilogue::narrowed(Some(&rest), inputs.get(EXTRA..).unwrap_or_default(), output, isa)?;
+        Ok(Finish { scaling, epilogue, bias: None, extra: EXTRA, output: output.dtype, isa })
+    }
+}

@@ -1,0 +1,74 @@
+use crate::OpError;
+use halimede_tensor::{DType, Tensor};
+
+/// What the factors of a sum of products ([`super::Contract`], [`super::Conv`]) are, where they are not
+/// multiplied as they stand.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub enum Factors {
+    /// bf16: factors in f32 are rounded to it, sums and result are f32.
+    Bf16,
+    /// Integers of 8 bits. The left factors (data: U8 or I8) are read less their zero point, one number of
+    /// their datatype that is an input of its own, or nothing where that is missing; the border of a
+    /// convolution then is 0. The right ones (weights) are I8. Sums and result are I32 and wrap.
+    Integers,
+}
+
+impl Factors {
+    /// Refuses what cannot be a factor; gives the datatype of the result.
+    pub(crate) fn result(self, left: Option<DType>, right: Option<DType>) -> Result<DType, OpError> {
+        let fits = |left: bool, dtype: DType| match (self, left) {
+            (Factors::Bf16, _) => matches!(dtype, DType::F32 | DType::Bf16),
+            (Factors::Integers, true) => matches!(dtype, DType::U8 | DType::I8),
+            (Factors::Integers, false) => dtype == DType::I8,
+        };
+        for (is_left, dtype) in [(true, left), (false, right)] {
+            if let Some(dtype) = dtype.filter(|&dtype| !fits(is_left, dtype)) {
+                return Err(OpError::invalid(format!("a factor of {dtype} in a product of {self:?}")));
+            }
+        }
+        Ok(match self {
+            Factors::Bf16 => DType::F32,
+            Factors::Integers => DType::I32,
+        })
+    }
+}
+
+/// Weights of integers as [`Factors::Integers`] wants them: I8, less their zero points, of which there is one or
+/// one for each index of `axis`. `None` where they do not fit.
+pub(crate) fn integer_weights(weights: &Tensor, zeros: Option<&Tensor>, axis: usize) -> Option<Tensor> {
+    if !matches!(weights.dtype(), DType::U8 | DType::I8) {
+        return None;
+    }
+    let zeros = zeros.map(|zeros| zeros.to_i64s()).transpose().ok()?.unwrap_or_default();
+    if weights.dtype() == DType::I8 && zeros.iter().all(|&zero| zero == 0) {
+        return Some(weights.clone());
+    }
+    let (&columns, inner) = (weights.shape().get(axis)?, weights.shape()[axis + 1..].iter().product::<usize>());
+    let zero = |index: usize| match zeros[..] {
+        [] => Some(0),
+        [one] => Some(one),
+        ref each => each.get(index / inner % columns).copied().filter(|_| each.len() == columns),
+    };
+    let values = weights.to_i64s().ok()?;
+    let moved = values.iter().enumerate().map(|(index, value)| i8::try_from(value - zero(index)?).ok());
+    Tensor::from_slice(weights.shape(), &moved.collect::<Option<Vec<i8>>>()?).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn weights_less_their_zero_points() {
+        let weights = Tensor::from_slice(&[2, 2], &[0u8, 255, 128, 100]).unwrap();
+        let moved = |zeros: &[u8], axis| {
+            integer_weights(&weights, Some(&Tensor::from_slice(&[zeros.len()], zeros).unwrap()), axis)
+        };
+        let expected = |values: [i8; 4]| Some(Tensor::from_slice(&[2, 2], &values).unwrap());
+        assert_eq!(moved(&[128], 0), expected([-128, 127, 0, -28]));
+        assert_eq!(moved(&[128, 130], 0), expected([-128, 127, -2, -30]));
+        assert_eq!(moved(&[128, 130], 1), expected([-128, 125, 0, -30]));
+        assert_eq!(moved(&[120], 0), None, "255 - 120 has more than 8 bits");
+        assert_eq!(moved(&[1, 2, 3], 0), None);
+    }
+}
