@@ -3,7 +3,7 @@
 use super::Machine;
 use super::norm::sum_of;
 use super::rows::{Rows, part_mut};
-use super::softmax::max_of;
+use super::softmax::{larger, max_of, min_of, smaller};
 use crate::isa::multiversion;
 use crate::real::Real;
 use half::{bf16, f16};
@@ -84,6 +84,7 @@ impl Step for ReduceStep {
             ReduceKind::Sum
                 | ReduceKind::Mean
                 | ReduceKind::Max
+                | ReduceKind::Min
                 | ReduceKind::SumSquare
                 | ReduceKind::L1
                 | ReduceKind::L2
@@ -110,7 +111,11 @@ multiversion! {
 
 #[inline(always)]
 fn columns<T: Real>(kind: ReduceKind, x: &[T], rows: Rows, out: &mut [f32]) {
-    let start = if kind == ReduceKind::Max { f32::NEG_INFINITY } else { 0.0 };
+    let start = match kind {
+        ReduceKind::Max => f32::NEG_INFINITY,
+        ReduceKind::Min => f32::INFINITY,
+        _ => 0.0,
+    };
     let mut total = [start; LANES];
     for block in x.chunks(SHORT * rows.inner) {
         let mut part = [start; LANES];
@@ -122,7 +127,11 @@ fn columns<T: Real>(kind: ReduceKind, x: &[T], rows: Rows, out: &mut [f32]) {
             }
         }
         for (total, part) in total.iter_mut().zip(part) {
-            *total = if kind == ReduceKind::Max { larger(*total, part) } else { *total + part };
+            *total = match kind {
+                ReduceKind::Max => larger(*total, part),
+                ReduceKind::Min => smaller(*total, part),
+                _ => *total + part,
+            };
         }
     }
     for (out, total) in out.iter_mut().zip(total) {
@@ -134,22 +143,17 @@ fn columns<T: Real>(kind: ReduceKind, x: &[T], rows: Rows, out: &mut [f32]) {
     }
 }
 
-/// Adds a row to the columns' sums, or takes the larger.
+/// Adds a row to the columns' sums, or takes the larger or smaller.
 #[inline(always)]
 fn gather<T: Real>(kind: ReduceKind, sums: &mut [f32], row: &[T]) {
     let pairs = sums.iter_mut().zip(row.iter().map(|x| x.widen()));
     match kind {
         ReduceKind::Max => pairs.for_each(|(sum, x)| *sum = larger(*sum, x)),
+        ReduceKind::Min => pairs.for_each(|(sum, x)| *sum = smaller(*sum, x)),
         ReduceKind::SumSquare | ReduceKind::L2 => pairs.for_each(|(sum, x)| *sum += x * x),
         ReduceKind::L1 => pairs.for_each(|(sum, x)| *sum += x.abs()),
         _ => pairs.for_each(|(sum, x)| *sum += x),
     }
-}
-
-/// NaN where either is.
-#[inline(always)]
-fn larger(a: f32, b: f32) -> f32 {
-    if a > b || a.is_nan() { a } else { b }
 }
 
 /// The position of element `index` of a set of axes.
@@ -338,6 +342,7 @@ fn rows_body(kind: ReduceKind, x: &[f32], length: usize, out: &mut [f32]) {
         *out = match kind {
             ReduceKind::Mean => sum_of(row, |x| x) / length as f32,
             ReduceKind::Max => max_of(row),
+            ReduceKind::Min => min_of(row),
             ReduceKind::SumSquare => sum_of(row, |x| x * x),
             ReduceKind::L1 => sum_of(row, f32::abs),
             ReduceKind::L2 => sum_of(row, |x| x * x).sqrt(),

@@ -82,19 +82,42 @@ multiversion! {
     fn softmax_columns(slab: &mut [f32], inner: usize, log: bool) = columns_body
 }
 
-/// The largest element; NaN where one is NaN. Sixteen running maxima, so that the loop vectorises.
+/// The larger number; NaN where either is.
+#[inline(always)]
+pub(super) fn larger(a: f32, b: f32) -> f32 {
+    if a > b || a.is_nan() { a } else { b }
+}
+
+/// The smaller number; NaN where either is.
+#[inline(always)]
+pub(super) fn smaller(a: f32, b: f32) -> f32 {
+    if a < b || a.is_nan() { a } else { b }
+}
+
+/// The largest element; NaN where one is NaN.
 #[inline(always)]
 pub(super) fn max_of(row: &[f32]) -> f32 {
-    let larger = |a: f32, b: f32| if a > b || a.is_nan() { a } else { b };
-    let mut lanes = [f32::NEG_INFINITY; 16];
+    extreme_of(row, f32::NEG_INFINITY, larger)
+}
+
+/// The smallest element; NaN where one is NaN.
+#[inline(always)]
+pub(super) fn min_of(row: &[f32]) -> f32 {
+    extreme_of(row, f32::INFINITY, smaller)
+}
+
+/// Sixteen running extremes, so that the loop vectorises.
+#[inline(always)]
+fn extreme_of(row: &[f32], start: f32, better: impl Fn(f32, f32) -> f32) -> f32 {
+    let mut lanes = [start; 16];
     let chunks = row.chunks_exact(16);
     let rest = chunks.remainder();
     for chunk in chunks {
         for (lane, &element) in lanes.iter_mut().zip(chunk) {
-            *lane = larger(*lane, element);
+            *lane = better(*lane, element);
         }
     }
-    rest.iter().chain(&lanes).fold(f32::NEG_INFINITY, |a, &b| larger(a, b))
+    rest.iter().chain(&lanes).fold(start, |a, &b| better(a, b))
 }
 
 /// Replaces each element by `exp(element - max)` and gives the sum.
