@@ -56,7 +56,7 @@ impl Kernel for PoolKernel {
         window.rows = 1;
         let after = border_after(&self.op, &window, spatial.len());
         if self.op.channels_last {
-            if !(narrow || x.dtype == DType::F32) || outputs.len() > 1 || window.kernel[0] != 1 {
+            if !(narrow || bytes || x.dtype == DType::F32) || outputs.len() > 1 || window.kernel[0] != 1 {
                 return Err(OpError::unsupported("this pooling with the channels last"));
             }
             let step = PixelsStep { dtype: x.dtype, kind: self.op.kind, after, window, machine: self.machine.clone() };

@@ -547,6 +547,12 @@ fn pooling() {
         check(last(pool(PoolKind::Average { count_include_pad: false }, ceil_mode, 1)), &pixels, &[], 3e-6);
         check(last(pool(PoolKind::Lp { p: 2 }, ceil_mode, 1)), &pixels, &[], 1e-5);
     }
+    let values: Vec<i64> = (0..2 * 10 * 9 * 35).map(|index| index * 37 % 251).collect();
+    for (dtype, lowest) in [(DType::U8, 0), (DType::I8, -128)] {
+        let bytes: Vec<i64> = values.iter().map(|value| value + lowest).collect();
+        let pixels = [Some(Tensor::from_i64s(dtype, &[2, 10, 9, 35], &bytes).unwrap())];
+        check(last(pool(PoolKind::Max { column_major: false }, true, 1)), &pixels, &[], 0.0);
+    }
     let x = [Some(floats(&[2, 3, 10, 9], 1))];
     for ceil_mode in [false, true] {
         for column_major in [false, true] {

@@ -56,14 +56,14 @@ pub(super) fn multiplies_integers(node: &Node) -> bool {
 
 /// One scale and zero point for all of a tensor.
 #[derive(Clone, Copy, PartialEq)]
-struct Steps {
+pub(super) struct Steps {
     scale: f32,
     zero: i32,
 }
 
 impl Steps {
     /// Those of a node whose inputs are a value, its scale and its zero point.
-    fn of(graph: &Graph, node: &Node) -> Option<Steps> {
+    pub fn of(graph: &Graph, node: &Node) -> Option<Steps> {
         let [scale] = graph.constant(node.inputs[1]?)?.to_f32s().ok()?[..] else { return None };
         let zero = match node.inputs.get(2).copied().flatten() {
             Some(zero) => match graph.constant(zero)?.to_i64s().ok()?[..] {
@@ -76,7 +76,8 @@ impl Steps {
     }
 }
 
-fn is_byte(dtype: Option<DType>) -> bool {
+/// Whether a datatype is of integers of 8 bits.
+pub(super) fn is_byte(dtype: Option<DType>) -> bool {
     matches!(dtype, Some(DType::U8 | DType::I8))
 }
 
@@ -341,13 +342,14 @@ fn dequantizations(graph: &mut Graph, report: &mut PassReport) {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::super::tests::{floats, graph, optimized};
     use super::*;
     use crate::Builder;
     use crate::ops::{Padding, Unary};
 
-    fn quantize(b: &mut Builder, x: ValueId, scale: f32, zero: u8) -> ValueId {
+    /// Quantises a value and makes a float of it again.
+    pub fn quantize(b: &mut Builder, x: ValueId, scale: f32, zero: u8) -> ValueId {
         let (scale, zero) = (b.constant(Tensor::scalar(scale)), b.constant(Tensor::scalar(zero)));
         let op = Quantize { to: DType::U8, axis: 0, block: 0, saturate: true, precision: None };
         let q = b.add(Op::Quantize(op), &[x, scale, zero]).unwrap();

@@ -1,7 +1,7 @@
 use super::edit::done;
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::channels::{channels_last, first_from_last, last_from_first, to_channels_last};
-use crate::ops::{Concat, Conv, Factors, Op, Padding, Pool, Reduce, Resize, Softmax, Transpose};
+use crate::ops::{Concat, Conv, Factors, Op, Padding, Pool, PoolKind, Reduce, Resize, Softmax, Transpose};
 use crate::{Dims, Fact, Graph, Node, ValueId};
 use halimede_tensor::DType;
 use smallvec::{SmallVec, smallvec};
@@ -143,7 +143,7 @@ impl Layouts<'_> {
         let here = data.is_some_and(|data| self.has_last(data));
         match &node.op {
             Op::Conv(op) => self.conv(op, node, rank),
-            Op::Pool(op) if here && op.outputs == 1 && rank == 4 && self.is_f32(data?) => {
+            Op::Pool(op) if here && op.outputs == 1 && rank == 4 && self.is_pooled(op, data?) => {
                 let op = Op::Pool(Pool { channels_last: true, ..op.clone() });
                 self.pointwise(node, op, rank)
             }
@@ -175,6 +175,12 @@ impl Layouts<'_> {
 
     fn is_f32(&self, value: ValueId) -> bool {
         self.graph.fact(value).dtype == Some(DType::F32)
+    }
+
+    /// Whether pooling has a kernel for data whose channels lie last.
+    fn is_pooled(&self, op: &Pool, data: ValueId) -> bool {
+        let bytes = matches!(self.graph.fact(data).dtype, Some(DType::U8 | DType::I8));
+        self.is_f32(data) || (bytes && matches!(op.kind, PoolKind::Max { .. }))
     }
 
     /// Whether at least half of what a pointwise operation reads in full lies with its channels last, and

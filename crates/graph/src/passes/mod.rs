@@ -17,6 +17,7 @@ mod layout;
 mod maps;
 mod merged;
 mod norms;
+mod order;
 mod padding;
 mod products;
 mod rotary;
@@ -82,6 +83,7 @@ pub struct Pass {
 
 /// Every pass, in the order they run in. Some run again after what opened the way for them.
 pub static PASSES: &[Pass] = &[
+    order::PASS,
     integers::PASS,
     // What stood between integers and their products would be folded in vain.
     dead::PASS,

@@ -9,7 +9,7 @@ use crate::real::Real;
 use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_graph::ops::PoolKind;
-use halimede_tensor::{DType, View};
+use halimede_tensor::{DType, Element, View};
 
 pub(super) struct PixelsStep {
     pub dtype: DType,
@@ -28,10 +28,10 @@ impl PixelsStep {
     /// Bytes of a row in f32 for each task that may run at once, where rows lie in memory otherwise.
     pub fn workspace(&self) -> usize {
         let row = (self.row_len() * size_of::<f32>()).next_multiple_of(64);
-        if self.dtype == DType::F32 { 0 } else { row * self.machine.pool.threads() }
+        if self.dtype == DType::Bf16 { row * self.machine.pool.threads() } else { 0 }
     }
 
-    fn x<'a, T: Real>(&self, arguments: &Arguments<'a>, task: usize) -> (&'a [T], usize) {
+    fn x<'a, T: Element>(&self, arguments: &Arguments<'a>, task: usize) -> (&'a [T], usize) {
         let window = &self.window;
         // SAFETY: inputs are not written during the step.
         let x = unsafe { arguments.inputs[0].unwrap_or(View::empty()).slice::<T>() };
@@ -50,6 +50,16 @@ impl Step for PixelsStep {
                 let line = unsafe { part_mut::<f32>(arguments.outputs[0], task * row_len, row_len) };
                 let (x, row) = self.x::<f32>(arguments, task);
                 pool_row(isa, self, x, row, line);
+            });
+        }
+        if self.dtype != DType::Bf16 {
+            return self.machine.pool.run(tasks, &|task| {
+                // The bits of bytes with a sign, the uppermost of them turned round, are in the order of those without.
+                let sign = if self.dtype == DType::I8 { 0x80 } else { 0 };
+                // SAFETY: each part has a row of the output.
+                let line = unsafe { part_mut::<u8>(arguments.outputs[0], task * row_len, row_len) };
+                let (x, row) = self.x::<u8>(arguments, task);
+                max_bytes(isa, self, x, row, sign, line);
             });
         }
         assert!(arguments.workspace.len() >= self.workspace());
@@ -78,6 +88,30 @@ multiversion! {
 multiversion! {
     /// The same of data in bf16.
     fn pool_narrow_row(step: &PixelsStep, x: &[bf16], row: usize, line: &mut [f32]) = pool::<bf16>
+}
+
+multiversion! {
+    /// The same of bytes, of which the largest is wanted after `sign` was turned round.
+    fn max_bytes(step: &PixelsStep, x: &[u8], row: usize, sign: u8, line: &mut [u8]) = max_of_bytes
+}
+
+#[inline(always)]
+fn max_of_bytes(step: &PixelsStep, x: &[u8], row: usize, sign: u8, line: &mut [u8]) {
+    let (window, channels) = (&step.window, step.window.groups);
+    for (column, out) in line.chunks_exact_mut(channels.max(1)).enumerate() {
+        out.fill(0);
+        for tap in 0..window.kernel[1] * window.kernel[2] {
+            let (tap_y, tap_x) = (tap / window.kernel[2], tap % window.kernel[2]);
+            let (Some(y), Some(at)) = (window.source(1, row, tap_y), window.source(2, column, tap_x)) else { continue };
+            let x = &x[(y * window.x[2] + at) * channels..][..channels];
+            for (out, &x) in out.iter_mut().zip(x) {
+                *out = (*out).max(x ^ sign);
+            }
+        }
+        for out in out {
+            *out ^= sign;
+        }
+    }
 }
 
 #[inline(always)]
