@@ -9,6 +9,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from support.models import info, io, onnx_model
 from support.server import binary
+from test_verbs import CLASSIFIER
 
 pytestmark = pytest.mark.halimede_only("precision is a setting of ours")
 
@@ -114,6 +115,94 @@ def test_samples_of_ones_own_judge(repository, balanced):
     # Zeros differ nowhere.
     np.savez(samples / "zeros.npz", x=np.zeros((2, WIDTH), np.float32))
     balanced().wait_log("model 'delicate' computes in balanced precision; against exact: 'y': cosine 1.0")
+
+
+@pytest.fixture
+def fast(repository, serve, tmp_path):
+    """Starts servers of the repository in fast precision, with a cache of the test's own."""
+    doctor = subprocess.run([binary(), "doctor", "--seconds", "0"], capture_output=True, text=True, check=True).stdout
+    if "fast" not in re.search(r"unit +cpu: .*", doctor)[0]:
+        pytest.skip("nothing here multiplies 8-bit integers")
+    cache = {"XDG_CACHE_HOME": str(tmp_path / "cache")}
+    return lambda *flags: serve(repository, "--precision=fast", *flags, env=cache, default_precision=True)
+
+
+def samples_of(repository, model, **arrays):
+    folder = repository.path / model / "samples"
+    folder.mkdir()
+    np.savez(folder / "sample.npz", **arrays)
+
+
+def test_integers_are_multiplied_once_they_were_compared(repository, fast):
+    numbers = np.random.default_rng(5).uniform(-1, 1, (16, WIDTH)).astype(np.float32)
+    repository.add("whole", product(None), CONFIG + parameters(calibration="samples"))
+    samples_of(repository, "whole", x=numbers)
+    repository.add("whole_exact", product(None), CONFIG + parameters(precision="exact"))
+    server = fast()
+    said = server.wait_log(
+        r"model 'whole' computes in fast precision, 1 of its products in 8-bit integers; against exact: 'y': cosine ([\d.]+)"
+    )
+    assert 0.99 < float(said[1]) < 1
+    exact, narrow = ask(server, "whole_exact"), ask(server, "whole")
+    assert not np.array_equal(narrow, exact)
+    np.testing.assert_allclose(narrow, exact, atol=0.02 * np.abs(exact).max())
+    # What was found out, the ranges too, is known to the next server before it is ready.
+    server.stop()
+    again = fast()
+    text = again.log_text()
+    assert 0 < text.find("model 'whole' computes in fast") < text.find("successfully loaded 'whole'")
+    np.testing.assert_array_equal(ask(again, "whole"), narrow)
+    again.stop()
+    # Other samples have to be looked at anew.
+    samples_of_before = repository.path / "whole" / "samples" / "sample.npz"
+    samples_of_before.unlink()
+    np.savez(samples_of_before, x=2 * numbers)
+    other = fast()
+    other.wait_log("model 'whole' computes in fast precision")
+    assert not np.array_equal(ask(other, "whole"), narrow)
+
+
+def test_what_8_bits_ruin_keeps_its_floats_or_stays_exact(repository, fast):
+    repository.add("delicate", product(1e-5), CONFIG)
+    repository.add("exact", product(1e-5), CONFIG + parameters(precision="exact"))
+    server = fast()
+    server.wait_log("model 'delicate' computes in exact precision: in fast its outputs differ too much; 'y': cosine")
+    np.testing.assert_array_equal(ask(server, "delicate"), ask(server, "exact"))
+
+
+def test_a_model_without_products_for_8_bits_says_so(repository, fast):
+    """The product of a model's own inputs has no stored weights."""
+    nodes = [helper.make_node("Tanh", ["x"], ["t"]), helper.make_node("Transpose", ["t"], ["u"]),
+             helper.make_node("MatMul", ["t", "u"], ["y"])]  # fmt: skip
+    x, y = info("x", TensorProto.FLOAT, ["n", WIDTH]), info("y", TensorProto.FLOAT, ["n", "n"])
+    repository.add("pairs", onnx_model(nodes, [x], [y]))
+    server = fast("--log-verbose=1")
+    server.wait_log(r"model 'pairs' (computes in fast precision, having no product to round to 8 bits|has nothing to)")
+
+
+def test_the_classifier_stays_right_in_fast_precision(repository, fast):
+    digits = pytest.importorskip("sklearn.datasets").load_digits()
+    images = (digits.images[:, None] / 16).astype(np.float32)
+    config = (CLASSIFIER / "config.pbtxt").read_text().replace('label_filename: "labels.txt"', "")
+    model = (CLASSIFIER / "1" / "model.onnx").read_bytes()
+    repository.add("classifier", model, config + parameters(calibration="samples"))
+    repository.add("exact", model, config + parameters(precision="exact"))
+    # Every fifth image was held back when it was trained.
+    held_back = np.arange(len(images)) % 5 == 4
+    samples_of(repository, "classifier", image=images[~held_back][:64])
+    server = fast()
+    said = server.wait_log(r"model 'classifier' computes in fast precision, (\d+) of its products in 8-bit integers")
+    assert int(said[1]) > 0
+
+    def accuracy(name):
+        right = []
+        for batch, labels in zip(np.array_split(images[held_back], 8), np.array_split(digits.target[held_back], 8)):
+            data = {"name": "image", "shape": list(batch.shape), "datatype": "FP32", "data": batch.ravel().tolist()}
+            (output,) = server.http.infer(name, {"inputs": [data]}).json["outputs"]
+            right.extend(np.reshape(output["data"], output["shape"]).argmax(1) == labels)
+        return np.mean(right)
+
+    assert accuracy("classifier") > accuracy("exact") - 0.005
 
 
 WRONG = [

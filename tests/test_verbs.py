@@ -94,15 +94,22 @@ def test_what_is_wrong_is_named(add_sub, arguments, expected):
 
 
 def test_precisions(add_sub):
-    assert "'wild' is no precision: it is exact or balanced" in halimede("run", add_sub, "--precision", "wild", status=2)
+    assert "'wild' is no precision: it is exact, balanced or fast" in halimede("run", add_sub, "--precision", "wild", status=2)
     image = ["--input", "image=f32:4x1x8x8:random"]
     answers = {}
-    for precision in ("exact", "balanced"):
+    for precision in ("exact", "balanced", "fast"):
         printed = json.loads(halimede("run", CLASSIFIER, "--precision", precision, *image))
         answers[precision] = [number for output in printed.values() for number in output["data"]]
     pairs = list(zip(answers["exact"], answers["balanced"]))
     largest = max(map(abs, answers["exact"]))
     assert all(abs(a - b) < 0.02 * largest for a, b in pairs)
+    assert answers["fast"] != answers["exact"]
+    assert all(abs(a - b) < 0.05 * largest for a, b in zip(answers["exact"], answers["fast"]))
+    explained = halimede("explain", CLASSIFIER, "--precision", "fast", *image)
+    assert re.search("(int8|vnni), packed weights", explained)
+    seen = json.loads(halimede("bench", CLASSIFIER, "--precision", "fast", "--seconds", "0", "--json", *image))
+    assert seen["precision"] == "fast" and seen["reference"] == 0
+    assert "in exact or balanced" in halimede("bench", "--suite", "norm", "--precision", "fast", status=1)
     # Where the machine multiplies bf16, it did.
     if "balanced" in re.search(r"unit +cpu: .*", halimede("doctor", "--seconds", "0"))[0]:
         assert any(a != b for a, b in pairs)

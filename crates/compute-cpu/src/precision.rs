@@ -146,8 +146,7 @@ fn writes(graph: &Graph, node: &Node) -> bool {
 /// Whether an operation's kernel can widen an input.
 fn reads(graph: &Graph, node: &Node, position: usize) -> bool {
     match &node.op {
-        // Products of integers read scales, which stay as they are.
-        op if op.multiply() == Some(Factors::Integers) => false,
+        Op::Quantize(op) => position == 0 && op.precision == Some(DType::F32),
         // The bias has few numbers.
         Op::Conv(_) => position != 2 && writes(graph, node),
         Op::ShapeOf(_) => true,

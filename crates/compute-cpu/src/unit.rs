@@ -4,7 +4,7 @@ use crate::{IntegerMatrix, Isa, Matrix, Pool};
 use halimede_compute::{
     Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
 };
-use halimede_graph::Graph;
+use halimede_graph::{Graph, passes};
 use std::sync::{Arc, OnceLock};
 
 /// The CPU as a compute unit.
@@ -83,6 +83,12 @@ impl CpuUnit {
         })
     }
 
+    /// Whether there are instructions for products of integers.
+    fn multiplies_integers(&self) -> bool {
+        let tiles = !matches!(self.choice, MatrixChoice::None);
+        IntegerMatrix::available().iter().any(|unit| tiles || !unit.has_tiles())
+    }
+
     fn integers(&self) -> IntegerMatrix {
         *self.integers.get_or_init(|| IntegerMatrix::choose(!matches!(self.choice, MatrixChoice::None)))
     }
@@ -102,10 +108,14 @@ impl ComputeUnit for CpuUnit {
                 .map(str::to_owned)
                 .collect(),
             threads: self.exact.pool.threads(),
-            precisions: match self.matrix() {
-                Some(_) => vec![Precision::Exact, Precision::Balanced],
-                None => vec![Precision::Exact],
-            },
+            precisions: [
+                (Precision::Exact, true),
+                (Precision::Balanced, self.matrix().is_some()),
+                (Precision::Fast, self.multiplies_integers()),
+            ]
+            .into_iter()
+            .filter_map(|(precision, is_there)| is_there.then_some(precision))
+            .collect(),
         }
     }
 
@@ -117,6 +127,9 @@ impl ComputeUnit for CpuUnit {
         let (mut graph, mut machine) = (part.clone(), self.exact.clone());
         if options.precision != Precision::Exact {
             machine.matrix = self.matrix();
+        }
+        if !options.integers.is_empty() {
+            passes::multiply_integers(&mut graph, &options.integers);
         }
         if machine.matrix.is_some() {
             precision::narrow(&mut graph, &options.exact_nodes);

@@ -2,7 +2,7 @@
 
 #![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
-use halimede_compute::{Model, ModelOptions, Precision, Verdict};
+use halimede_compute::{CompileOptions, Model, ModelOptions, Precision, Verdict};
 use halimede_compute_cpu::{CpuOptions, CpuUnit, Matrix, MatrixChoice};
 use halimede_graph::ops::{Binary, Contract, Op, Unary};
 use halimede_graph::{Builder, Dim, Fact, Graph};
@@ -47,9 +47,18 @@ fn graph(outputs: Outputs) -> Graph {
 }
 
 fn compile(outputs: Outputs, matrix: MatrixChoice) -> (Model, Option<Verdict>) {
+    compile_in(Precision::Balanced, graph(outputs), matrix, Vec::new())
+}
+
+fn compile_in(
+    precision: Precision,
+    graph: Graph,
+    matrix: MatrixChoice,
+    samples: Vec<Vec<Value>>,
+) -> (Model, Option<Verdict>) {
     let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix, ..CpuOptions::default() });
-    let options = ModelOptions { compile: Precision::Balanced.into(), ..ModelOptions::default() };
-    Model::compile_guarded(graph(outputs), &unit, &options, Vec::new()).unwrap()
+    let options = ModelOptions { compile: precision.into(), ..ModelOptions::default() };
+    Model::compile_guarded(graph, &unit, &options, samples).unwrap()
 }
 
 fn some_matrix() -> MatrixChoice {
@@ -68,8 +77,8 @@ fn fewer_bits_where_they_do_no_harm() {
     let (model, verdict) = compile(Outputs::Plain, some_matrix());
     let (exact, same) = compile(Outputs::Plain, MatrixChoice::None);
     assert_eq!(same, Some(Verdict::Same));
-    let Some(Verdict::Within { exact_nodes, differences }) = verdict else { panic!("{verdict:?}") };
-    assert!(exact_nodes.is_empty() && differences[0].cosine > 0.999, "{exact_nodes:?} {differences:?}");
+    let Some(Verdict::Within { options, differences, .. }) = verdict else { panic!("{verdict:?}") };
+    assert!(options.exact_nodes.is_empty() && differences[0].cosine > 0.999, "{options:?} {differences:?}");
     assert_ne!(answer(&model), answer(&exact));
 }
 
@@ -83,8 +92,8 @@ fn a_model_that_rounding_ruins_stays_exact() {
 #[test]
 fn only_what_does_harm_stays_exact() {
     let (model, verdict) = compile(Outputs::Both, some_matrix());
-    let Some(Verdict::Within { exact_nodes, differences }) = verdict else { panic!("{verdict:?}") };
-    assert_eq!(exact_nodes, ["left", "right"].map(str::to_owned).into());
+    let Some(Verdict::Within { options, differences, .. }) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(options.exact_nodes, ["left", "right"].map(str::to_owned).into());
     assert!(differences.iter().all(|difference| difference.cosine >= 0.999), "{differences:?}");
     assert_eq!(model.reduced(), ["plain"]);
 }
@@ -103,4 +112,99 @@ fn samples_are_what_is_compared() {
     let samples = vec![vec![zeros]];
     let (_, verdict) = Model::compile_guarded(graph(Outputs::Delicate), &unit, &options, samples).unwrap();
     assert!(matches!(verdict, Some(Verdict::Within { .. })), "{verdict:?}");
+}
+
+/// Two products of `tanh(x)`, or where `is_uneven` the second one of what has values of very different sizes: the
+/// channel that is read lies within one step of 8 bits, and within the first bits of bf16.
+fn layers(is_uneven: bool) -> Graph {
+    let mut graph = Graph::default();
+    let x = graph.add_value("x", Fact::tensor(DType::F32, [Dim::symbol("rows"), Dim::from(WIDTH)]));
+    graph.inputs = vec![x];
+    let mut builder = Builder::new(&mut graph);
+    let x = builder.unary(Unary::Tanh, x).unwrap();
+    let weight = |i: usize| ((i * 37) % 101) as f32 * 0.02 - 1.0;
+    let mut product = |name: &str, x, weights: &[f32]| {
+        let weights = builder.constant(Tensor::from_slice(&[WIDTH, WIDTH], weights).unwrap());
+        builder.at(name, "MatMul").add(Op::Contract(Contract::matmul(0)), &[x, weights]).unwrap()
+    };
+    let weights: Vec<f32> = (0..WIDTH * WIDTH).map(weight).collect();
+    let first = product("first", x, &weights);
+    let second = if is_uneven {
+        // One row of ten thousands, which a weight of 0 leaves out.
+        let rows: Vec<f32> = (0..WIDTH).map(|row| if row == 0 { 1e4 } else { 1.0 }).collect();
+        let rows = builder.constant(Tensor::from_slice(&[WIDTH], &rows).unwrap());
+        let uneven = builder.binary(Binary::Mul, first, rows).unwrap();
+        let weights: Vec<f32> = weights.iter().enumerate().map(|(i, &w)| if i < WIDTH { 0.0 } else { w }).collect();
+        let weights = builder.constant(Tensor::from_slice(&[WIDTH, WIDTH], &weights).unwrap());
+        builder.at("second", "MatMul").add(Op::Contract(Contract::matmul(0)), &[uneven, weights]).unwrap()
+    } else {
+        product("second", first, &weights)
+    };
+    graph.outputs = vec![second];
+    graph
+}
+
+/// The first is what [`answer`] asks.
+fn samples() -> Vec<Vec<Value>> {
+    let numbers = |step: usize| (0..3 * WIDTH).map(|i| (i * step % 13) as f32 * 0.1 - 0.6).collect::<Vec<_>>();
+    let sample = |step| vec![Value::from(Tensor::from_slice(&[3, WIDTH], &numbers(step)).unwrap())];
+    vec![sample(1), sample(7)]
+}
+
+#[test]
+fn products_of_integers_where_they_do_no_harm() {
+    // With and without samples: what is multiplied first is no input as it comes.
+    for samples in [samples(), Vec::new()] {
+        let knows_range = !samples.is_empty();
+        let (model, verdict) = compile_in(Precision::Fast, layers(false), some_matrix(), samples);
+        let Some(Verdict::Within { options, floats, differences }) = verdict else { panic!("{verdict:?}") };
+        assert_eq!(options.integers.keys().collect::<Vec<_>>(), ["first", "second"]);
+        assert!(floats.is_empty() && differences[0].cosine > 0.99, "{floats:?} {differences:?}");
+        let exact = answer(&compile_in(Precision::Exact, layers(false), some_matrix(), Vec::new()).0);
+        let fast = answer(&model);
+        assert_ne!(fast, exact);
+        let largest = exact.iter().fold(0f64, |largest, x| largest.max(x.abs()));
+        assert!(
+            !knows_range || fast.iter().zip(&exact).all(|(a, b)| (a - b).abs() < 0.05 * largest),
+            "{fast:?} {exact:?}"
+        );
+    }
+}
+
+#[test]
+fn products_that_8_bits_ruin_keep_floats() {
+    let (model, verdict) = compile_in(Precision::Fast, layers(true), some_matrix(), samples());
+    let Some(Verdict::Within { options, floats, differences }) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(options.integers.keys().collect::<Vec<_>>(), ["first"]);
+    assert_eq!((floats, options.exact_nodes.len()), (["second".to_owned()].into(), 0));
+    assert!(differences[0].cosine >= 0.99, "{differences:?}");
+    assert_eq!(model.reduced(), ["second"]);
+}
+
+#[test]
+fn what_no_product_of_integers_is_good_for_is_balanced_or_exact() {
+    // The difference of two products is lost by any rounding.
+    for (outputs, is_exact) in [(Outputs::Delicate, true), (Outputs::Both, false)] {
+        let (model, verdict) = compile_in(Precision::Fast, graph(outputs), some_matrix(), samples());
+        match verdict {
+            Some(Verdict::Beyond(differences)) => assert!(is_exact && differences[0].cosine < 0.99),
+            Some(Verdict::Within { options, .. }) => {
+                assert!(!is_exact && !options.integers.contains_key("left") && options.exact_nodes.contains("left"));
+            }
+            other => panic!("{other:?}"),
+        }
+        let exact = compile_in(Precision::Exact, graph(outputs), some_matrix(), Vec::new()).0;
+        assert_eq!(answer(&model) == answer(&exact), is_exact);
+    }
+}
+
+#[test]
+fn nodes_that_are_to_stay_exact_multiply_no_integers() {
+    let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix: some_matrix(), ..CpuOptions::default() });
+    let compile = CompileOptions { exact_nodes: ["first".to_owned()].into(), ..Precision::Fast.into() };
+    let options = ModelOptions { compile, ..ModelOptions::default() };
+    let (model, verdict) = Model::compile_guarded(layers(false), &unit, &options, samples()).unwrap();
+    let Some(Verdict::Within { options, .. }) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(options.integers.keys().collect::<Vec<_>>(), ["second"]);
+    assert!(model.reduced().is_empty());
 }

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod arena;
+mod calibrate;
 mod control;
 mod cost;
 mod error;
@@ -22,6 +23,7 @@ mod session;
 mod specialise;
 mod unit;
 
+pub use calibrate::{CalibrationError, calibrated, output_ranges};
 pub use error::{CompileError, RunError};
 pub use guard::{Budget, Difference, Guard, Verdict};
 pub use kernel::{Arguments, Kernel, Prepared, Step, TensorDesc};

@@ -54,7 +54,7 @@ impl Model {
         Ok(Model { executable, graph: self.graph.clone(), reports: self.reports.clone() })
     }
 
-    /// Names of the nodes that round what they multiply, because of the precision.
+    /// Names of the nodes that round what they multiply to 16 bits, because of the precision.
     pub fn reduced(&self) -> Vec<String> {
         self.executable.reduced()
     }

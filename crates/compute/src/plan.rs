@@ -121,8 +121,12 @@ impl Plan {
             let value = (*value)?;
             match graph.constant(value) {
                 Some(constant) => {
-                    let is_rounded = node.op.multiply() == Some(Factors::Bf16);
-                    let dtype = if is_rounded { DType::Bf16 } else { constant.dtype() };
+                    // As they are packed: other operands of a product are few.
+                    let dtype = match node.op.multiply() {
+                        Some(Factors::Bf16) => DType::Bf16,
+                        Some(Factors::Integers) => DType::I8,
+                        None => constant.dtype(),
+                    };
                     Some(TensorDesc { dtype, shape: constant.shape().into() })
                 }
                 None => self.descs[value.index()].clone(),

@@ -1,8 +1,8 @@
 //! The contract between placement and a compute unit.
 
 use crate::{CompileError, Session, TensorDesc};
-use halimede_graph::{Graph, Op};
-use std::collections::BTreeSet;
+use halimede_graph::{Graph, Op, Range};
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
 use std::sync::Arc;
@@ -63,22 +63,20 @@ pub enum Precision {
     Exact,
     /// 16-bit products, f32 sums.
     Balanced,
-    /// 8-bit products.
+    /// 8-bit products where [`CompileOptions::integers`] names them, 16-bit ones elsewhere.
     Fast,
 }
 
 impl Precision {
-    /// Those that can be asked for, with their names.
-    const NAMES: [(&str, Precision); 2] = [("exact", Precision::Exact), ("balanced", Precision::Balanced)];
+    /// Those that there are, with their names.
+    const NAMES: [(&str, Precision); 3] =
+        [("exact", Precision::Exact), ("balanced", Precision::Balanced), ("fast", Precision::Fast)];
 }
 
 impl fmt::Display for Precision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Precision::Exact => "exact",
-            Precision::Balanced => "balanced",
-            Precision::Fast => "fast",
-        })
+        let named = Precision::NAMES.iter().find(|(_, precision)| precision == self);
+        f.write_str(named.map_or("", |(name, _)| name))
     }
 }
 
@@ -93,21 +91,23 @@ impl FromStr for Precision {
 
 /// A name that is no precision's.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' is no precision: it is exact or balanced")]
+#[error("'{0}' is no precision: it is exact, balanced or fast")]
 pub struct UnknownPrecision(String);
 
 /// Choices for [`ComputeUnit::compile`].
-#[derive(Debug, Clone, Default)]
+#[derive(Debug, Clone, Default, PartialEq)]
 pub struct CompileOptions {
     /// How exactly to compute.
     pub precision: Precision,
     /// Names of nodes that compute exactly all the same.
     pub exact_nodes: BTreeSet<String>,
+    /// Names of products that multiply 8-bit integers, with the ranges of what they multiply.
+    pub integers: BTreeMap<String, Range>,
 }
 
 impl From<Precision> for CompileOptions {
     fn from(precision: Precision) -> CompileOptions {
-        CompileOptions { precision, exact_nodes: BTreeSet::new() }
+        CompileOptions { precision, ..CompileOptions::default() }
     }
 }
 
@@ -122,6 +122,6 @@ pub trait Executable: Send + Sync {
     /// Bytes of weights held in the unit's own layout.
     fn packed_bytes(&self) -> usize;
 
-    /// Names of the nodes that round what they multiply, because of the precision, in running order.
+    /// Names of the nodes that round what they multiply to 16 bits, because of the precision, in running order.
     fn reduced(&self) -> Vec<String>;
 }

@@ -1,4 +1,4 @@
-use halimede_compute::{ComputeUnit, ModelOptions, RunError, Session};
+use halimede_compute::{ComputeUnit, ModelOptions, Precision, RunError, Session, calibrated};
 use halimede_graph::onnx::import::Model;
 use halimede_graph::{Graph, GraphError, reference};
 use halimede_tensor::Value;
@@ -10,7 +10,7 @@ pub trait Runner: Sync {
     fn name(&self) -> &str;
 
     /// Prepares a model.
-    fn load(&self, model: &Model) -> Result<Box<dyn Loaded>, Failed>;
+    fn load<'r>(&'r self, model: &Model) -> Result<Box<dyn Loaded + 'r>, Failed>;
 }
 
 /// A model that is ready to run.
@@ -60,7 +60,7 @@ impl Runner for ReferenceRunner {
         "reference"
     }
 
-    fn load(&self, model: &Model) -> Result<Box<dyn Loaded>, Failed> {
+    fn load<'r>(&'r self, model: &Model) -> Result<Box<dyn Loaded + 'r>, Failed> {
         Ok(Box::new(Interpreted(model.graph.clone())))
     }
 }
@@ -97,10 +97,36 @@ impl Runner for UnitRunner<'_> {
         self.unit.name()
     }
 
-    fn load(&self, model: &Model) -> Result<Box<dyn Loaded>, Failed> {
-        let compiled = halimede_compute::Model::compile(model.graph.clone(), self.unit, &self.options)
-            .map_err(|error| Failed { operator: None, reason: error.to_string() })?;
-        Ok(Box::new(Compiled { session: compiled.session(), run_time_max: self.run_time_max }))
+    fn load<'r>(&'r self, model: &Model) -> Result<Box<dyn Loaded + 'r>, Failed> {
+        if self.options.compile.precision == Precision::Fast {
+            return Ok(Box::new(Calibrated { runner: self, graph: model.graph.clone() }));
+        }
+        Ok(Box::new(self.compile(&model.graph, &self.options)?))
+    }
+}
+
+impl UnitRunner<'_> {
+    fn compile(&self, graph: &Graph, options: &ModelOptions) -> Result<Compiled, Failed> {
+        let compiled = halimede_compute::Model::compile(graph.clone(), self.unit, options).map_err(failed)?;
+        Ok(Compiled { session: compiled.session(), run_time_max: self.run_time_max })
+    }
+}
+
+fn failed(error: impl std::fmt::Display) -> Failed {
+    Failed { operator: None, reason: error.to_string() }
+}
+
+/// A model in fast precision: calibrated on what it is to compute, and compiled for that. The passes have run.
+struct Calibrated<'r> {
+    runner: &'r UnitRunner<'r>,
+    graph: Graph,
+}
+
+impl Loaded for Calibrated<'_> {
+    fn run(&mut self, inputs: &[Value]) -> Result<Computed, Failed> {
+        let UnitRunner { unit, options, .. } = self.runner;
+        let compile = calibrated(&self.graph, *unit, options.compile.clone(), &[inputs.to_vec()]).map_err(failed)?;
+        self.runner.compile(&self.graph, &ModelOptions { compile, ..options.clone() })?.run(inputs)
     }
 }
 

@@ -9,6 +9,7 @@
 
 mod builder;
 mod dim;
+mod eight_bits;
 mod error;
 mod fact;
 mod fold;
@@ -21,6 +22,7 @@ pub mod reference;
 
 pub use builder::Builder;
 pub use dim::Dim;
+pub use eight_bits::Range;
 pub use error::{GraphError, OpError};
 pub use fact::{Dims, Fact, Kind};
 pub use graph::{Graph, Node, ValueId, ValueInfo};

@@ -16,7 +16,7 @@ use crate::real::Converts;
 use generic::GenericStep;
 use half::bf16;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
-use halimede_graph::ops::{Contract, Factors, Map};
+use halimede_graph::ops::{Contract, Factors, Map, whole_weights};
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Element, Tensor, View};
 pub(super) use layout::Layout;
@@ -64,7 +64,8 @@ impl ContractKernel {
                 pack_tiled::<bf16, f32>(op, tensor, machine.isa).map(Arc::new).map(Packed::Tiled)
             }
             Some(Factors::Integers) => {
-                pack_tiled::<i8, i8>(op, tensor, machine.isa).map(IntegerWeights::new).map(Packed::Integers)
+                let whole = whole_weights(tensor, op.column_axis()?).ok()?;
+                pack_tiled::<i8, i8>(op, &whole, machine.isa).map(IntegerWeights::new).map(Packed::Integers)
             }
         });
         let packed = if weights.is_some() { ", packed weights" } else { "" };

@@ -28,7 +28,7 @@ use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
 use half::bf16;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
-use halimede_graph::ops::{Conv, Factors, channels_first};
+use halimede_graph::ops::{Conv, Factors, channels_first, whole_weights};
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Shape, Tensor, View};
 use patches::pack_patches;
@@ -131,7 +131,8 @@ impl Packed {
                     }
                     Factors::Integers if op.transposed.is_some() => None,
                     Factors::Integers => {
-                        let weights = tiled::pack::<i8, i8>(machine.isa, tensor, &lying)?;
+                        let whole = whole_weights(tensor, 0).ok()?;
+                        let weights = tiled::pack::<i8, i8>(machine.isa, &whole, &lying)?;
                         Some(Packed::Integers(IntegerWeights::new(weights)))
                     }
                 }

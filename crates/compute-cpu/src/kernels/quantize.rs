@@ -200,6 +200,20 @@ impl Step for QuantizeStep {
         let [Some(x), Some(scale), ..] = *arguments.inputs else { return };
         let zero = arguments.inputs.get(2).copied().flatten().zip(self.zero);
         let (output, isa) = (arguments.outputs[0], self.machine.isa);
+        if let (Kind::Tensor, DType::U8, DType::F32, DType::F32) =
+            (self.scales.kind, self.to, self.precision, self.scale)
+            && matches!(self.x, DType::F32 | DType::Bf16)
+        {
+            let mut offset = [0];
+            // SAFETY: inputs; nobody writes them while the step runs.
+            let scale = unsafe {
+                if let Some((zero, dtype)) = zero {
+                    integers(isa, zero, dtype, 0, &mut offset);
+                }
+                scale.slice::<f32>()[0]
+            };
+            return self.run_bytes(x, (scale, offset[0] as f32), output);
+        }
         self.scales.each(&self.machine, x.len(), &|row, first, start, count| {
             let (mut q, mut scales, mut zeros) = ([0f32; BLOCK], [0f32; BLOCK], [0i32; BLOCK]);
             let (q, scales, zeros) = (&mut q[..count], &mut scales[..count], &mut zeros[..count]);
@@ -293,7 +307,55 @@ unsafe fn whole(q: f32) -> i32 {
     unsafe { q.to_int_unchecked() }
 }
 
+/// Numbers as bytes without signs: in a scale, from a zero point on.
+#[inline(always)]
+fn bytes_body<T: Copy>(x: &[T], (scale, zero): (f32, f32), out: &mut [u8], widen: impl Fn(T) -> f32) {
+    for (out, &x) in out.iter_mut().zip(x) {
+        let steps = widen(x) / scale;
+        // As `round` does.
+        let steps = if steps.is_nan() { 0.0 } else { steps.round_ties_even() };
+        // SAFETY: it lies inside.
+        *out = unsafe { whole((steps + zero).clamp(0.0, 255.0)) } as u8;
+    }
+}
+
+#[inline(always)]
+fn bytes_of_f32_body(x: &[f32], steps: (f32, f32), out: &mut [u8]) {
+    bytes_body(x, steps, out, |x| x);
+}
+
+#[inline(always)]
+fn bytes_of_bf16_body(x: &[bf16], steps: (f32, f32), out: &mut [u8]) {
+    bytes_body(x, steps, out, |x| f32::from_bits(u32::from(x.to_bits()) << 16));
+}
+
+multiversion! {
+    fn bytes_of_f32(x: &[f32], steps: (f32, f32), out: &mut [u8]) = bytes_of_f32_body
+}
+
+multiversion! {
+    fn bytes_of_bf16(x: &[bf16], steps: (f32, f32), out: &mut [u8]) = bytes_of_bf16_body
+}
+
 impl QuantizeStep {
+    /// The commonest form in one go: one scale for all, f32 or bf16 to U8.
+    fn run_bytes(&self, x: View<'_>, steps: (f32, f32), output: View<'_>) {
+        let (count, isa) = (self.scales.run, self.machine.isa);
+        assert!(count <= output.len());
+        split(&self.machine, count.div_ceil(BLOCK), x.len(), &|range| {
+            let elements = range.start * BLOCK..(range.end * BLOCK).min(count);
+            // SAFETY: inside the output, as the sizes say; these elements belong to this part of the loop alone.
+            let out = unsafe { std::slice::from_raw_parts_mut(output.as_ptr().add(elements.start), elements.len()) };
+            // SAFETY: inputs; nobody writes them while the step runs.
+            unsafe {
+                match self.x {
+                    DType::Bf16 => bytes_of_bf16(isa, &x.slice::<bf16>()[elements], steps, out),
+                    _ => bytes_of_f32(isa, &x.slice::<f32>()[elements], steps, out),
+                }
+            }
+        });
+    }
+
     /// # Safety
     /// Nobody else touches the elements from `start` on that are written.
     unsafe fn store(&self, q: &mut [f32], zeros: &[i32], output: View<'_>, start: usize) {

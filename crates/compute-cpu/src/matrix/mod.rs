@@ -166,6 +166,11 @@ impl IntegerMatrix {
         MatrixUnit::fastest_of(units.collect()).map_or(MatrixUnit::PORTABLE, |(unit, _)| unit)
     }
 
+    /// Whether it multiplies tiles, in a state of its own, rather than vectors.
+    pub(crate) fn has_tiles(self) -> bool {
+        self.0.has_tiles()
+    }
+
     /// The same for a left operand with signs, where the kind has instructions for that.
     pub(crate) fn signed(self) -> Option<MatrixUnit<i8>> {
         (self.0 == Kind::Portable || self.0.has_tiles()).then_some(MatrixUnit(self.0, PhantomData))

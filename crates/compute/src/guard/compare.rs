@@ -55,6 +55,11 @@ impl<'a> Answers<'a> {
         Ok(Answers { exact: graph, pairs })
     }
 
+    /// What was answered to.
+    pub fn inputs(&self) -> Vec<Vec<Value>> {
+        self.pairs.iter().map(|(inputs, _)| inputs.clone()).collect()
+    }
+
     /// How far the outputs of `candidate` are off; of each the worst, by its cosine.
     pub fn compare(&self, candidate: &Model) -> Result<Vec<Difference>, String> {
         let mut worst: Vec<Difference> = Vec::new();

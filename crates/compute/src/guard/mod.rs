@@ -2,7 +2,8 @@
 //!
 //! Rounding is harmless in most models and ruinous in some: nobody can tell from the graph alone. So both
 //! forms answer the same inputs, and what they say is compared. Where they differ too much, the operations
-//! that do most harm are given back their bits.
+//! that do most harm are given back their bits: products of integers become products of 16-bit floats, and where
+//! that is not enough, products of those become exact.
 
 mod compare;
 mod demote;
@@ -10,11 +11,17 @@ mod inputs;
 
 pub use compare::Difference;
 
-use crate::{CompileError, CompileOptions, ComputeUnit, Model, ModelOptions, Precision};
+use crate::{CompileError, CompileOptions, ComputeUnit, Model, ModelOptions, Precision, calibrated};
 use compare::Answers;
+use demote::Demotion;
 use halimede_graph::Graph;
+use halimede_graph::passes::quantizable;
 use halimede_tensor::Value;
 use std::collections::BTreeSet;
+
+/// How many times as far as with made-up inputs the values of a model may reach with real ones: what lies beyond is
+/// cut off, which costs more than one bit of eight does.
+const HEADROOM: f32 = 2.0;
 
 /// How far a model in fewer bits may be off.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -35,8 +42,10 @@ impl Budget {
 pub enum Verdict {
     /// Every output of floats is inside the budget.
     Within {
-        /// Names of the nodes that stay exact for it.
-        exact_nodes: BTreeSet<String>,
+        /// How it is compiled: which nodes stay exact for it, which products multiply integers.
+        options: CompileOptions,
+        /// Names of the products that could multiply integers and keep floats for it.
+        floats: BTreeSet<String>,
         /// How far each output is off.
         differences: Vec<Difference>,
     },
@@ -79,29 +88,90 @@ impl Guard<'_> {
     }
 
     fn search(&self, exact: &Model) -> Result<(Option<Model>, Verdict), CompileError> {
-        let candidate = self.compile(exact, self.options.exact_nodes.clone())?;
-        let reduced = candidate.reduced();
-        if reduced.is_empty() {
+        let mut integers = match self.options.precision {
+            Precision::Fast => quantizable(exact.graph()),
+            _ => Vec::new(),
+        };
+        integers.retain(|(name, _)| !self.options.exact_nodes.contains(*name));
+        let integers: Vec<String> = integers.into_iter().map(|(name, _)| name.to_owned()).collect();
+        let floats = if integers.is_empty() { Some(exact.recompiled(self.unit, &self.options)?) } else { None };
+        if floats.as_ref().is_some_and(|floats| floats.reduced().is_empty()) {
             return Ok((None, Verdict::Same));
         }
         let answers = match Answers::new(exact, &self.samples) {
             Ok(answers) => answers,
             Err(reason) => return Ok((None, Verdict::Untested(reason))),
         };
+        match floats {
+            Some(floats) => self.try_floats(exact, &answers, floats),
+            None => self.try_integers(exact, &answers, integers),
+        }
+    }
+
+    /// The model with as many of these products of integers as do no harm; where any of them does, as balanced
+    /// precision has it, within the same budget.
+    fn try_integers(
+        &self,
+        exact: &Model,
+        answers: &Answers,
+        names: Vec<String>,
+    ) -> Result<(Option<Model>, Verdict), CompileError> {
+        let mut options = match calibrated(exact.graph(), self.unit, self.options.clone(), &answers.inputs()) {
+            Ok(options) => options,
+            Err(reason) => return Ok((None, Verdict::Untested(reason.to_string()))),
+        };
+        if self.samples.is_empty() {
+            options.integers.values_mut().for_each(|range| *range = range.widened(HEADROOM));
+        }
+        let candidate = exact.recompiled(self.unit, &options)?;
+        let floats: BTreeSet<String> = names.iter().cloned().collect();
+        let form = (&options, Demotion::Floats);
+        let differences = match self.try_out(exact, answers, candidate, form, names)? {
+            (None, Verdict::Beyond(differences)) => differences,
+            tried => return Ok(tried),
+        };
+        let model = exact.recompiled(self.unit, &self.options)?;
+        if model.reduced().is_empty() {
+            return Ok((None, Verdict::Beyond(differences)));
+        }
+        let (model, verdict) = self.try_floats(exact, answers, model)?;
+        Ok(match verdict {
+            Verdict::Within { options, differences, .. } => (model, Verdict::Within { options, floats, differences }),
+            verdict => (model, verdict),
+        })
+    }
+
+    /// The model as it is without products of integers, or with exact ones among its own.
+    fn try_floats(
+        &self,
+        exact: &Model,
+        answers: &Answers,
+        candidate: Model,
+    ) -> Result<(Option<Model>, Verdict), CompileError> {
+        let reduced = candidate.reduced();
+        self.try_out(exact, answers, candidate, (&self.options, Demotion::Exact), reduced)
+    }
+
+    /// The candidate, compiled by these options, where it is inside the budget, else one in which operations among
+    /// `reduced` are demoted.
+    fn try_out(
+        &self,
+        exact: &Model,
+        answers: &Answers,
+        candidate: Model,
+        (options, demotion): (&CompileOptions, Demotion),
+        reduced: Vec<String>,
+    ) -> Result<(Option<Model>, Verdict), CompileError> {
         let differences = match answers.compare(&candidate) {
             Ok(differences) => differences,
             Err(reason) => return Ok((None, Verdict::Untested(reason))),
         };
         if self.is_within(&differences) {
-            let exact_nodes = self.options.exact_nodes.clone();
-            return Ok((Some(candidate), Verdict::Within { exact_nodes, differences }));
+            let verdict = Verdict::Within { options: options.clone(), floats: BTreeSet::new(), differences };
+            return Ok((Some(candidate), verdict));
         }
         drop(candidate);
-        self.demote(exact, &answers, reduced, differences)
-    }
-
-    fn compile(&self, exact: &Model, exact_nodes: BTreeSet<String>) -> Result<Model, CompileError> {
-        exact.recompiled(self.unit, &CompileOptions { precision: self.options.precision, exact_nodes })
+        self.demote(exact, answers, (options, demotion), reduced, differences)
     }
 
     fn is_within(&self, differences: &[Difference]) -> bool {

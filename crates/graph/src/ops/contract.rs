@@ -1,10 +1,11 @@
 use super::inputs::{optional, required, typed};
 use super::movement::{Offsets, strides};
 use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue, product_type, read_left, read_right};
-use super::{Factors, Facts, Map, TensorOp, Tensors};
+use super::{Factors, Facts, Map, TensorOp, Tensors, whole_weights};
 use crate::{Dim, Dims, Fact, OpError};
 use halimede_tensor::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
+use std::borrow::Cow;
 
 /// The axes of an operand, each named by a label.
 pub type Labels = SmallVec<[u8; 6]>;
@@ -41,6 +42,12 @@ impl Contract {
     /// The first input that the epilogue reads.
     pub fn first_extra(&self) -> usize {
         if self.multiply == Some(Factors::Integers) { 3 } else { 2 }
+    }
+
+    /// The axis of the right operand, a matrix, that counts the columns of the output.
+    pub fn column_axis(&self) -> Option<usize> {
+        let column = self.out.last().filter(|label| !self.lhs.contains(label))?;
+        self.rhs.iter().position(|label| label == column).filter(|_| self.rhs.len() == 2)
     }
 
     /// The product of matrices with `batch` shared leading axes: `[.., M, K] x [.., K, N]`.
@@ -84,7 +91,11 @@ impl TensorOp for Contract {
             },
         };
         let dtype = product_type(self.multiply, Some(lhs.dtype()), Some(rhs.dtype()))?.unwrap_or(lhs.dtype());
-        let numbers = match (read_left(self.multiply, lhs, optional(inputs, 2))?, read_right(self.multiply, rhs)?) {
+        let rhs = match self.multiply {
+            Some(Factors::Integers) => whole_weights(rhs, self.column_axis().unwrap_or(0))?,
+            _ => Cow::Borrowed(rhs),
+        };
+        let numbers = match (read_left(self.multiply, lhs, optional(inputs, 2))?, read_right(self.multiply, &rhs)?) {
             (Numbers::Float(a), Numbers::Float(b)) => Numbers::Float(views.products(&a, &b)),
             (Numbers::Int(a), Numbers::Int(b)) => Numbers::Int(views.products(&a, &b)),
             _ => return Err(OpError::invalid(format!("a product of {} and {}", lhs.dtype(), rhs.dtype()))),

@@ -2,10 +2,11 @@ use super::channels::{channels_first, channels_last, to_channels_first, to_chann
 use super::inputs::{optional, required, typed};
 use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue, product_type, read_left, read_right};
 use super::window::{Axis, explicit, extent, per_axis, windows};
-use super::{Factors, Facts, Map, TensorOp, Tensors};
+use super::{Factors, Facts, Map, TensorOp, Tensors, whole_weights};
 use crate::{Dim, Dims, Fact, OpError};
 use halimede_tensor::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
+use std::borrow::Cow;
 
 /// How the border of a convolution or pooling window is made.
 #[derive(Debug, Clone, PartialEq)]
@@ -21,8 +22,8 @@ pub enum Padding {
 /// Convolution over any number of spatial axes (ONNX Conv, ConvTranspose).
 ///
 /// Inputs: `x [N, C, ...]`, weights `[M, C/groups, ...]` (transposed: `[C, M/groups, ...]`), optionally
-/// a bias `[M]` (for [`Factors::Integers`]: the data's zero point), then what the epilogue reads. Output: `[N, M, ...]`. With `channels_last` data and
-/// output are `[N, ..., C]` and `[N, ..., M]`; weights lie as ever.
+/// a bias `[M]` (for [`Factors::Integers`]: the data's zero point), then what the epilogue reads. Output:
+/// `[N, M, ...]`. With `channels_last` data and output are `[N, ..., C]` and `[N, ..., M]`; weights lie as ever.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Conv {
     /// Step of the window per spatial axis.
@@ -86,7 +87,11 @@ impl TensorOp for Conv {
         let sums = Sums { x: x.shape(), w: w.shape(), out: &shape, groups: self.groups, taps: &taps };
         let transposed = self.transposed.is_some();
         let dtype = product_type(self.multiply, Some(x.dtype()), Some(w.dtype()))?.unwrap_or(x.dtype());
-        let (x, w) = (read_left(self.multiply, x, zero_point)?, read_right(self.multiply, w)?);
+        let w = match self.multiply {
+            Some(Factors::Integers) => whole_weights(w, 0)?,
+            _ => Cow::Borrowed(w),
+        };
+        let (x, w) = (read_left(self.multiply, x, zero_point)?, read_right(self.multiply, &w)?);
         let numbers = match (x, w, bias.map(Numbers::read).transpose()?) {
             (Numbers::Float(x), Numbers::Float(w), None) => Numbers::Float(sums.run(&x, &w, None, transposed)),
             (Numbers::Float(x), Numbers::Float(w), Some(Numbers::Float(b))) => {

@@ -1,5 +1,7 @@
 use crate::OpError;
+use crate::eight_bits::{column_scales, in_steps};
 use halimede_tensor::{DType, Tensor};
+use std::borrow::Cow;
 
 /// What the factors of a sum of products ([`super::Contract`], [`super::Conv`]) are, where they are not
 /// multiplied as they stand.
@@ -9,7 +11,8 @@ pub enum Factors {
     Bf16,
     /// Integers of 8 bits. The left factors (data: U8 or I8) are read less their zero point, one number of
     /// their datatype that is an input of its own, or nothing where that is missing; the border of a
-    /// convolution then is 0. The right ones (weights) are I8. Sums and result are I32 and wrap.
+    /// convolution then is 0. The right ones (weights) are I8, or F32 that count as [`whole_weights`]. Sums and result
+    /// are I32 and wrap.
     Integers,
 }
 
@@ -19,7 +22,7 @@ impl Factors {
         let fits = |left: bool, dtype: DType| match (self, left) {
             (Factors::Bf16, _) => matches!(dtype, DType::F32 | DType::Bf16),
             (Factors::Integers, true) => matches!(dtype, DType::U8 | DType::I8),
-            (Factors::Integers, false) => dtype == DType::I8,
+            (Factors::Integers, false) => matches!(dtype, DType::I8 | DType::F32),
         };
         for (is_left, dtype) in [(true, left), (false, right)] {
             if let Some(dtype) = dtype.filter(|&dtype| !fits(is_left, dtype)) {
@@ -31,6 +34,19 @@ impl Factors {
             Factors::Integers => DType::I32,
         })
     }
+}
+
+/// Right factors of [`Factors::Integers`] as I8: those of F32 are rounded to steps of 1/127 of the largest of their
+/// column, an index of `axis`.
+///
+/// # Errors
+/// They are of F32 and cannot be read.
+pub fn whole_weights(weights: &Tensor, axis: usize) -> Result<Cow<'_, Tensor>, OpError> {
+    if weights.dtype() != DType::F32 {
+        return Ok(Cow::Borrowed(weights));
+    }
+    let scales = column_scales(weights, axis)?;
+    Ok(Cow::Owned(in_steps(weights, axis, &scales)?))
 }
 
 /// Weights of integers as [`Factors::Integers`] wants them: I8, less their zero points, of which there is one or

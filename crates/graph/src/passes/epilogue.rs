@@ -66,8 +66,8 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
 /// columns, and perhaps quantises what it makes of them.
 fn scales_integers(graph: &Graph, op: &Op, epilogue: &Map, operands: &[Option<ValueId>], output: &Fact) -> bool {
     let (Some(Scaled { bias, scales, .. }), Some(rank)) = (Scaled::of(epilogue), output.rank()) else { return false };
-    // The columns of a convolution are its channels, axis 1 of the result.
-    let from_end = if matches!(op, Op::Conv(_)) { rank - 1 } else { 1 };
+    // The columns of a convolution are its channels, axis 1 of the result where they do not lie last.
+    let from_end = if matches!(op, Op::Conv(op) if !op.channels_last) { rank - 1 } else { 1 };
     let counts_columns = |input: usize| {
         let Some(shape) = operands[FIRST_OF_INTEGERS + input - 1].and_then(|value| graph.fact(value).shape.as_ref())
         else {

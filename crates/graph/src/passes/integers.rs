@@ -112,7 +112,7 @@ fn product(graph: &mut Graph, index: usize, producers: &[Option<usize>]) -> Opti
                 (integers(graph, data, weights, (0, scales_axis))?, bias(graph, node, producers)?)
             }
             Op::Contract(op) => {
-                let axis = contract_columns(op).ok_or("its right operand is no matrix of columns")?;
+                let axis = op.column_axis().ok_or("its right operand is no matrix of columns")?;
                 (integers(graph, data, weights, (axis, scales_axis))?, None)
             }
             _ => return Err("it is no product"),
@@ -146,12 +146,6 @@ fn product(graph: &mut Graph, index: usize, producers: &[Option<usize>]) -> Opti
         inputs.push(Some(graph.add_constant(format!("{name}/bias"), bias)));
     }
     Some(Ok((op, inputs)))
-}
-
-/// The axis of the right operand that counts the columns of the result.
-fn contract_columns(op: &Contract) -> Option<usize> {
-    let column = op.out.last().filter(|label| !op.lhs.contains(label))?;
-    op.rhs.iter().position(|label| label == column).filter(|_| op.rhs.len() == 2)
 }
 
 /// Whether the integer unit has a kernel for a convolution.

@@ -20,11 +20,13 @@ mod norms;
 mod order;
 mod padding;
 mod products;
+mod quantized;
 mod rotary;
 mod transposed;
 mod weights;
 
 use crate::{Fact, Graph, infer_values};
+pub use quantized::{multiply_integers, quantizable};
 use std::sync::Arc;
 
 /// What passes may do.

@@ -32,7 +32,8 @@ pub struct Args {
     /// The rewrites of the graph that come before it runs.
     #[arg(long, value_enum, default_value_t = Switch::On)]
     passes: Switch,
-    /// How exactly to compute: exact (f32), or balanced (products of bf16), which needs wider tolerances.
+    /// How exactly to compute: exact (f32), balanced (products of bf16), or fast (products of 8-bit integers, calibrated
+    /// on each case's inputs), which need wider tolerances.
     #[arg(long, default_value_t)]
     precision: Precision,
     /// Print one JSON object instead of lines.

@@ -76,9 +76,10 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let values = inputs::collect(&model, &args.model.input, args.inputs.as_deref())?;
     let given: Vec<String> =
         model.inputs.iter().zip(&values).map(|(input, value)| format!("{} {}", input.name, describe(value))).collect();
-    let compiled = args.model.compile(model, &*unit, &args.on)?;
+    let values = [values];
+    let compiled = args.model.compile(model, &*unit, &args.on, &values)?;
     let mut session = compiled.session();
-    let best = measure(&mut session, &values, args.runs, args.on.timeout)?;
+    let best = measure(&mut session, &values[0], args.runs, args.on.timeout)?;
     let steps = session.steps();
     let mut roofs = Roofs::new(args.on.threads(), !args.on.disable_matrix);
     let total: Duration = best.iter().filter(|time| **time != Duration::MAX).sum();

@@ -6,7 +6,7 @@ use std::{
     time::Duration,
 };
 
-use halimede_compute::{CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision};
+use halimede_compute::{ComputeUnit, Model as Compiled, ModelOptions, Precision, calibrated};
 use halimede_graph::{
     onnx::import::{self, Model},
     passes::{PassOptions, PassReport, optimize},
@@ -39,10 +39,12 @@ pub struct UnitArgs {
     /// Threads that run one operation together; as many as there are cores when left out.
     #[arg(long, value_name = "N")]
     pub threads: Option<usize>,
-    /// How exactly to compute: exact (f32), or balanced (products of bf16, everything else in f32).
+    /// How exactly to compute: exact (f32), balanced (products of bf16, everything else in f32), or fast (products
+    /// of 8-bit integers where weights are stored, everything else as in balanced).
     #[arg(long, default_value_t)]
     pub precision: Precision,
-    /// Multiply without a matrix unit (AMX, BF16 instructions): balanced then is exact.
+    /// Multiply without a matrix unit (AMX, BF16 instructions): balanced then is exact, and fast multiplies integers
+    /// by vector instructions.
     #[arg(long)]
     pub disable_matrix: bool,
     /// Seconds after which a run is given up.
@@ -60,11 +62,6 @@ impl UnitArgs {
     pub fn threads(&self) -> usize {
         self.threads.unwrap_or_else(threads::parallelism)
     }
-
-    /// What the unit is to be told.
-    pub fn options(&self) -> CompileOptions {
-        self.precision.into()
-    }
 }
 
 impl ModelArgs {
@@ -79,10 +76,20 @@ impl ModelArgs {
         Ok((model, reports))
     }
 
-    /// Compiles a model that was read.
-    pub fn compile(&self, model: Model, unit: &dyn ComputeUnit, on: &UnitArgs) -> Result<Compiled, Box<dyn Error>> {
+    /// Compiles a model that was read, in fast precision by what it multiplies for these inputs.
+    pub fn compile(
+        &self,
+        model: Model,
+        unit: &dyn ComputeUnit,
+        on: &UnitArgs,
+        inputs: &[Vec<Value>],
+    ) -> Result<Compiled, Box<dyn Error>> {
+        let compile = calibrated(&model.graph, unit, on.precision.into(), inputs)?;
+        if on.precision == Precision::Fast && compile.integers.is_empty() {
+            eprintln!("no product to round to 8 bits (one with stored weights that has floats): as in balanced");
+        }
         // The passes ran when the model was read, or were left out.
-        let options = ModelOptions { passes: None, compile: on.options() };
+        let options = ModelOptions { passes: None, compile };
         let compiled = Compiled::compile(model.graph, unit, &options)?;
         model.files.release();
         Ok(compiled)

@@ -8,12 +8,16 @@ use std::{
     process::ExitCode,
 };
 
-use halimede_compute::{ComputeUnit, Difference, Model as Compiled, ModelOptions};
-use halimede_graph::onnx::{
-    import::{self, Model},
-    quantize::{Quantizer, Range},
+use halimede_compute::{ComputeUnit, Difference, Model as Compiled, ModelOptions, output_ranges};
+use halimede_graph::{
+    Range,
+    onnx::{
+        import::{self, Model},
+        quantize::Quantizer,
+    },
+    passes::{PassOptions, optimize},
 };
-use halimede_tensor::{DType, Value, npy};
+use halimede_tensor::{Value, npy};
 
 use super::{inputs, model};
 use crate::units::{self, Choice};
@@ -89,20 +93,10 @@ fn calibrate(
     samples: &[Vec<Value>],
     unit: &dyn ComputeUnit,
 ) -> Result<BTreeMap<String, Range>, Box<dyn Error>> {
-    let names = quantizer.activations();
-    let mut ranges = vec![Range::EMPTY; names.len()];
-    let mut session = Compiled::compile(quantizer.observing()?.graph, unit, &ModelOptions::default())?.session();
-    for inputs in samples {
-        session.run(inputs)?;
-        for ((range, value), name) in ranges.iter_mut().zip(session.take_outputs()?).zip(&names) {
-            let tensor = value.tensor()?;
-            if tensor.dtype() != DType::F32 {
-                return Err(format!("activation '{name}' is of {}, its weights of f32", tensor.dtype()).into());
-            }
-            *range = range.with(tensor.slice::<f32>()?);
-        }
-    }
-    Ok(names.into_iter().map(str::to_owned).zip(ranges).collect())
+    let mut graph = quantizer.observing()?.graph;
+    optimize(&mut graph, &PassOptions::default());
+    let ranges = output_ranges(&graph, unit, samples)?;
+    Ok(quantizer.activations().into_iter().map(str::to_owned).zip(ranges).collect())
 }
 
 /// Prints how far the outputs of the quantised model are from those of the original on the samples.

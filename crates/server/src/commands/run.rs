@@ -32,8 +32,9 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let (model, _) = args.model.read()?;
     let names: Vec<String> = model.outputs.iter().map(|output| output.name.clone()).collect();
     let inputs = super::inputs::collect(&model, &args.model.input, args.inputs.as_deref())?;
-    let mut session = args.model.compile(model, &*unit, &args.on)?.session();
-    session.run_within(&inputs, args.on.timeout)?;
+    let inputs = [inputs];
+    let mut session = args.model.compile(model, &*unit, &args.on, &inputs)?.session();
+    session.run_within(&inputs[0], args.on.timeout)?;
     let outputs = session.take_outputs()?;
     let mut printed = serde_json::Map::new();
     for (name, value) in names.iter().zip(&outputs) {

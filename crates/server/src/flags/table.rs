@@ -631,7 +631,7 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Engine",
         name: "precision",
         value: "string",
-        help: "How exactly models compute whose configuration has no parameter of this name: exact (f32) or balanced (products of bf16 where the machine has a fast matrix unit). Default: balanced, and exact under the name tritonserver.",
+        help: "How exactly models compute whose configuration has no parameter of this name: exact (f32), balanced (products of bf16 where the machine has a fast matrix unit) or fast (products of 8-bit integers where weights are stored, else as balanced). Default: balanced, and exact under the name tritonserver.",
         set: |flags, value| {
             set(
                 &mut flags.precision,
@@ -643,7 +643,7 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Engine",
         name: "disable-matrix",
         value: "",
-        help: "Multiply without a matrix unit (AMX, BF16 instructions): balanced precision then is exact.",
+        help: "Multiply without a matrix unit (AMX, BF16 instructions): balanced precision then is exact, fast multiplies integers by vector instructions.",
         set: |flags, _| {
             flags.matrix = false;
             Ok(())

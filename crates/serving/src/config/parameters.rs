@@ -114,7 +114,11 @@ mod tests {
     #[test]
     fn wrong_values_are_errors() {
         for (name, value, expected) in [
-            ("precision", "some", "parameter 'precision' of model '': 'some' is no precision: it is exact or balanced"),
+            (
+                "precision",
+                "some",
+                "parameter 'precision' of model '': 'some' is no precision: it is exact, balanced or fast",
+            ),
             ("intra_op_thread_count", "many", "failed to convert 'many' to integral number"),
             ("enable_mem_pattern", "maybe", "failed to convert 'maybe' to boolean"),
             (

@@ -1,9 +1,8 @@
 //! Writing models of 8-bit products: standard ONNX with QuantizeLinear and DequantizeLinear around the operands.
 //!
 //! Weights become i8 with a scale per output channel, activations u8 with one scale and zero point, by the range of
-//! values that calibration saw (Jacob et al., *Quantization and Training of Neural Networks for Efficient
-//! Integer-Arithmetic-Only Inference*, 2018, section 2.1). A runtime that knows nothing of 8 bits computes such a
-//! model in floats; one that does folds the pairs into integer products.
+//! values that calibration saw. A runtime that knows nothing of 8 bits computes such a model in floats; one that does
+//! folds the pairs into integer products.
 
 mod products;
 mod write;
@@ -12,6 +11,7 @@ pub use products::Left;
 
 use super::import::{self, Embedded, ImportError, Model, Options, Reason};
 use super::proto::{ModelProto, ValueInfoProto};
+use crate::Range;
 use products::Product;
 use prost::Message;
 use std::collections::{BTreeMap, BTreeSet};
@@ -25,26 +25,6 @@ pub struct Quantizer {
     proto: ModelProto,
     products: Vec<Product>,
     left: Vec<Left>,
-}
-
-/// The values that an activation takes.
-#[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Range {
-    /// The smallest, 0 at most: zero has a number of its own, which padding needs.
-    pub min: f32,
-    /// The largest, 0 at least.
-    pub max: f32,
-}
-
-impl Range {
-    /// The range of nothing.
-    pub const EMPTY: Range = Range { min: 0.0, max: 0.0 };
-
-    /// The range of these values and more. Infinities and NaNs are none.
-    pub fn with(self, values: &[f32]) -> Range {
-        let finite = values.iter().filter(|value| value.is_finite());
-        finite.fold(self, |Range { min, max }, &value| Range { min: min.min(value), max: max.max(value) })
-    }
 }
 
 impl Quantizer {
@@ -104,17 +84,5 @@ impl Quantizer {
             ));
         }
         Ok(proto.encode_to_vec())
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn ranges_hold_zero_and_what_is_finite() {
-        let range = Range::EMPTY.with(&[1.0, 3.0, f32::INFINITY, f32::NAN]);
-        assert_eq!(range, Range { min: 0.0, max: 3.0 });
-        assert_eq!(range.with(&[-2.0, 1.0]), Range { min: -2.0, max: 3.0 });
     }
 }

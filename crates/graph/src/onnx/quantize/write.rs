@@ -1,15 +1,14 @@
 //! The quantised model.
 
-use super::Range;
 use super::products::Product;
+use crate::Range;
+use crate::eight_bits::{column_scales, in_steps};
 use crate::onnx::import::Reason;
 use crate::onnx::proto::attribute_proto::AttributeType;
 use crate::onnx::proto::tensor_proto::DataType;
 use crate::onnx::proto::{AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto};
+use halimede_tensor::TensorError;
 use std::collections::{BTreeMap, HashMap, HashSet};
-
-/// The largest magnitude of a quantised weight: as many numbers on either side of 0.
-const WEIGHT_MAX: f32 = 127.0;
 
 /// The model with its products between quantised operands.
 pub(super) fn quantized(
@@ -29,7 +28,7 @@ pub(super) fn quantized(
                 Reason::Model(format!("no range is known of the activation '{}'", product.activation))
             })?;
             let (activation, scale) = writer.activation(&product.activation, *range);
-            let (weights, scales) = writer.weights(product);
+            let (weights, scales) = writer.weights(product).map_err(|error| Reason::Model(error.to_string()))?;
             node.input[0] = activation;
             node.input[1] = weights;
             if let Some((name, bias)) = &product.bias {
@@ -59,10 +58,7 @@ impl Writer<'_> {
         if let Some(known) = self.activations.get(name) {
             return known.clone();
         }
-        let Range { min, max } = range;
-        let steps = f32::from(u8::MAX);
-        let scale = if max > min { (max - min) / steps } else { 1.0 };
-        let zero = (-min / scale).round_ties_even().clamp(0.0, steps) as u8;
+        let (scale, zero) = range.steps();
         let scale_name = self.store(&format!("{name}_scale"), DataType::Float, &[], &scale.to_le_bytes());
         let zero_name = self.store(&format!("{name}_zero_point"), DataType::Uint8, &[], &[zero]);
         let quantised = self.free(&format!("{name}_quantized"));
@@ -76,33 +72,23 @@ impl Writer<'_> {
     }
 
     /// The weights of a product, stored as i8: their name as floats, and their scales.
-    fn weights(&mut self, product: &Product) -> (String, Vec<f32>) {
+    fn weights(&mut self, product: &Product) -> Result<(String, Vec<f32>), TensorError> {
         let Product { weights: name, tensor, axis, .. } = product;
         let key = (name.clone(), *axis);
         if let Some(known) = self.weights.get(&key) {
-            return known.clone();
+            return Ok(known.clone());
         }
         let shape = tensor.shape();
-        let (channels, inner) = (shape[*axis], shape[axis + 1..].iter().product::<usize>());
-        // The datatype was looked at when the product was found.
-        let values = tensor.slice::<f32>().unwrap_or_default();
-        let channel = |index: usize| index / inner % channels;
-        let mut largest = vec![0f32; channels];
-        for (index, value) in values.iter().enumerate() {
-            largest[channel(index)] = largest[channel(index)].max(value.abs());
-        }
-        let scales: Vec<f32> = largest.iter().map(|&max| if max > 0.0 { max / WEIGHT_MAX } else { 1.0 }).collect();
-        let whole = values.iter().enumerate().map(|(index, value)| {
-            (value / scales[channel(index)]).round_ties_even().clamp(-WEIGHT_MAX, WEIGHT_MAX) as i8 as u8
-        });
-        let whole: Vec<u8> = whole.collect();
+        let scales = column_scales(tensor, *axis)?;
+        let whole = in_steps(tensor, *axis, &scales)?;
         let dims: Vec<i64> = shape.iter().map(|&size| size as i64).collect();
-        let stored = self.store(&format!("{name}_quantized"), DataType::Int8, &dims, &whole);
-        let zeros = self.store(&format!("{name}_zero_point"), DataType::Int8, &[channels as i64], &vec![0; channels]);
+        let stored = self.store(&format!("{name}_quantized"), DataType::Int8, &dims, whole.bytes()?);
+        let zeros =
+            self.store(&format!("{name}_zero_point"), DataType::Int8, &[scales.len() as i64], &vec![0; scales.len()]);
         let output = self.scaled(name, stored, &scales, Some(zeros), *axis);
         let made = (output, scales);
         self.weights.insert(key, made.clone());
-        made
+        Ok(made)
     }
 
     /// A bias in steps of the product's sums, as integer products add it.

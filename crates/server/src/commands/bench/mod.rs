@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_compute::{RunError, Session};
+use halimede_compute::{Precision, RunError, Session};
 use halimede_platform::{chip::Chip, cpu_time};
 use halimede_tensor::Value;
 use serde_json::json;
@@ -73,6 +73,9 @@ struct Times {
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let Some(model) = &args.model else {
+        if args.on.precision == Precision::Fast {
+            return Err("--suite: kernels by themselves are measured in exact or balanced precision".into());
+        }
         let names = args.suite.as_deref().unwrap_or_default();
         return suite::run(names, &args.on, args.seconds.unwrap_or(Duration::from_millis(500)), args.json);
     };
@@ -83,7 +86,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
         [] => vec![inputs::collect(&read, &model.input, None)?],
         files => files.iter().map(|file| inputs::collect(&read, &model.input, Some(file))).collect::<Result<_, _>>()?,
     };
-    let compiled = model.compile(read, &*unit, &args.on)?;
+    let compiled = model.compile(read, &*unit, &args.on, &feeds)?;
     let load_seconds = start.elapsed().as_secs_f64();
     let mut session = compiled.session();
     for _ in 0..args.warmup.max(1) {

@@ -88,7 +88,7 @@ pub(super) fn run(names: &[String], on: &UnitArgs, duration: Duration, as_json: 
 /// Compiles a kernel and runs it for so long.
 fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, duration: Duration) -> Result<Measured, Box<dyn Error>> {
     let (graph, inputs) = case.build()?;
-    let options = ModelOptions { compile: on.options(), ..ModelOptions::default() };
+    let options = ModelOptions { compile: on.precision.into(), ..ModelOptions::default() };
     let mut session = Model::compile(graph, unit, &options)?.session();
     session.run(&inputs)?;
     let (mut times, mut probes) = (Vec::new(), Vec::new());

@@ -9,6 +9,7 @@ use halimede_graph::onnx::import::Files;
 use halimede_tensor::Value;
 use parking_lot::Mutex;
 use std::{
+    collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc, Weak,
@@ -115,14 +116,9 @@ pub(super) fn report(name: &str, precision: Precision, verdict: &Verdict) {
     let listed =
         |differences: &[Difference]| differences.iter().map(ToString::to_string).collect::<Vec<_>>().join("; ");
     match verdict {
-        Verdict::Within { exact_nodes, differences } if exact_nodes.is_empty() => {
-            tracing::info!("model '{name}' computes in {precision} precision; against exact: {}", listed(differences));
-        }
-        Verdict::Within { exact_nodes, differences } => tracing::info!(
-            "model '{name}' computes in {precision} precision, but for {} of its operations, which stay exact ({}); \
-             against exact: {}",
-            exact_nodes.len(),
-            exact_nodes.iter().map(String::as_str).collect::<Vec<_>>().join(", "),
+        Verdict::Within { options, floats, differences } => tracing::info!(
+            "model '{name}' computes in {precision} precision{}; against exact: {}",
+            form(options, floats),
             listed(differences)
         ),
         Verdict::Beyond(differences) => tracing::warn!(
@@ -134,4 +130,23 @@ pub(super) fn report(name: &str, precision: Precision, verdict: &Verdict) {
         ),
         Verdict::Same => tracing::debug!("model '{name}' has nothing to compute in {precision} precision"),
     }
+}
+
+/// What of a model computes otherwise than most of it.
+fn form(options: &CompileOptions, floats: &BTreeSet<String>) -> String {
+    let names = |names: &BTreeSet<String>| names.iter().map(String::as_str).collect::<Vec<_>>().join(", ");
+    let mut text = match (options.precision, options.integers.len()) {
+        (Precision::Fast, 0) if floats.is_empty() => ", having no product to round to 8 bits".to_owned(),
+        (Precision::Fast, count) => format!(", {count} of its products in 8-bit integers"),
+        _ => String::new(),
+    };
+    if !floats.is_empty() {
+        let count = floats.len();
+        text += &format!(", but for {count} others, which differ too much so and keep floats ({})", names(floats));
+    }
+    if !options.exact_nodes.is_empty() {
+        let count = options.exact_nodes.len();
+        text += &format!(", but for {count} of its operations, which stay exact ({})", names(&options.exact_nodes));
+    }
+    text
 }

@@ -95,6 +95,7 @@ impl Backend for Onnx {
         let wanted = CompileOptions {
             precision: parameters.precision.unwrap_or(self.precision),
             exact_nodes: parameters.exact_nodes.clone(),
+            ..CompileOptions::default()
         };
         let samples = match &parameters.calibration {
             Some(folder) => samples::read(&context.directory, folder, &model.inputs)?,
@@ -128,13 +129,16 @@ impl Onnx {
         let mut compile = CompileOptions::default();
         let budget = Budget::of(wanted.precision);
         let is_offered = unit.describe().precisions.contains(&wanted.precision);
+        if wanted.precision == Precision::Fast && !is_offered {
+            tracing::warn!("model '{name}' computes in exact precision: nothing here multiplies 8-bit integers fast");
+        }
         let key = (wanted.precision != Precision::Exact && is_offered)
             .then(|| Key::new(&graph, unit.as_ref(), &wanted, &budget, &samples));
         let known = key.as_ref().and_then(|key| self.examiner.known(key));
         if let Some(verdict) = &known {
             report(name, wanted.precision, verdict);
-            if let Verdict::Within { exact_nodes, .. } = verdict {
-                compile = CompileOptions { precision: wanted.precision, exact_nodes: exact_nodes.clone() };
+            if let Verdict::Within { options, .. } = verdict {
+                compile = options.clone();
             }
         }
         let compiled = Compiled::compile(graph, unit.as_ref(), &ModelOptions { passes: None, compile })

@@ -1,11 +1,11 @@
 //! What was found out about models, kept in files, so that the next start need not find it out again.
 
 use halimede_compute::{Budget, CompileOptions, ComputeUnit, Difference, Verdict, fingerprint};
-use halimede_graph::Graph;
+use halimede_graph::{Graph, Range};
 use halimede_tensor::Value;
 use serde::{Deserialize, Serialize};
 use std::{
-    collections::BTreeSet,
+    collections::{BTreeMap, BTreeSet},
     fs,
     hash::Hasher,
     io,
@@ -25,8 +25,17 @@ pub(super) struct Key(String);
 #[derive(Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 enum Kept {
-    Within { exact_nodes: BTreeSet<String>, differences: Vec<KeptDifference> },
-    Beyond { differences: Vec<KeptDifference> },
+    Within {
+        precision: String,
+        exact_nodes: BTreeSet<String>,
+        /// Smallest and largest of what they multiply.
+        integers: BTreeMap<String, (f32, f32)>,
+        floats: BTreeSet<String>,
+        differences: Vec<KeptDifference>,
+    },
+    Beyond {
+        differences: Vec<KeptDifference>,
+    },
 }
 
 #[derive(Debug, Serialize, Deserialize)]
@@ -65,8 +74,11 @@ impl Verdicts {
     pub fn find(&self, key: &Key) -> Option<Verdict> {
         let text = fs::read(self.file(key)?).ok()?;
         Some(match serde_json::from_slice(&text).ok()? {
-            Kept::Within { exact_nodes, differences } => {
-                Verdict::Within { exact_nodes, differences: differences.into_iter().map(Difference::from).collect() }
+            Kept::Within { precision, exact_nodes, integers, floats, differences } => {
+                let integers = integers.into_iter().map(|(name, (min, max))| (name, Range { min, max })).collect();
+                let options = CompileOptions { precision: precision.parse().ok()?, exact_nodes, integers };
+                let differences = differences.into_iter().map(Difference::from).collect();
+                Verdict::Within { options, floats, differences }
             }
             Kept::Beyond { differences } => Verdict::Beyond(differences.into_iter().map(Difference::from).collect()),
         })
@@ -76,8 +88,15 @@ impl Verdicts {
     pub fn keep(&self, key: &Key, verdict: &Verdict) -> io::Result<()> {
         let listed = |differences: &[Difference]| differences.iter().map(KeptDifference::from).collect();
         let kept = match verdict {
-            Verdict::Within { exact_nodes, differences } => {
-                Kept::Within { exact_nodes: exact_nodes.clone(), differences: listed(differences) }
+            Verdict::Within { options, floats, differences } => {
+                let integers = options.integers.iter().map(|(name, range)| (name.clone(), (range.min, range.max)));
+                Kept::Within {
+                    precision: options.precision.to_string(),
+                    exact_nodes: options.exact_nodes.clone(),
+                    integers: integers.collect(),
+                    floats: floats.clone(),
+                    differences: listed(differences),
+                }
             }
             Verdict::Beyond(differences) => Kept::Beyond { differences: listed(differences) },
             Verdict::Untested(_) | Verdict::Same => return Ok(()),
