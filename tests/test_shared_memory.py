@@ -1,5 +1,7 @@
 """System shared memory through the client library's own helpers, over both protocols."""
 
+import os
+
 import numpy as np
 import pytest
 import tritonclient.grpc as grpcclient
@@ -9,7 +11,8 @@ from tritonclient.utils import InferenceServerException, serialize_byte_tensor
 
 SIZE = 4 * 4
 PAGE = 16384
-KEY = "/halimede_test"
+# Names of regions hold for the whole machine, on which others may run these tests too.
+KEY = f"/halimede_test_{os.getpid()}"
 
 
 @pytest.fixture(params=["http", "grpc"])
@@ -68,10 +71,10 @@ def test_bytes_in_a_region(kit):
     library, client = kit
     words = np.array([[b"ab", b"", b"x\0y"]], dtype=object)
     size = 3 * 4 + 5
-    handle = shm.create_shared_memory_region("words", "/halimede_words", 2 * size)
+    handle = shm.create_shared_memory_region("words", f"{KEY}_words", 2 * size)
     try:
         shm.set_shared_memory_region(handle, [serialize_byte_tensor(words)])
-        client.register_system_shared_memory("words", "/halimede_words", 2 * size)
+        client.register_system_shared_memory("words", f"{KEY}_words", 2 * size)
         source, target = library.InferInput("INPUT0", [1, 3], "BYTES"), library.InferRequestedOutput("OUTPUT0")
         source.set_shared_memory("words", size)
         target.set_shared_memory("words", size, size)
