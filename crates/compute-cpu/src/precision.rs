@@ -146,6 +146,7 @@ fn writes(graph: &Graph, node: &Node) -> bool {
 /// Whether an operation's kernel can widen an input.
 fn reads(graph: &Graph, node: &Node, position: usize) -> bool {
     match &node.op {
+        op if op.multiply() == Some(Factors::Integers) => is_residual(graph, node, position),
         Op::Quantize(op) => position == 0 && op.precision == Some(DType::F32),
         // The bias has few numbers.
         Op::Conv(_) => position != 2 && writes(graph, node),
@@ -155,6 +156,14 @@ fn reads(graph: &Graph, node: &Node, position: usize) -> bool {
         Op::Attention(_) => position < 3,
         _ => writes(graph, node),
     }
+}
+
+/// Whether an input is as large as the result. The scales of products of integers are not: an error of a
+/// scale is one of every number that it multiplies.
+fn is_residual(graph: &Graph, node: &Node, position: usize) -> bool {
+    let shape = |value: ValueId| graph.fact(value).shape.as_ref();
+    let input = node.inputs.get(position).copied().flatten().and_then(shape);
+    input.is_some_and(|input| node.outputs.first().copied().and_then(shape) == Some(input))
 }
 
 /// Whether an operation moves numbers without reading them.
@@ -303,6 +312,32 @@ mod tests {
         let multiply = |node: &Node| if let Op::Conv(op) = &node.op { op.multiply } else { None };
         let multiply: Vec<_> = graph.nodes.iter().map(multiply).collect();
         assert_eq!(multiply, [Some(Factors::Bf16), None, None, None, Some(Factors::Bf16)]);
+    }
+
+    #[test]
+    fn scales_of_products_of_integers_stay() {
+        let mut graph = graph(|b, x| {
+            // What is added has the shape of the result and may be rounded; what is multiplied has not.
+            let added = b.unary(Unary::Tanh, x).unwrap();
+            let scale = b.reduce(ReduceKind::Max, x, [0, 1], true).unwrap();
+            let scale = b.unary(Unary::Abs, scale).unwrap();
+            let data = b.constant(Tensor::from_slice(&[6, 64], &[3u8; 6 * 64]).unwrap());
+            let weights = b.constant(Tensor::from_slice(&[64, 64], &[2i8; 64 * 64]).unwrap());
+            let zero = b.constant(Tensor::scalar(1u8));
+            let mut map = Map::default();
+            let [sum, scale_of_all, residual] = [0, 1, 2].map(|input| map.push(Instruction::Input(input)));
+            let sum = map.push(Instruction::Cast(DType::F32, sum));
+            let scaled = map.push(Instruction::Binary(Binary::Mul, sum, scale_of_all));
+            map.push(Instruction::Binary(Binary::Add, scaled, residual));
+            let op = Contract { multiply: Some(Factors::Integers), epilogue: Some(map), ..Contract::matmul(0) };
+            let y = b.add(Op::Contract(op), &[data, weights, zero, scale, added]).unwrap();
+            vec![b.unary(Unary::Tanh, y).unwrap()]
+        });
+        narrow(&mut graph, &BTreeSet::new());
+        let kept: Vec<_> = graph.nodes.iter().map(|node| (node.op.name(), graph.fact(node.outputs[0]).dtype)).collect();
+        let dtype = |index: usize| kept[index].1;
+        assert_eq!(dtype(0), Some(DType::Bf16), "what is added: {kept:?}");
+        assert_eq!(dtype(2), Some(DType::F32), "the scale: {kept:?}");
     }
 
     #[test]

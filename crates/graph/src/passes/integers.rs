@@ -47,11 +47,7 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
 
 /// Whether a node is a product of integers.
 pub(super) fn multiplies_integers(node: &Node) -> bool {
-    match &node.op {
-        Op::Contract(op) => op.multiply == Some(Factors::Integers),
-        Op::Conv(op) => op.multiply == Some(Factors::Integers),
-        _ => false,
-    }
+    node.op.multiply() == Some(Factors::Integers)
 }
 
 /// One scale and zero point for all of a tensor.

@@ -2,6 +2,7 @@
 //! range that it was seen to have.
 
 use super::edit::is_output;
+use super::integers::multiplies_integers;
 use super::layout::CHANNELS_MIN;
 use super::maps::{self, append};
 use super::{PassOptions, dead, epilogue, run};
@@ -108,7 +109,7 @@ fn quantizations(graph: &mut Graph, quantized: &HashMap<Quantized, ValueId>) {
 }
 
 fn is_quantized(node: &Node) -> bool {
-    matches!(node.op, Op::Quantize(_) | Op::Dequantize(_)) || node.op.multiply() == Some(Factors::Integers)
+    matches!(node.op, Op::Quantize(_) | Op::Dequantize(_)) || multiplies_integers(node)
 }
 
 /// The axis of the weights that counts the columns of a product which can multiply integers.
