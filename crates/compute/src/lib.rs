@@ -21,6 +21,7 @@ mod plan;
 mod program;
 mod session;
 mod specialise;
+pub mod tuning;
 mod unit;
 
 pub use calibrate::{CalibrationError, calibrated, output_ranges};
