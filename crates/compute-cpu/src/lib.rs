@@ -16,6 +16,7 @@ mod unit;
 mod vector;
 
 pub use isa::Isa;
+pub use kernels::VERSION as KERNELS_VERSION;
 pub use matrix::{IntegerMatrix, Matrix};
 pub use pool::Pool;
 pub use unit::{CpuOptions, CpuUnit, MatrixChoice, Winograd};

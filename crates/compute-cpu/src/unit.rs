@@ -1,6 +1,7 @@
-use crate::kernels::{Kernels, Machine};
+use crate::kernels::{Blocking, Kernels, Machine};
 use crate::precision;
 use crate::{IntegerMatrix, Isa, Matrix, Pool};
+use halimede_compute::tuning::Choices;
 use halimede_compute::{
     Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
 };
@@ -30,6 +31,8 @@ pub struct CpuOptions {
     pub matrix: MatrixChoice,
     /// Where convolutions run by Winograd's algorithm.
     pub winograd: Winograd,
+    /// Configurations of kernels that were measured to be fastest on this machine.
+    pub choices: Arc<Choices>,
     /// Memory that the tensors of one run may take; half of the machine's, or of its container's, where
     /// `None`: a step outside of the plan may hold as much again while it writes its outputs.
     pub bytes_max: Option<usize>,
@@ -71,7 +74,15 @@ impl CpuUnit {
         let usable = || halimede_platform::memory::machine().usable().and_then(|bytes| usize::try_from(bytes).ok());
         let bytes_max = options.bytes_max.or_else(|| usable().map(|bytes| bytes / 2)).unwrap_or(usize::MAX);
         let isa = options.isa.unwrap_or_else(Isa::detect);
-        let exact = Machine { isa, matrix: None, integers: IntegerMatrix::PORTABLE, winograd: options.winograd, pool };
+        let exact = Machine {
+            isa,
+            matrix: None,
+            integers: IntegerMatrix::PORTABLE,
+            winograd: options.winograd,
+            pool,
+            choices: options.choices.clone(),
+            blocking: Blocking::default(),
+        };
         CpuUnit { exact, choice: options.matrix, matrix: OnceLock::new(), integers: OnceLock::new(), bytes_max }
     }
 

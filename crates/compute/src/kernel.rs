@@ -1,5 +1,6 @@
 //! What a unit that runs kernels one by one gives for each node.
 
+use crate::tuning::Tunable;
 use halimede_graph::OpError;
 use halimede_tensor::{DType, Shape, View, element_count};
 use smallvec::SmallVec;
@@ -37,6 +38,11 @@ pub trait Kernel: Send + Sync {
 
     /// Chooses blocking and partition for shapes. An error means that the inputs are wrong.
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError>;
+
+    /// What can be chosen about the kernel for shapes; `None` where nothing can.
+    fn tunable(&self, _inputs: &[Option<TensorDesc>], _outputs: &[TensorDesc]) -> Option<Tunable> {
+        None
+    }
 
     /// Pairs (input, output) that may share memory when they have equal sizes: the step reads each
     /// element of the input before, or when, it writes that element of the output.

@@ -3,6 +3,7 @@
 use crate::arena::{self, Lifetime};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::{planned, specialise};
+use crate::tuning::{Config, Part, Tunable};
 use crate::{CostHint, Kernel, Prepared, RunError, TensorDesc};
 use halimede_graph::ops::Factors;
 use halimede_graph::{Fact, Graph, GraphError, Node, OpError, ValueId};
@@ -74,6 +75,8 @@ pub struct StepReport {
     pub outputs: Vec<String>,
     /// What a product multiplies its operands as; `None` where as they are, and for other steps.
     pub multiply: Option<Factors>,
+    /// What its kernel was told to do because it was measured to be fastest.
+    pub chosen: Option<Config>,
     /// Arithmetic and traffic, constants in the datatype that is multiplied; `None` where a shape depends on data.
     pub cost: Option<CostHint>,
 }
@@ -110,10 +113,57 @@ impl Plan {
                     kernel: code.name().to_owned(),
                     outputs: node.outputs.iter().map(shape).collect(),
                     multiply: node.op.multiply(),
+                    chosen: self.tunable(program, step.node).and_then(|tunable| tunable.chosen),
                     cost: self.cost(program.graph(), node),
                 }
             })
             .collect()
+    }
+
+    /// The steps about which something can be chosen, each operator once.
+    pub(crate) fn parts(&self, program: &Program) -> Vec<Part> {
+        let graph = program.graph();
+        let mut parts: Vec<Part> = Vec::new();
+        for (index, step) in self.steps.iter().enumerate() {
+            let Some(tunable) = self.tunable(program, step.node) else { continue };
+            if let Some(known) = parts.iter_mut().find(|part| *part.operator() == tunable.operator) {
+                known.steps.push(index);
+                continue;
+            }
+            let node = &graph.nodes[step.node];
+            let fact = |value: ValueId| {
+                let desc = self.desc(graph, value)?;
+                let shape = desc.shape.iter().map(|&size| size.into());
+                Some(match graph.constant(value) {
+                    Some(constant) => Fact::constant(constant.clone()),
+                    None => Fact::tensor(desc.dtype, shape),
+                })
+            };
+            let inputs = node.inputs.iter().map(|input| input.and_then(fact)).collect();
+            let outputs = node.outputs.iter().filter_map(|&output| fact(output)).collect();
+            let (kernels, bytes_max) = (program.kernels().clone(), program.bytes_max());
+            parts.push(Part::new(tunable, index, node, inputs, outputs, kernels, bytes_max));
+        }
+        parts
+    }
+
+    /// What can be chosen about a node that runs by a kernel.
+    fn tunable(&self, program: &Program, node: usize) -> Option<Tunable> {
+        let Code::Kernel(kernel) = &program.codes()[node] else { return None };
+        let (graph, node) = (program.graph(), &program.graph().nodes[node]);
+        let inputs: Vec<Option<TensorDesc>> =
+            node.inputs.iter().map(|input| input.and_then(|value| self.desc(graph, value))).collect();
+        let outputs: Option<Vec<TensorDesc>> = node.outputs.iter().map(|&value| self.desc(graph, value)).collect();
+        // Where a shape depends on data, or an input is found while the model runs, nothing is prepared.
+        let is_planned = node.inputs.iter().zip(&inputs).all(|(input, desc)| input.is_none() || desc.is_some());
+        kernel.tunable(&inputs, &outputs?).filter(|_| is_planned)
+    }
+
+    fn desc(&self, graph: &Graph, value: ValueId) -> Option<TensorDesc> {
+        match graph.constant(value) {
+            Some(constant) => Some(TensorDesc { dtype: constant.dtype(), shape: constant.shape().into() }),
+            None => self.descs[value.index()].clone(),
+        }
     }
 
     fn cost(&self, graph: &Graph, node: &Node) -> Option<CostHint> {

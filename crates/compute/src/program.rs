@@ -11,6 +11,7 @@ use std::sync::Arc;
 pub struct Program {
     graph: Graph,
     codes: Vec<Code>,
+    kernels: Arc<dyn Kernels>,
     bytes_max: usize,
     /// The plans of the shapes seen lately, newest first.
     plans: Mutex<VecDeque<(PlanKey, Arc<Plan>)>>,
@@ -59,7 +60,7 @@ impl Program {
                 *constant = constant.owned()?;
             }
         }
-        Ok(Program { graph, codes, bytes_max, plans: Mutex::default() })
+        Ok(Program { graph, codes, kernels: kernels.clone(), bytes_max, plans: Mutex::default() })
     }
 
     /// The graph.
@@ -69,6 +70,10 @@ impl Program {
 
     pub(crate) fn codes(&self) -> &[Code] {
         &self.codes
+    }
+
+    pub(crate) fn kernels(&self) -> &Arc<dyn Kernels> {
+        &self.kernels
     }
 
     pub(crate) fn bytes_max(&self) -> usize {

@@ -3,6 +3,7 @@ use crate::memory::{expected_bytes, value_bytes};
 use crate::plan::{self, Place, Plan, PlannedStep, StepCode, StepReport, node_error};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::planned;
+use crate::tuning::Part;
 use crate::{Arguments, Executable, Kernel, RunError, TensorDesc, control};
 use halimede_graph::{Dim, Fact, Kind, Node, Op, OpError};
 use halimede_tensor::{Block, Buffer, DType, Tensor, TensorError, Value, View};
@@ -96,6 +97,12 @@ impl Session {
     /// The steps of the last run.
     pub fn steps(&self) -> Vec<StepReport> {
         self.plan.as_ref().map_or_else(Vec::new, |plan| plan.report(&self.program))
+    }
+
+    /// The steps of the last run about which something can be chosen, each operator once. Steps in bodies of
+    /// control flow are not among them.
+    pub fn parts(&self) -> Vec<Part> {
+        self.plan.as_ref().map_or_else(Vec::new, |plan| plan.parts(&self.program))
     }
 
     /// Bytes of the arena of the last run.

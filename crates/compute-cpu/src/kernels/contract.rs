@@ -8,6 +8,7 @@ use super::Machine;
 use super::epilogue::Epilogue;
 use super::packed::{PackedWeights, f32_bytes};
 use super::tiled::{Finish, IntegerWeights, Product, TiledWeights};
+use super::tuning::Offer;
 use crate::Isa;
 use crate::gemm::{self, Left, Micro, Target};
 use crate::map::Register;
@@ -15,6 +16,7 @@ use crate::matrix::{Factor, MatrixUnit};
 use crate::real::Converts;
 use generic::GenericStep;
 use half::bf16;
+use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::ops::{Contract, Factors, Map, whole_weights};
 use halimede_graph::{Graph, Node, OpError};
@@ -107,9 +109,10 @@ impl Kernel for ContractKernel {
             return Err(OpError::invalid("a product needs two operands"));
         };
         let output = &outputs[0];
+        let machine = self.machine.blocked(|| self.tunable(inputs, outputs));
         match self.op.multiply {
-            Some(Factors::Bf16) => return self.prepare_tiled(lhs, rhs, inputs, output),
-            Some(Factors::Integers) => return self.prepare_integers(lhs, rhs, inputs, output),
+            Some(Factors::Bf16) => return self.prepare_tiled(lhs, rhs, inputs, output, machine),
+            Some(Factors::Integers) => return self.prepare_integers(lhs, rhs, inputs, output, &machine),
             None => {}
         }
         let f32s = [lhs, rhs, output].iter().all(|desc| desc.dtype == DType::F32);
@@ -121,7 +124,7 @@ impl Kernel for ContractKernel {
             };
             if let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, packed.is_some()) {
                 let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
-                let step = GemmStep::new(layout, packed, epilogue, self.machine.clone(), self.micro, output.len());
+                let step = GemmStep::new(layout, packed, epilogue, machine, self.micro, output.len());
                 let workspace = step.workspace();
                 return Ok(Prepared { step: Box::new(step), workspace });
             }
@@ -135,6 +138,14 @@ impl Kernel for ContractKernel {
         let step = GenericStep::new(&self.op, lhs, rhs, output, self.machine.clone())?;
         let workspace = step.workspace();
         Ok(Prepared { step: Box::new(step), workspace })
+    }
+
+    fn tunable(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Tunable> {
+        let offer = Offer::of_contract(&self.op, inputs, outputs.first()?, self.weights.is_some(), &self.machine)?;
+        let weights = self.weights.is_some();
+        let threads = self.machine.pool.threads();
+        let operator = Operator::contract(&self.op, inputs, outputs.first()?, weights, threads)?;
+        Some(offer.tunable(operator, &self.machine.choices))
     }
 
     fn consumed(&self) -> SmallVec<[usize; 2]> {
@@ -159,6 +170,7 @@ impl ContractKernel {
         rhs: &TensorDesc,
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
+        machine: Machine,
     ) -> Result<Prepared, OpError> {
         let Some(matrix) = self.machine.matrix else {
             return Err(OpError::unsupported(format!("products of {} and {} here", lhs.dtype, rhs.dtype)));
@@ -175,7 +187,7 @@ impl ContractKernel {
         };
         let finish = Finish::new(self.op.epilogue.as_ref(), inputs, None, 2, output, self.machine.isa)?;
         let (left, right) = if layout.swapped { (rhs.dtype, lhs.dtype) } else { (lhs.dtype, rhs.dtype) };
-        let step = (layout, packed, finish, self.machine.clone(), matrix);
+        let step = (layout, packed, finish, machine, matrix);
         match (left, right) {
             (DType::F32, DType::F32) => Ok(tiled_step::<bf16, f32, f32>(step)),
             (DType::F32, DType::Bf16) => Ok(tiled_step::<bf16, f32, bf16>(step)),
@@ -192,6 +204,7 @@ impl ContractKernel {
         rhs: &TensorDesc,
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
+        machine: &Machine,
     ) -> Result<Prepared, OpError> {
         let weights = match &self.weights {
             Some(Packed::Integers(weights)) if weights.tiled.shape == rhs.shape[..] => weights,
@@ -200,7 +213,7 @@ impl ContractKernel {
         let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, true) else {
             return Err(OpError::unsupported("this form of product of integers"));
         };
-        layout.prepare_integers(lhs.dtype, weights, self.op.epilogue.as_ref(), inputs, output, &self.machine)
+        layout.prepare_integers(lhs.dtype, weights, self.op.epilogue.as_ref(), inputs, output, machine)
     }
 }
 
@@ -282,8 +295,16 @@ impl GemmStep {
         (self.packed_len() * self.layout.right_batches() * size_of::<f32>()).next_multiple_of(64)
     }
 
+    fn task_rows(&self) -> usize {
+        self.machine.blocking.rows.unwrap_or(TASK_ROWS)
+    }
+
+    fn task_panels(&self) -> usize {
+        self.machine.blocking.panels.unwrap_or(TASK_PANELS)
+    }
+
     fn workspace(&self) -> usize {
-        self.packed_bytes() + self.thread_bytes() * self.machine.pool.threads()
+        self.packed_bytes() + self.thread_bytes() * self.machine.threads()
     }
 }
 
@@ -307,10 +328,11 @@ impl Step for GemmStep {
         // SAFETY: inside the workspace, whose length was checked.
         let threads_start = unsafe { workspace.add(self.packed_bytes()) };
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
-        let (row_tasks, panel_tasks) = (self.layout.m.div_ceil(TASK_ROWS), self.panels.div_ceil(TASK_PANELS));
+        let (row_tasks, panel_tasks) =
+            (self.layout.m.div_ceil(self.task_rows()), self.panels.div_ceil(self.task_panels()));
         let tasks = self.layout.batches() * row_tasks * panel_tasks;
         let shared = Shared { left, packed, output, threads_start };
-        let threads = self.machine.pool.threads().min(tasks);
+        let threads = self.machine.threads().min(tasks);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
             let (rest, rows) = (task / row_tasks, task % row_tasks);
             let (batch, columns) = (rest / panel_tasks, rest % panel_tasks);
@@ -392,8 +414,8 @@ impl GemmStep {
             gemm::multiply(
                 micro,
                 Left::Strided { start: shared.left.add(left_offset), row, column },
-                (rows * TASK_ROWS, layout.m.min((rows + 1) * TASK_ROWS)),
-                (columns * TASK_PANELS, self.panels.min((columns + 1) * TASK_PANELS)),
+                (rows * self.task_rows(), layout.m.min((rows + 1) * self.task_rows())),
+                (columns * self.task_panels(), self.panels.min((columns + 1) * self.task_panels())),
                 (layout.n, layout.k),
                 &|p, depth| packed.add((p * layout.k + depth) * micro.nr),
                 &mut |_| {},

@@ -22,14 +22,16 @@ use super::contract::{Layout, TiledStep};
 use super::epilogue::Epilogue;
 use super::packed::{PackedWeights, f32_bytes};
 use super::tiled::{Finish, IntegerWeights, TiledWeights};
+use super::tuning::{self, Offer};
 use crate::gemm::{self, KC, Left, Micro, Target};
 use crate::map::Register;
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
 use half::bf16;
+use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::ops::{Conv, Factors, channels_first, whole_weights};
-use halimede_graph::{Graph, Node, OpError};
+use halimede_graph::{Dim, Graph, Node, OpError, ValueId};
 use halimede_tensor::{DType, Shape, Tensor, View};
 use patches::pack_patches;
 use phases::{Parts, Phases};
@@ -39,8 +41,9 @@ use std::cell::RefCell;
 use std::sync::Arc;
 use tiled::TiledConvStep;
 use transposed::TransposedStep;
-use window::Window;
-use winograd::{Form, WinogradStep};
+pub(super) use window::Window;
+pub(super) use winograd::Form;
+use winograd::WinogradStep;
 
 /// Panels of patches that one task packs: at [`KC`] rows they fill 256 KiB.
 const TASK_PANELS: usize = 8;
@@ -77,6 +80,29 @@ fn output_shape(graph: &Graph, node: &Node) -> Option<[usize; 3]> {
     Some([batch.size().unwrap_or(1), height.size()?, width.size()?])
 }
 
+/// What can be chosen about a convolution with constant weights.
+fn tunable(op: &Conv, inputs: &[Option<TensorDesc>], output: &TensorDesc, machine: &Machine) -> Option<Tunable> {
+    let offer = Offer::of_conv(op, inputs, output, machine)?;
+    let operator = Operator::conv(op, inputs, output, true, machine.pool.threads())?;
+    Some(offer.tunable(operator, &machine.choices))
+}
+
+/// The same where sizes are known when it is compiled; a batch that is not is taken for 1. Nothing where nothing
+/// was ever chosen.
+fn planned(op: &Conv, graph: &Graph, node: &Node, machine: &Machine) -> Option<Tunable> {
+    if machine.choices.is_empty() {
+        return None;
+    }
+    let desc = |value: ValueId| {
+        let fact = graph.fact(value);
+        let dims = fact.shape.as_ref()?.iter().enumerate();
+        let size = |(axis, dim): (usize, &Dim)| dim.size().or((axis == 0).then_some(1));
+        Some(TensorDesc { dtype: fact.dtype?, shape: dims.map(size).collect::<Option<Shape>>()? })
+    };
+    let inputs: Vec<Option<TensorDesc>> = node.inputs.iter().map(|input| input.and_then(desc)).collect();
+    tunable(op, &inputs, &desc(*node.outputs.first()?)?, machine)
+}
+
 /// Constant weights packed in tiles, group after group.
 struct Weights {
     shape: SmallVec<[usize; 6]>,
@@ -111,7 +137,9 @@ impl ConvKernel {
 impl Packed {
     fn new(op: &Conv, graph: &Graph, node: &Node, machine: &Machine, micro: &Micro) -> Option<Packed> {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
-        if let Some(form) = Form::choose(machine.winograd, op, tensor.shape(), output_shape(graph, node)) {
+        let chosen = planned(op, graph, node, machine).and_then(|tunable| tuning::form(&tunable.chosen?));
+        let usual = || Form::choose(machine.winograd, op, tensor.shape(), output_shape(graph, node));
+        if let Some(form) = chosen.unwrap_or_else(usual) {
             return winograd::Weights::pack(tensor, form, micro).map(Arc::new).map(Packed::Winograd);
         }
         let groups = op.groups.max(1);
@@ -209,8 +237,9 @@ impl Kernel for ConvKernel {
             return Err(OpError::invalid("a convolution needs data and weights"));
         };
         let output = &outputs[0];
+        let machine = self.machine.blocked(|| self.tunable(inputs, outputs));
         if self.op.multiply.is_some() {
-            return self.prepare_tiled(x, w, inputs, output);
+            return self.prepare_tiled(x, w, inputs, output, machine);
         }
         let has_bias = inputs.get(2).is_some_and(Option::is_some);
         let extra = inputs.get(3..).unwrap_or_default();
@@ -231,7 +260,7 @@ impl Kernel for ConvKernel {
         }
         if self.op.channels_last {
             let epilogue = || Epilogue::new(map, extra, output, isa);
-            return self.prepare_pixels(x, w, output, weights, has_bias, epilogue);
+            return self.prepare_pixels(x, w, output, weights, has_bias, epilogue, machine);
         }
         let epilogue = Epilogue::new(map, extra, output, isa)?;
         let window = Window::new(&self.op, &x.shape, &w.shape, &output.shape)?;
@@ -252,6 +281,10 @@ impl Kernel for ConvKernel {
         let step = ConvStep::new(window, weights, has_bias, epilogue, self.machine.clone(), self.micro);
         let workspace = step.thread_bytes() * self.machine.pool.threads();
         Ok(Prepared { step: Box::new(step), workspace })
+    }
+
+    fn tunable(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Tunable> {
+        self.weights.as_ref().and_then(|_| tunable(&self.op, inputs, outputs.first()?, &self.machine))
     }
 
     fn consumed(&self) -> SmallVec<[usize; 2]> {
@@ -281,8 +314,9 @@ impl ConvKernel {
         w: &TensorDesc,
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
+        machine: Machine,
     ) -> Result<Prepared, OpError> {
-        let (machine, map) = (self.machine.clone(), self.op.epilogue.as_ref());
+        let map = self.op.epilogue.as_ref();
         let unsupported = || OpError::unsupported(format!("this convolution of {} in fewer bits", x.dtype));
         let packed = self.weights.as_ref().filter(|packed| *packed.shape() == w.shape[..]).ok_or_else(unsupported)?;
         let window = self.window_of_pixels(x, w, output)?;
@@ -345,9 +379,9 @@ impl ConvKernel {
         weights: Option<&Packed>,
         has_bias: bool,
         epilogue: impl Fn() -> Result<Option<Epilogue>, OpError>,
+        machine: Machine,
     ) -> Result<Prepared, OpError> {
         let window = self.window_of_pixels(x, w, output)?;
-        let machine = self.machine.clone();
         match weights {
             Some(Packed::Panels(panels)) => {
                 let epilogue = epilogue()?;

@@ -35,15 +35,21 @@ mod softmax;
 mod tests;
 mod tiled;
 mod transpose;
+mod tuning;
+#[cfg(test)]
+mod tuning_tests;
 
 use crate::{IntegerMatrix, Isa, Matrix, Pool, Winograd};
 use gather::{GatherKernel, Gathering};
+use halimede_compute::tuning::{Choices, Tunable};
 use halimede_compute::{CostHint, Kernel, OpDesc};
 use halimede_graph::ops::Factors;
 use halimede_graph::{Graph, Node, Op};
 use parts::{Parts, PartsKernel};
 use scatter::{ScatterKernel, Scattering};
 use std::sync::Arc;
+pub(crate) use tuning::Blocking;
+pub use tuning::VERSION;
 
 /// What every kernel gets: the instruction set, the matrix unit and the threads.
 #[derive(Clone)]
@@ -55,9 +61,24 @@ pub(crate) struct Machine {
     pub integers: IntegerMatrix,
     pub winograd: Winograd,
     pub pool: Arc<Pool>,
+    /// What was measured to be fastest.
+    pub choices: Arc<Choices>,
+    /// What of that holds for the step that is made.
+    pub blocking: Blocking,
 }
 
 impl Machine {
+    /// Threads that run a step together.
+    pub fn threads(&self) -> usize {
+        self.blocking.threads.map_or(self.pool.threads(), |threads| threads.min(self.pool.threads()))
+    }
+
+    /// The machine for a step about which `tunable` tells what was chosen.
+    pub fn blocked(&self, tunable: impl FnOnce() -> Option<Tunable>) -> Machine {
+        let chosen = if self.choices.is_empty() { None } else { tunable().and_then(|tunable| tunable.chosen) };
+        Machine { blocking: chosen.as_ref().map(Blocking::from).unwrap_or_default(), ..self.clone() }
+    }
+
     /// The name of the unit that multiplies such factors.
     pub fn unit_name(&self, multiply: Option<Factors>) -> Option<&'static str> {
         match multiply? {

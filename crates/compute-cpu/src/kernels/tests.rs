@@ -1,6 +1,6 @@
 //! Every kernel against the definition of its operator, on every instruction set and thread count.
 
-use super::{Kernels, Machine};
+use super::{Blocking, Kernels, Machine};
 use crate::{IntegerMatrix, Isa, Matrix, Winograd};
 use halimede_compute::{Executable, Program};
 use halimede_graph::ops::*;
@@ -52,7 +52,7 @@ pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], 
 
 /// Every machine that an operation's kernel may meet here: instruction sets, matrix units for products in
 /// fewer bits, and threads.
-fn machines(op: &Op) -> Vec<Machine> {
+pub(super) fn machines(op: &Op) -> Vec<Machine> {
     let narrow = op.multiply() == Some(Factors::Bf16);
     let whole = op.multiply() == Some(Factors::Integers);
     let matrices = match narrow {
@@ -68,13 +68,21 @@ fn machines(op: &Op) -> Vec<Machine> {
     for (isa, threads) in isas.into_iter().flat_map(|isa| [1, 3].map(|threads| (isa, threads))) {
         let pool = Arc::new(crate::Pool::new(threads));
         for (&matrix, &integers) in matrices.iter().flat_map(|matrix| integers.iter().map(move |unit| (matrix, unit))) {
-            machines.push(Machine { isa, matrix, integers, winograd: Winograd::default(), pool: pool.clone() });
+            machines.push(Machine {
+                isa,
+                matrix,
+                integers,
+                winograd: Winograd::default(),
+                pool: pool.clone(),
+                choices: Arc::default(),
+                blocking: Blocking::default(),
+            });
         }
     }
     machines
 }
 
-fn compare(op: &Op, place: &str, made: &Tensor, expected: &Tensor, tolerance: f32) {
+pub(super) fn compare(op: &Op, place: &str, made: &Tensor, expected: &Tensor, tolerance: f32) {
     assert_eq!((made.dtype(), made.shape()), (expected.dtype(), expected.shape()), "{op:?}");
     if made.dtype() == DType::Bf16 {
         // Sums that differ in their last bits may round to neighbours.
@@ -264,7 +272,7 @@ fn convolutions_of_bf16() {
     }
 }
 
-fn conv(strides: &[usize], dilations: &[usize], pads: &[i64], groups: usize) -> Conv {
+pub(super) fn conv(strides: &[usize], dilations: &[usize], pads: &[i64], groups: usize) -> Conv {
     Conv {
         strides: strides.into(),
         dilations: dilations.into(),

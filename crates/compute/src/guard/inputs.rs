@@ -46,8 +46,12 @@ pub(super) fn products_of_inputs(graph: &Graph) -> Vec<String> {
 /// Made-up inputs: floats around 0, integers 0 and 1 (which every table of indices has), true. Unknown
 /// dimensions are `size`, the first of a shape 1.
 fn inputs(graph: &Graph, size: usize) -> Result<Vec<Value>, TensorError> {
+    of_facts(graph.inputs.iter().map(|&input| graph.fact(input)), size)
+}
+
+/// The same for facts.
+pub(crate) fn of_facts<'f>(facts: impl Iterator<Item = &'f Fact>, size: usize) -> Result<Vec<Value>, TensorError> {
     let mut state = 0x2545_f491_4f6c_dd1du64;
-    let facts = graph.inputs.iter().map(|&input| graph.fact(input));
     facts.map(|fact| Ok(Value::Tensor(tensor(fact, size, &mut state)?))).collect()
 }
 

@@ -7,7 +7,7 @@
 
 mod compare;
 mod demote;
-mod inputs;
+pub(crate) mod inputs;
 
 pub use compare::Difference;
 

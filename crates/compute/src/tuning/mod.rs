@@ -20,14 +20,18 @@ mod choices;
 mod config;
 mod database;
 mod operator;
+mod part;
 mod record;
 mod space;
 mod strategy;
+mod tunable;
 
 pub use choices::Choices;
 pub use config::{Config, Setting, WrongConfig};
 pub use database::{BYTES_MAX, Damage, Database, DatabaseError};
 pub use operator::{Epilogue, Operator};
+pub use part::Part;
 pub use record::{Origin, Probed, Record, Timing};
 pub use space::{Grid, Space};
 pub use strategy::{CostModelTopK, Exhaustive, Measured, Strategy};
+pub use tunable::{Cost, Tunable};

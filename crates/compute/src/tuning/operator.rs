@@ -1,5 +1,4 @@
 use crate::TensorDesc;
-use halimede_graph::Op;
 use halimede_graph::ops::{Contract, Conv, Factors, Map, Padding};
 use halimede_tensor::DType;
 use std::fmt;
@@ -40,41 +39,48 @@ pub enum Epilogue {
 }
 
 impl Operator {
-    /// The description of a product or a convolution; `None` of other operations.
-    pub fn of(
-        op: &Op,
+    /// A product; `None` where an operand is missing.
+    pub fn contract(
+        op: &Contract,
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
         constant: bool,
         threads: usize,
     ) -> Option<Operator> {
-        let (left, right) = (inputs.first()?.as_ref()?, inputs.get(1)?.as_ref()?);
-        let (kind, axes, factors, epilogue, extra) = match op {
-            Op::Contract(op) => ("contract", labels(op), op.multiply, &op.epilogue, op.first_extra()),
-            Op::Conv(op) => ("conv", geometry(op), op.multiply, &op.epilogue, 3),
-            _ => return None,
-        };
-        Some(Operator {
-            kind,
-            axes,
-            sizes: [left.shape.to_vec(), right.shape.to_vec()],
-            dtypes: [left.dtype, right.dtype, output.dtype],
-            factors,
-            constant,
-            epilogue: Epilogue::of(epilogue.as_ref(), inputs.get(extra..).unwrap_or_default(), output),
-            threads,
-        })
+        let epilogue = Epilogue::of(op.epilogue.as_ref(), inputs.get(op.first_extra()..), output);
+        let (kind, axes, factors) = ("contract", labels(op), op.multiply);
+        let (sizes, dtypes) = operands(inputs, output)?;
+        Some(Operator { kind, axes, sizes, dtypes, factors, constant, epilogue, threads })
+    }
+
+    /// A convolution; `None` where an operand is missing.
+    pub fn conv(
+        op: &Conv,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+        constant: bool,
+        threads: usize,
+    ) -> Option<Operator> {
+        let epilogue = Epilogue::of(op.epilogue.as_ref(), inputs.get(3..), output);
+        let (kind, axes, factors) = ("conv", geometry(op), op.multiply);
+        let (sizes, dtypes) = operands(inputs, output)?;
+        Some(Operator { kind, axes, sizes, dtypes, factors, constant, epilogue, threads })
     }
 }
 
+/// Shapes of both operands, and datatypes of them and of the result.
+fn operands(inputs: &[Option<TensorDesc>], output: &TensorDesc) -> Option<([Vec<usize>; 2], [DType; 3])> {
+    let (left, right) = (inputs.first()?.as_ref()?, inputs.get(1)?.as_ref()?);
+    Some(([left.shape.to_vec(), right.shape.to_vec()], [left.dtype, right.dtype, output.dtype]))
+}
+
 impl Epilogue {
-    fn of(map: Option<&Map>, inputs: &[Option<TensorDesc>], output: &TensorDesc) -> Epilogue {
+    fn of(map: Option<&Map>, inputs: Option<&[Option<TensorDesc>]>, output: &TensorDesc) -> Epilogue {
+        let mut inputs = inputs.unwrap_or_default().iter().flatten();
         match map {
             None => Epilogue::None,
             // A result of one element reads no more than a row.
-            Some(_) if output.len() > 1 && inputs.iter().flatten().any(|input| input.len() == output.len()) => {
-                Epilogue::Tensors
-            }
+            Some(_) if output.len() > 1 && inputs.any(|input| input.len() == output.len()) => Epilogue::Tensors,
             Some(_) => Epilogue::Rows,
         }
     }
@@ -153,12 +159,12 @@ mod tests {
         op.epilogue = Some(Map::default());
         let inputs = [desc(DType::F32, &[2, 8, 16]), desc(DType::F32, &[1, 16, 4])].map(Some);
         let output = desc(DType::Bf16, &[2, 8, 4]);
-        let operator = Operator::of(&Op::Contract(op.clone()), &inputs, &output, true, 2).unwrap();
+        let operator = Operator::contract(&op, &inputs, &output, true, 2).unwrap();
         let text = "contract abc,acd>abd 2x8x16,1x16x4 f32*f32>bf16 factors=bf16 weights=constant epilogue=rows \
                     threads=2";
         assert_eq!(operator.to_string(), text);
         let residual = [&inputs[..], &[Some(desc(DType::F32, &[2, 8, 4]))]].concat();
-        let other = Operator::of(&Op::Contract(op), &residual, &output, true, 2).unwrap();
+        let other = Operator::contract(&op, &residual, &output, true, 2).unwrap();
         assert_eq!(other.epilogue, Epilogue::Tensors);
         // Other labels for the same axes.
         let swapped = Contract::new(smallvec![7, 3, 9], smallvec![7, 9, 1], smallvec![7, 3, 1]);
@@ -178,7 +184,7 @@ mod tests {
             epilogue: None,
         };
         let inputs = [desc(DType::F32, &[1, 8, 8, 3]), desc(DType::F32, &[4, 3, 3, 3])].map(Some);
-        let operator = Operator::of(&Op::Conv(op), &inputs, &desc(DType::F32, &[1, 4, 8, 4]), true, 1).unwrap();
+        let operator = Operator::conv(&op, &inputs, &desc(DType::F32, &[1, 4, 8, 4]), true, 1).unwrap();
         let text = "conv channels-last,stride=2x1,dilation=1x1,padding=1x1x0x1,groups=1 1x8x8x3,4x3x3x3 \
                     f32*f32>f32 factors=own weights=constant epilogue=none threads=1";
         assert_eq!(operator.to_string(), text);

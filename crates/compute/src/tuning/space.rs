@@ -1,14 +1,9 @@
 use super::{Config, Setting};
 
 /// The configurations that a kernel has for an operation: those of several grids, since ways to compute have
-/// settings of their own.
+/// settings of their own. The empty configuration, which leaves everything to the kernel, is always another.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub struct Space {
-    /// What the kernel does without being told.
-    pub default: Config,
-    /// The choices.
-    pub grids: Vec<Grid>,
-}
+pub struct Space(pub Vec<Grid>);
 
 /// Settings of which every combination is a configuration.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -55,7 +50,7 @@ impl Grid {
 impl Space {
     /// How many configurations there are.
     pub fn len(&self) -> usize {
-        self.grids.iter().map(Grid::len).sum()
+        self.0.iter().map(Grid::len).sum()
     }
 
     /// Whether there is nothing to choose.
@@ -65,12 +60,12 @@ impl Space {
 
     /// Whether the kernel can do its work so.
     pub fn contains(&self, config: &Config) -> bool {
-        *config == self.default || self.grids.iter().any(|grid| grid.contains(config))
+        config.is_empty() || self.0.iter().any(|grid| grid.contains(config))
     }
 
     /// Every configuration of the grids.
     pub fn configs(&self) -> impl Iterator<Item = Config> {
-        self.grids.iter().flat_map(|grid| (0..grid.len()).map(|index| grid.config(index)))
+        self.0.iter().flat_map(|grid| (0..grid.len()).map(|index| grid.config(index)))
     }
 }
 
@@ -83,7 +78,7 @@ mod tests {
     fn every_combination_is_there_once() {
         let direct = Grid::default().with("algorithm", ["direct"]).with("rows", [32, 64, 32]).with("depth", [1, 2, 3]);
         let other = Grid::default().with("algorithm", ["f2", "f4"]);
-        let space = Space { default: Config::default(), grids: vec![direct, other] };
+        let space = Space(vec![direct, other]);
         let all: BTreeSet<String> = space.configs().map(|config| config.to_string()).collect();
         assert_eq!((space.len(), all.len()), (8, 8));
         assert!(all.contains("algorithm=direct depth=3 rows=64") && all.contains("algorithm=f4"), "{all:?}");

@@ -60,8 +60,7 @@ mod tests {
     use crate::tuning::Grid;
 
     fn space() -> Space {
-        let default = Config::default().with("rows", 64);
-        Space { default, grids: vec![Grid::default().with("rows", [32, 64, 96, 128])] }
+        Space(vec![Grid::default().with("rows", [32, 64, 96, 128])])
     }
 
     fn rows(strategy: &dyn Strategy, measured: &[Measured]) -> Vec<usize> {

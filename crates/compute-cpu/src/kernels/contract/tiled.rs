@@ -56,10 +56,11 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let step_bytes = if direct { STEP_BYTES } else { TILE * STEP_BYTES };
         let offsets = (0..steps).map(|step| step * step_bytes).collect();
         let panels = layout.n.div_ceil(BLOCK);
-        let threads = machine.pool.threads();
+        let threads = machine.threads();
         let held = TASK_BYTES / (steps.max(1) * STEP_BYTES);
         let even = (layout.m * layout.batches()).div_ceil(threads).next_multiple_of(BLOCK);
-        let task_rows = (held / BLOCK * BLOCK).clamp(BLOCK, TASK_ROWS).min(even.max(BLOCK));
+        let usual = || (held / BLOCK * BLOCK).clamp(BLOCK, TASK_ROWS).min(even.max(BLOCK));
+        let task_rows = machine.blocking.rows.unwrap_or_else(usual);
         let tasks = layout.batches() * layout.m.div_ceil(task_rows);
         // Two tasks a thread even the work out; each packs its rows again.
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
@@ -104,7 +105,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     }
 
     fn workspace_bytes(&self) -> usize {
-        self.right_bytes() + self.thread_bytes() * self.machine.pool.threads()
+        self.right_bytes() + self.thread_bytes() * self.machine.threads()
     }
 
     pub fn prepared(self) -> Prepared {
@@ -157,7 +158,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Step for TiledStep<F, L,
         }
         let row_tasks = self.layout.m.div_ceil(self.task_rows);
         let tasks = self.layout.batches() * row_tasks * self.panel_parts;
-        self.machine.pool.run_tasks(self.machine.pool.threads(), tasks, &|thread, task| {
+        self.machine.pool.run_tasks(self.machine.threads(), tasks, &|thread, task| {
             let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
             self.run_task(arguments, &shared, thread, rest / row_tasks, rest % row_tasks, part);
         });

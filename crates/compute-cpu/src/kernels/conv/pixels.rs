@@ -190,7 +190,8 @@ impl PixelsStep {
             let pixels = window.batch * window.pixels();
             (window.batch, window.x, window.out) = (1, [1, 1, pixels], [1, 1, pixels]);
         }
-        let (blocks, runs) = (Blocks::new(&window, machine.pool.threads(), micro.nr), runs(&window));
+        let (blocks, runs) =
+            (Blocks::new(&window, &machine, micro.nr), runs(&window, machine.blocking.depth.unwrap_or(DEPTH)));
         let target = target.unwrap_or_else(|| Target::whole(&window));
         PixelsStep { window, panels, has_bias, epilogue, machine, micro, runs, blocks, target }
     }
@@ -223,7 +224,7 @@ impl PixelsStep {
     }
 
     pub fn workspace(&self) -> usize {
-        self.thread_bytes() * self.machine.pool.threads()
+        self.thread_bytes() * self.machine.threads()
     }
 
     fn all_panels(&self) -> usize {
@@ -232,11 +233,12 @@ impl PixelsStep {
 }
 
 impl Blocks {
-    fn new(window: &Window, threads: usize, nr: usize) -> Blocks {
+    fn new(window: &Window, machine: &Machine, nr: usize) -> Blocks {
+        let (threads, pixels) = (machine.threads(), machine.blocking.pixels.unwrap_or(PIXELS));
         let [_, height, width] = window.out;
         let images = window.batch * window.groups;
-        let mut across = width.div_ceil(PIXELS).max(1);
-        let mut down = height.div_ceil((PIXELS / width.div_ceil(across).max(1)).max(1)).max(1);
+        let mut across = width.div_ceil(pixels).max(1);
+        let mut down = height.div_ceil((pixels / width.div_ceil(across).max(1)).max(1)).max(1);
         // As many blocks for every thread; where there are many they even out by themselves.
         let blocks = images * down * across;
         let even = blocks.next_multiple_of(threads);
@@ -257,8 +259,8 @@ impl Blocks {
     }
 }
 
-/// The runs of a window, in the order of the panels' rows.
-fn runs(window: &Window) -> Vec<Run> {
+/// The runs of a window in pieces of `most` elements, in the order of the panels' rows.
+fn runs(window: &Window, most: usize) -> Vec<Run> {
     let (channels, width) = (window.inputs, window.kernel[2]);
     // The taps of a row are one run where nothing lies between them.
     let whole_rows = window.groups == 1 && (window.dilation[2] == 1 || width == 1);
@@ -266,12 +268,12 @@ fn runs(window: &Window) -> Vec<Run> {
     let mut runs = Vec::new();
     for (y, x) in (0..window.kernel[1]).flat_map(|y| (0..per_row).map(move |x| (y, x))) {
         let first = (y * width + x) * channels;
-        for from in (0..depth).step_by(DEPTH) {
+        for from in (0..depth).step_by(most) {
             runs.push(Run {
                 y: y * window.dilation[1],
                 x: x * window.dilation[2],
                 channel: from,
-                depth: DEPTH.min(depth - from),
+                depth: most.min(depth - from),
                 k: first + from,
             });
         }
@@ -286,7 +288,7 @@ impl Step for PixelsStep {
         if arguments.outputs[0].is_empty() {
             return;
         }
-        let threads = self.machine.pool.threads().min(tasks);
+        let threads = self.machine.threads().min(tasks);
         assert!(arguments.workspace.len() >= threads * self.thread_bytes());
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
             self.run_task(arguments, thread, self.place(task));

@@ -167,8 +167,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             let copy = copy_of(rows);
             copy.bytes <= COPY_BYTES && copy.count(rows, &window) <= TASK_ROWS
         };
-        let threads = machine.pool.threads();
-        let most = (1..=height).take_while(|&rows| fits(rows)).last().unwrap_or(1);
+        let threads = machine.threads();
+        let usual = || (1..=height).take_while(|&rows| fits(rows)).last().unwrap_or(1);
+        let most = machine.blocking.rows.unwrap_or_else(usual);
         // Whole images while there are enough of them, else their parts.
         let down = height.div_ceil(most).max(threads.div_ceil(window.batch.max(1)).min(height));
         let copy = copy_of(height.div_ceil(down));
@@ -200,7 +201,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     }
 
     fn workspace(&self) -> usize {
-        self.thread_bytes() * self.machine.pool.threads()
+        self.thread_bytes() * self.machine.threads()
     }
 
     pub fn prepared(self) -> Prepared {
@@ -216,7 +217,7 @@ impl<F: Product, T: Converts<F>> Step for TiledConvStep<F, T> {
         }
         assert!(arguments.workspace.len() >= self.workspace());
         let tasks = self.window.batch * self.down * self.panel_parts;
-        self.machine.pool.run_tasks(self.machine.pool.threads(), tasks, &|thread, task| {
+        self.machine.pool.run_tasks(self.machine.threads(), tasks, &|thread, task| {
             let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
             self.run_task(arguments, thread, rest / self.down, rest % self.down, part);
         });

@@ -32,7 +32,7 @@ pub(super) use step::WinogradStep;
 
 /// F(m x m, 3 x 3), by m.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(super) enum Form {
+pub(in crate::kernels) enum Form {
     F2,
     F4,
     F6,
@@ -55,6 +55,20 @@ impl Form {
             Winograd::F6 => Some(Form::F6),
             Winograd::WherePays => pays(outputs, inputs, image?),
         }
+    }
+
+    /// The forms that such a convolution may be told to take, smallest first: those inside of the error budget
+    /// whose weights are not too large. `None` where the policy leaves no choice.
+    pub fn allowed(policy: Winograd, op: &Conv, weights: &[usize]) -> Option<&'static [Form]> {
+        if policy != Winograd::WherePays {
+            return None;
+        }
+        Some(match *weights {
+            [outputs, inputs, ..] if Form::choose(Winograd::F4, op, weights, None).is_some() => {
+                if is_small(outputs, inputs) { &[Form::F2, Form::F4] } else { &[Form::F2] }
+            }
+            _ => &[],
+        })
     }
 
     /// Outputs of a tile along an axis.
@@ -91,11 +105,15 @@ fn pays(outputs: usize, inputs: usize, [batch, height, width]: [usize; 3]) -> Op
         |form: Form| (9 * batch * height * width) as f64 / (form.points() * form.points() * tiles(form).max(1)) as f64;
     // Each of the transformed weights is read for every block of tiles, so there have to be many for one.
     let enough = if channels >= 64 { 24 } else { 128 };
-    let small = outputs * inputs <= 256 * 256;
-    if channels >= 16 && small && tiles(Form::F4) >= enough && saved(Form::F4) >= 2.0 {
+    if channels >= 16 && is_small(outputs, inputs) && tiles(Form::F4) >= enough && saved(Form::F4) >= 2.0 {
         return Some(Form::F4);
     }
     (channels >= 128 && tiles(Form::F2) >= 32 && saved(Form::F2) >= 2.0).then_some(Form::F2)
+}
+
+/// Whether the weights are few enough to be held four times.
+fn is_small(outputs: usize, inputs: usize) -> bool {
+    outputs * inputs <= 256 * 256
 }
 
 /// Transformed weights.

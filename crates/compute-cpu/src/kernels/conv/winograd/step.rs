@@ -61,9 +61,10 @@ impl Layout {
 }
 
 impl Blocks {
-    fn new(grid: &Grid, tile_bytes: usize, panels: usize, micro: &Micro, threads: usize) -> Blocks {
+    fn new(grid: &Grid, tile_bytes: usize, panels: usize, micro: &Micro, machine: &Machine) -> Blocks {
+        let (threads, bytes) = (machine.threads(), machine.blocking.bytes.unwrap_or(BLOCK_BYTES));
         let even = |count: usize| grid.tiles.div_ceil(count).max(1);
-        let most = (BLOCK_BYTES / tile_bytes.max(1)).max(LEAST_GROUPS * micro.mr);
+        let most = (bytes / tile_bytes.max(1)).max(LEAST_GROUPS * micro.mr);
         if threads == 1 || grid.tiles >= 2 * micro.mr * threads {
             // As many blocks for every thread.
             let tiles = even(grid.tiles.div_ceil(most).next_multiple_of(threads));
@@ -100,7 +101,7 @@ impl WinogradStep {
         let grid = Grid::new(&window, form);
         let tile_bytes = form.points() * form.points() * (window.inputs + window.rows) * size_of::<f32>();
         let panels = window.rows.div_ceil(micro.nr);
-        let blocks = Blocks::new(&grid, tile_bytes, panels, &micro, machine.pool.threads());
+        let blocks = Blocks::new(&grid, tile_bytes, panels, &micro, &machine);
         let transforms = Transforms::new(machine.isa, form);
         WinogradStep { window, weights, has_bias, epilogue, machine, micro, transforms, grid, blocks }
     }
@@ -144,7 +145,7 @@ impl WinogradStep {
 
     /// Transformed inputs, of every thread or of all together, then what each thread has for itself.
     pub fn workspace(&self) -> usize {
-        let threads = self.machine.pool.threads();
+        let threads = self.machine.threads();
         let inputs = if self.blocks.shared.is_some() { 1 } else { threads };
         inputs * self.inputs_len() * size_of::<f32>() + threads * self.thread_bytes()
     }
@@ -157,6 +158,7 @@ impl Step for WinogradStep {
         }
         assert!(arguments.workspace.len() >= self.workspace());
         let (blocks, grid, pool) = (&self.blocks, &self.grid, &self.machine.pool);
+        let threads = self.machine.threads();
         let panels = self.window.rows.div_ceil(self.micro.nr);
         let inputs = arguments.workspace.as_ptr().cast::<f32>() as usize;
         let inputs_of = |thread: usize| (inputs as *mut f32).wrapping_add(thread * self.inputs_len());
@@ -168,7 +170,7 @@ impl Step for WinogradStep {
                     self.transform(arguments, tiles.clone(), inputs_of(0).add(tiles.start * self.inputs_layout().pitch))
                 };
             });
-            pool.run_tasks(pool.threads(), blocks.count * parts, &|thread, task| {
+            pool.run_tasks(threads, blocks.count * parts, &|thread, task| {
                 let (tiles, part) = (blocks.range(task / parts, grid), task % parts);
                 // SAFETY: written above; each thread has its scratch.
                 unsafe {
@@ -179,12 +181,12 @@ impl Step for WinogradStep {
             });
             return;
         }
-        pool.run_tasks(pool.threads(), blocks.count, &|thread, block| {
+        pool.run_tasks(threads, blocks.count, &|thread, block| {
             let tiles = blocks.range(block, grid);
             // SAFETY: each thread has its inputs and its scratch.
             unsafe {
                 self.transform(arguments, tiles.clone(), inputs_of(thread));
-                let scratch = self.scratch(arguments, pool.threads(), thread);
+                let scratch = self.scratch(arguments, threads, thread);
                 self.multiply(arguments, tiles, inputs_of(thread), 0..panels, scratch);
             }
         });
