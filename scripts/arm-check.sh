@@ -1,0 +1,42 @@
+#!/usr/bin/env bash
+# The arm64 check: the kernels' own tests, built for aarch64 Linux and executed by an emulator, on
+# processors with and without the instructions that kernels are written for.
+# It proves that the results are right; it says nothing of speed. All settings live in this script,
+# so that other builds do not see them.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+target=aarch64-unknown-linux-gnu
+rustup target list --installed | grep -qx "$target" || rustup target add "$target"
+if ! command -v aarch64-linux-gnu-gcc >/dev/null || ! command -v qemu-aarch64-static >/dev/null; then
+    scripts/install-packages.sh gcc-aarch64-linux-gnu libc6-dev-arm64-cross qemu-user-static
+fi
+
+export CARGO_TARGET_DIR="$PWD/target/arm"
+export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
+# Definitions and kernels compute much under emulation, the libraries below them little.
+fast=(--config profile.dev.opt-level=1 --config 'profile.dev.package."*".opt-level=0' --config profile.dev.debug=false)
+failed=0
+
+# check PROCESSOR UNITS FILTERS...: runs the tests of the platform, of tensors and of the kernels, or those that a
+# filter matches. UNITS are the matrix units that must be found and tested, and no other may.
+check() {
+    local processor=$1 units=$2 log=$CARGO_TARGET_DIR/$1.log found
+    shift 2
+    echo "== $processor: ${units:-no matrix unit}"
+    CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_RUNNER="qemu-aarch64-static -cpu $processor -L /usr/aarch64-linux-gnu" \
+        cargo test --locked --target "$target" "${fast[@]}" --lib --no-fail-fast \
+        -p halimede-platform -p halimede-tensor -p halimede-compute-cpu -- --show-output "$@" 2>&1 |
+        tee "$log" || failed=1
+    found=$(sed -n 's/^matrix units here: \[\(.*\)\]/\1/p' "$log" | tr -d '",' | tr ' ' '\n' | sort -u | xargs)
+    [ "$found" = "$units" ] || {
+        echo "$processor: found the matrix units '$found', expected '$units'" >&2
+        failed=1
+    }
+}
+
+check max ""
+# What every arm64 machine has: NEON, and nothing that multiplies groups.
+check cortex-a72 "" gemm:: matrix:: kernels::tests::products kernels::integer_tests::products
+
+exit "$failed"
