@@ -164,6 +164,8 @@ mod x86 {
 
 /// Registers that go through all steps together: what the steps are is asked once for them.
 const TOGETHER: usize = 8;
+/// Registers that do so where there are fewer. A row of a block fills as many of the widest ones.
+const PAIR: usize = 2;
 
 /// What is done to sums on their way through registers.
 #[derive(Clone, Copy)]
@@ -244,10 +246,23 @@ unsafe fn write_rows<V: Vector, const INTEGERS: bool>(
     // The last register of a row ends with its columns, and makes some of them again: not what it made already.
     let whole = columns - columns % V::LANES;
     let in_registers = if target.is_some() && whole > 0 { columns } else { whole };
-    let mut left = rows * in_registers.div_ceil(V::LANES);
-    let (mut row, mut column) = (0, 0);
+    let mut row = 0;
     // SAFETY: the caller's promise; the places are those of columns of the rows.
     unsafe {
+        if columns == PAIR * V::LANES {
+            // Nearly every piece is as wide as a block: its places are known but for the row.
+            const ROWS: usize = TOGETHER / PAIR;
+            while row + ROWS <= rows {
+                let places: [Place; TOGETHER] = std::array::from_fn(|index| {
+                    let (row, column) = (row + index / PAIR, index % PAIR * V::LANES);
+                    Place { sum: row * pitch + column, column, target: row * apart + column }
+                });
+                steps.run::<V, INTEGERS, TOGETHER>(sums, &places, target);
+                row += ROWS;
+            }
+        }
+        let mut left = (rows - row) * in_registers.div_ceil(V::LANES);
+        let mut column = 0;
         while left > 0 {
             let mut places = [Place::default(); TOGETHER];
             let count = left.min(TOGETHER);
@@ -263,9 +278,9 @@ unsafe fn write_rows<V: Vector, const INTEGERS: bool>(
             if count == TOGETHER {
                 steps.run::<V, INTEGERS, TOGETHER>(sums, &places, target);
             } else {
-                let (pairs, rest) = places[..count].as_chunks::<2>();
+                let (pairs, rest) = places[..count].as_chunks::<PAIR>();
                 for pair in pairs {
-                    steps.run::<V, INTEGERS, 2>(sums, pair, target);
+                    steps.run::<V, INTEGERS, PAIR>(sums, pair, target);
                 }
                 for &place in rest {
                     steps.run::<V, INTEGERS, 1>(sums, &[place], target);
