@@ -1,8 +1,11 @@
 //! A register of floats, for the few loops that the compiler does not vectorise from a plain body.
 
-use crate::map::sigmoid_near;
+use crate::map::{exp, sigmoid_near};
 use crate::real::{Real, nearest};
 use half::bf16;
+
+/// The exponent of e below which its power is none of the normal numbers: 126·ln 2, with some room.
+const LEAST_EXPONENT: f32 = -87.0;
 
 /// As many `f32` as one register of an instruction set holds.
 ///
@@ -49,18 +52,118 @@ pub(crate) trait Vector: Copy {
     /// Writes whole numbers from -128 to 255 by their lowest 8 bits; NaN becomes 0.
     unsafe fn store_bytes(self, to: *mut u8);
 
+    /// `a + b·x² + c·x⁴` of every lane `x`, with `x²` up to 25.
+    #[inline(always)]
+    unsafe fn polynomial_of_square(self, [a, b, c]: [f32; 3]) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let square = self.times(self).at_most(Self::splat(25.0));
+            Self::splat(a).plus_product(square, Self::splat(b).plus_product(square, Self::splat(c)))
+        }
+    }
+
     /// Logistic function of every lane, as near as [`sigmoid_near`].
     #[inline(always)]
     unsafe fn logistic(self) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.each(sigmoid_near) }
+    }
+
+    /// `eˣ` of every lane within 1e-4 of its value, for x up to 80; 0 where it is below the normal numbers.
+    #[inline(always)]
+    unsafe fn exp_near(self) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.each(|x| if x < LEAST_EXPONENT { 0.0 } else { exp(x) }) }
+    }
+
+    /// A function of every lane.
+    #[inline(always)]
+    unsafe fn each(self, function: impl Fn(f32) -> f32) -> Self {
         let mut lanes = [0f32; MOST_LANES];
         // SAFETY: the caller's promise; no register has more lanes.
         unsafe {
             self.store(lanes.as_mut_ptr());
-            lanes[..Self::LANES].iter_mut().for_each(|lane| *lane = sigmoid_near(*lane));
+            for lane in &mut lanes[..Self::LANES] {
+                *lane = function(*lane);
+            }
             Self::load(lanes.as_ptr())
         }
     }
+
+    /// The largest lane; a NaN may be passed over.
+    #[inline(always)]
+    unsafe fn largest_lane(self) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.joined(|a, b| if a > b { a } else { b }) }
+    }
+
+    /// The sum of all lanes.
+    #[inline(always)]
+    unsafe fn sum_of_lanes(self) -> f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.joined(|a, b| a + b) }
+    }
+
+    /// All lanes as one, halves at a time.
+    #[inline(always)]
+    unsafe fn joined(self, join: impl Fn(f32, f32) -> f32) -> f32 {
+        let mut lanes = [0f32; MOST_LANES];
+        // SAFETY: the caller's promise; no register has more lanes.
+        unsafe { self.store(lanes.as_mut_ptr()) };
+        let mut width = Self::LANES / 2;
+        while width > 0 {
+            for lane in 0..width {
+                lanes[lane] = join(lanes[lane], lanes[lane + width]);
+            }
+            width /= 2;
+        }
+        lanes[0]
+    }
 }
+
+/// Defines a function that runs `$body::<V>`, which must be `#[inline(always)]`, with the widest registers of an
+/// instruction set. The body may be unsafe for no other reason than those.
+macro_rules! on_vectors {
+    ($(#[$meta:meta])* $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) = $body:ident) => {
+        $(#[$meta])*
+        $vis fn $name(isa: $crate::Isa, $($arg: $type),*) {
+            #[cfg(target_arch = "x86_64")]
+            {
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+                fn avx512_bf16($($arg: $type),*) {
+                    // SAFETY: the function has the features of these registers.
+                    unsafe { $body::<$crate::vector::Avx512Bf16>($($arg),*) }
+                }
+                #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+                fn avx512($($arg: $type),*) {
+                    // SAFETY: as above.
+                    unsafe { $body::<$crate::vector::Avx512>($($arg),*) }
+                }
+                #[target_feature(enable = "avx2,fma,f16c")]
+                fn avx2($($arg: $type),*) {
+                    // SAFETY: as above.
+                    unsafe { $body::<$crate::vector::Avx2>($($arg),*) }
+                }
+                // SAFETY: an `Isa` exists only where the machine has its instructions.
+                unsafe {
+                    if isa.has_avx512_bf16() {
+                        return avx512_bf16($($arg),*);
+                    }
+                    if isa.has_avx512() {
+                        return avx512($($arg),*);
+                    }
+                    if isa.has_avx2() {
+                        return avx2($($arg),*);
+                    }
+                }
+            }
+            let _ = isa;
+            // SAFETY: every machine has these.
+            unsafe { $body::<$crate::vector::Four>($($arg),*) }
+        }
+    };
+}
+pub(crate) use on_vectors;
 
 /// The widest register, in floats.
 pub(crate) const MOST_LANES: usize = 16;
@@ -201,7 +304,7 @@ pub(crate) struct Avx512Bf16(x86::__m512);
 macro_rules! x86_vector {
     ($name:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
      $narrow:ident, $add:ident, $sub:ident, $mul:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident,
-     $round:ident, $sums:ident, $widen_u8:ident, $widen_i8:ident, $store_bytes:ident $(, $own:item)?) => {
+     $round:ident, $sums:ident, $widen_u8:ident, $widen_i8:ident, $store_bytes:ident $(, $own:item)*) => {
         #[cfg(target_arch = "x86_64")]
         impl Vector for $name {
             const LANES: usize = $lanes;
@@ -310,7 +413,7 @@ macro_rules! x86_vector {
                 unsafe { $store_bytes(self.0, to) }
             }
 
-            $($own)?
+            $($own)*
         }
     };
 }
@@ -344,6 +447,21 @@ macro_rules! avx512_vector {
             unsafe fn logistic(self) -> Self {
                 // SAFETY: the caller's promise.
                 $name(unsafe { logistic_16(self.0) })
+            },
+            #[inline(always)]
+            unsafe fn exp_near(self) -> Self {
+                // SAFETY: the caller's promise.
+                $name(unsafe { exp_16(self.0) })
+            },
+            #[inline(always)]
+            unsafe fn largest_lane(self) -> f32 {
+                // SAFETY: the caller's promise.
+                unsafe { x86::_mm512_reduce_max_ps(self.0) }
+            },
+            #[inline(always)]
+            unsafe fn sum_of_lanes(self) -> f32 {
+                // SAFETY: the caller's promise.
+                unsafe { x86::_mm512_reduce_add_ps(self.0) }
             }
         );
     };
@@ -573,18 +691,40 @@ unsafe fn round_16(numbers: x86::__m512, to: *mut bf16) {
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 unsafe fn logistic_16(x: x86::__m512) -> x86::__m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let power = power_of_two_16(x86::_mm512_mul_ps(x, x86::_mm512_set1_ps(-std::f32::consts::LOG2_E)));
+        x86::_mm512_rcp14_ps(x86::_mm512_add_ps(power, x86::_mm512_set1_ps(1.0)))
+    }
+}
+
+/// As [`Vector::exp_near`], on a machine with AVX-512 (F, DQ).
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn exp_16(x: x86::__m512) -> x86::__m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let power = power_of_two_16(x86::_mm512_mul_ps(x, x86::_mm512_set1_ps(std::f32::consts::LOG2_E)));
+        // Numbers below the normal ones would slow everything down that touches them. NaN is not less.
+        let is_less = x86::_mm512_cmp_ps_mask::<{ x86::_CMP_LT_OQ }>(x, x86::_mm512_set1_ps(LEAST_EXPONENT));
+        x86::_mm512_mask_mov_ps(power, is_less, x86::_mm512_setzero_ps())
+    }
+}
+
+/// `2ᵗ` within 1e-4 of its value, on a machine with AVX-512 (F, DQ).
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn power_of_two_16(t: x86::__m512) -> x86::__m512 {
     /// Takes the whole part away, rounded down; no exceptions.
     const FRACTION: i32 = 0b1001;
     // SAFETY: the caller's promise.
     unsafe {
-        let t = x86::_mm512_mul_ps(x, x86::_mm512_set1_ps(-std::f32::consts::LOG2_E));
         let r = x86::_mm512_reduce_ps::<FRACTION>(t);
         let mut p = x86::_mm512_set1_ps(0.078_024_43);
         p = x86::_mm512_fmadd_ps(p, r, x86::_mm512_set1_ps(0.226_067_3));
         p = x86::_mm512_fmadd_ps(p, r, x86::_mm512_set1_ps(0.695_833_47));
         p = x86::_mm512_fmadd_ps(p, r, x86::_mm512_set1_ps(0.999_925_2));
-        let power = x86::_mm512_scalef_ps(p, t);
-        x86::_mm512_rcp14_ps(x86::_mm512_add_ps(power, x86::_mm512_set1_ps(1.0)))
+        x86::_mm512_scalef_ps(p, t)
     }
 }
 
@@ -630,6 +770,18 @@ mod tests {
 
     /// # Safety
     /// As [`Vector`].
+    unsafe fn exp_near<V: Vector>() {
+        for x in (-9500..4000).map(|number| number as f32 * 0.02).chain([f32::NEG_INFINITY, f32::NAN]) {
+            // SAFETY: the caller's promise.
+            let made = unsafe { V::splat(x).exp_near().sum_of_lanes() } / V::LANES as f32;
+            let expected = f64::from(x).exp();
+            let is_near = (f64::from(made) - expected).abs() <= 1e-4 * expected;
+            assert!(is_near || made == 0.0 && x < LEAST_EXPONENT || made.is_nan() && x.is_nan(), "{x}: {made}");
+        }
+    }
+
+    /// # Safety
+    /// As [`Vector`].
     unsafe fn integers<V: Vector>() {
         let bytes: [u8; MOST_LANES] = std::array::from_fn(|lane| (lane * 37) as u8);
         let signed = bytes.map(|byte| byte as i8);
@@ -664,22 +816,26 @@ mod tests {
         unsafe {
             round_trip::<Four>();
             logistic::<Four>();
+            exp_near::<Four>();
             integers::<Four>();
             #[cfg(target_arch = "x86_64")]
             {
                 if Isa::detect().has_avx2() {
                     round_trip::<Avx2>();
                     logistic::<Avx2>();
+                    exp_near::<Avx2>();
                     integers::<Avx2>();
                 }
                 if Isa::detect().has_avx512() {
                     round_trip::<Avx512>();
                     logistic::<Avx512>();
+                    exp_near::<Avx512>();
                     integers::<Avx512>();
                 }
                 if Isa::detect().has_avx512_bf16() {
                     round_trip::<Avx512Bf16>();
                     logistic::<Avx512Bf16>();
+                    exp_near::<Avx512Bf16>();
                     integers::<Avx512Bf16>();
                 }
             }

@@ -489,7 +489,7 @@ unsafe fn add<V: Vector, const INTEGERS: bool, const N: usize>(
 
 /// Whether a function is made of the logistic one, as [`logistic`] makes it.
 fn is_logistic(function: Unary) -> bool {
-    matches!(function, Unary::Silu | Unary::QuickGelu | Unary::Sigmoid)
+    matches!(function, Unary::Silu | Unary::QuickGelu | Unary::GeluErf | Unary::GeluTanh | Unary::Sigmoid)
 }
 
 /// # Safety
@@ -509,6 +509,16 @@ unsafe fn logistic<V: Vector, const N: usize>(function: Unary, numbers: &mut [V;
                     *x = x.times(x.times(V::splat(1.702)).logistic());
                 }
             }
+            Unary::GeluErf => {
+                for x in numbers {
+                    *x = x.times(x.times(x.polynomial_of_square(GELU_ERF)).logistic());
+                }
+            }
+            Unary::GeluTanh => {
+                for x in numbers {
+                    *x = x.times(x.times(x.polynomial_of_square(GELU_TANH)).logistic());
+                }
+            }
             _ => {
                 for x in numbers {
                     *x = x.logistic();
@@ -517,6 +527,13 @@ unsafe fn logistic<V: Vector, const N: usize>(function: Unary, numbers: &mut [V;
         }
     }
 }
+
+/// The normal distribution function of `x` is about the logistic one of `x·(a + b·x² + c·x⁴)`, with these `a`,
+/// `b` and `c` (fitted by least powers; `x²` counts up to 25): `x` times it is within 4e-4 of
+/// `|gelu(x)| + 0.01`, a fifth of what rounding to bf16 takes.
+const GELU_ERF: [f32; 3] = [1.594_300_6, 0.074_562_86, -0.000_777_513_6];
+/// `(1 + tanh(y)) / 2` is the logistic function of `2·y`, here with `y = √(2/π)·(x + 0.044715·x³)`.
+const GELU_TANH: [f32; 3] = [1.595_769_1, 0.071_354_82, 0.0];
 
 multiversion! {
     /// Makes numbers of sums, given by their bits, in rows that lie `pitch` apart.
@@ -541,5 +558,35 @@ multiversion! {
 fn add_to_each(sums: &mut [f32], pitch: usize, bias: &[f32]) {
     for sums in sums.chunks_exact_mut(pitch) {
         sums.iter_mut().zip(bias).for_each(|(sum, &bias)| *sum += bias);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::{gelu_erf, gelu_tanh};
+
+    #[test]
+    fn near_functions_are_as_near_as_they_say() {
+        for (function, exact, bound) in
+            [(Unary::GeluErf, gelu_erf as fn(f32) -> f32, 5e-4), (Unary::GeluTanh, gelu_tanh, 2e-4)]
+        {
+            for x in (-3000..3000).map(|number| number as f32 * 0.01).chain([f32::NAN, f32::INFINITY]) {
+                let (expected, mut made) = (exact(x), [0f32; 4]);
+                // SAFETY: every machine has these vectors; they hold four numbers.
+                unsafe {
+                    let mut numbers = [Four::splat(x)];
+                    logistic(function, &mut numbers);
+                    numbers[0].store(made.as_mut_ptr());
+                }
+                let error = (made[0] - expected).abs();
+                let is_same = made[0] == expected || made[0].is_nan() && expected.is_nan();
+                assert!(
+                    is_same || error <= bound * (expected.abs() + 0.01),
+                    "{function:?} of {x}: {}, not {expected}",
+                    made[0]
+                );
+            }
+        }
     }
 }

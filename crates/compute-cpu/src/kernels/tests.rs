@@ -220,6 +220,7 @@ fn products_of_bf16() {
         (DType::F32, Unary::Abs, false),
         (DType::Bf16, Unary::Abs, true),
         (DType::Bf16, Unary::GeluErf, true),
+        (DType::Bf16, Unary::GeluTanh, true),
         (DType::F32, Unary::Silu, false),
     ] {
         let op = Contract {

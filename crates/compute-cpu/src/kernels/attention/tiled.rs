@@ -11,6 +11,7 @@ use crate::kernels::Machine;
 use crate::map::exp;
 use crate::matrix::{self, BLOCK, Factor, LeftRows, Panels, Rows, STEP_BYTES, Sums, TILE};
 use crate::real::{Real, nearest};
+use crate::vector::{Vector, on_vectors};
 use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, View};
@@ -197,7 +198,11 @@ impl TiledStep {
                 matrix::multiply(self.matrix, &left, range, &panel, room, &mut |sums, (row, p), (from, to)| {
                     let at = p * BLOCK - start;
                     for (r, sums) in sums.0.chunks_exact(BLOCK).enumerate().take(to).skip(from) {
-                        scores[(row + r) * KEYS + at..][..BLOCK].copy_from_slice(sums);
+                        let line = &mut scores[(row + r) * KEYS + at..];
+                        // As arrays: a call for so few numbers would take longer.
+                        if let (Some(line), Some(sums)) = (line.first_chunk_mut::<BLOCK>(), sums.first_chunk()) {
+                            *line = *sums;
+                        }
                     }
                 });
             }
@@ -235,10 +240,8 @@ impl TiledStep {
                     &panel,
                     room,
                     &mut |sums, (row, p), (from, to)| {
-                        for (r, sums) in sums.0.chunks_exact(BLOCK).enumerate().take(to).skip(from) {
-                            let result = &mut result[(row + r) * columns + p * BLOCK..][..BLOCK];
-                            result.iter_mut().zip(sums).for_each(|(result, sum)| *result += sum);
-                        }
+                        let result = &mut result[row * columns + p * BLOCK..];
+                        add_rows(isa, sums, (from, to), result, columns);
                     },
                 );
             }
@@ -254,6 +257,23 @@ impl TiledStep {
 }
 
 multiversion! {
+    /// Adds rows of a block to rows that lie `apart`.
+    fn add_rows(sums: &Sums, rows: (usize, usize), result: &mut [f32], apart: usize) = add_each_row
+}
+
+#[inline(always)]
+fn add_each_row(sums: &Sums, (from, to): (usize, usize), result: &mut [f32], apart: usize) {
+    for row in from..to {
+        let sums = sums.0[row * BLOCK..].first_chunk::<BLOCK>();
+        if let (Some(result), Some(sums)) = (result[row * apart..].first_chunk_mut::<BLOCK>(), sums) {
+            for column in 0..BLOCK {
+                result[column] += sums[column];
+            }
+        }
+    }
+}
+
+on_vectors! {
     /// Turns a line of scores, still to be scaled, into weights against the running maximum and sum, and
     /// rescales what was summed.
     fn weigh_row(
@@ -265,64 +285,56 @@ multiversion! {
     ) = weigh
 }
 
+/// # Safety
+/// As [`Vector`].
 #[inline(always)]
-fn weigh(line: &[f32], scale: f32, weights: &mut [bf16], (max, sum): (&mut f32, &mut f32), result: &mut [f32]) {
-    let larger = max.max(largest(line, scale));
-    if larger == f32::NEG_INFINITY {
-        weights.fill(bf16::ZERO);
-        return;
-    }
-    let mut lanes = [0f32; LANES];
-    let (scores, targets) = (line.chunks_exact(LANES), weights.chunks_exact_mut(LANES));
-    let mut rest = 0.0;
-    let whole = line.len() / LANES * LANES;
-    for (scores, targets) in scores.zip(targets) {
-        for lane in 0..LANES {
-            let number = exp(scores[lane].mul_add(scale, -larger));
-            lanes[lane] += number;
-            targets[lane] = nearest(number);
+unsafe fn weigh<V: Vector>(
+    line: &[f32],
+    scale: f32,
+    weights: &mut [bf16],
+    (max, sum): (&mut f32, &mut f32),
+    result: &mut [f32],
+) {
+    assert_eq!(line.len(), weights.len());
+    let whole = line.len() - line.len() % V::LANES;
+    // SAFETY: the caller's promise; registers lie inside the line and its weights.
+    unsafe {
+        // A NaN may be passed over: it shows in the sum.
+        let (mut larger, factor_of_all) = (*max, V::splat(scale));
+        let mut most = V::splat(larger);
+        for at in (0..whole).step_by(V::LANES) {
+            most = V::load(line.as_ptr().add(at)).times(factor_of_all).at_least(most);
         }
-    }
-    for (&score, target) in line[whole..].iter().zip(&mut weights[whole..]) {
-        let number = exp(score.mul_add(scale, -larger));
-        rest += number;
-        *target = nearest(number);
-    }
-    let factor = exp(*max - larger);
-    *sum = *sum * factor + joined(lanes, |a, b| a + b) + rest;
-    if factor != 1.0 {
-        result.iter_mut().for_each(|element| *element *= factor);
-    }
-    *max = larger;
-}
-
-/// Numbers that are summed or compared side by side.
-const LANES: usize = 16;
-
-/// The largest score, scaled. A NaN may be passed over: it shows in the sum.
-#[inline(always)]
-fn largest(line: &[f32], scale: f32) -> f32 {
-    let larger = |a: f32, b: f32| if a > b { a } else { b };
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    let chunks = line.chunks_exact(LANES);
-    let rest = chunks.remainder().iter().fold(f32::NEG_INFINITY, |a, &b| larger(a, b * scale));
-    for chunk in chunks {
-        for lane in 0..LANES {
-            lanes[lane] = larger(lanes[lane], chunk[lane] * scale);
+        larger = larger.max(most.largest_lane());
+        for &number in &line[whole..] {
+            larger = larger.max(number * scale);
         }
-    }
-    larger(joined(lanes, larger), rest)
-}
-
-/// All lanes as one, halves at a time, which stays in vectors.
-#[inline(always)]
-fn joined(mut lanes: [f32; LANES], join: impl Fn(f32, f32) -> f32) -> f32 {
-    let mut width = LANES / 2;
-    while width > 0 {
-        for lane in 0..width {
-            lanes[lane] = join(lanes[lane], lanes[lane + width]);
+        if larger == f32::NEG_INFINITY {
+            weights.fill(bf16::ZERO);
+            return;
         }
-        width /= 2;
+        let less = V::splat(-larger);
+        let mut total = V::splat(0.0);
+        for at in (0..whole).step_by(V::LANES) {
+            let weight = less.plus_product(V::load(line.as_ptr().add(at)), factor_of_all).exp_near();
+            total = total.plus(weight);
+            weight.narrow(weights.as_mut_ptr().add(at));
+        }
+        let mut added = total.sum_of_lanes();
+        for (&score, weight) in line[whole..].iter().zip(&mut weights[whole..]) {
+            let number = exp(score.mul_add(scale, -larger));
+            added += number;
+            *weight = nearest(number);
+        }
+        // Before the first key the sum and what was summed are 0.
+        if *max < larger && *max > f32::NEG_INFINITY {
+            let factor = exp(*max - larger);
+            *sum *= factor;
+            for element in result {
+                *element *= factor;
+            }
+        }
+        *sum += added;
+        *max = larger;
     }
-    lanes[0]
 }
