@@ -21,6 +21,7 @@ enum Command {
     Explain(commands::explain::Args),
     Check(commands::check::Args),
     Quantize(commands::quantize::Args),
+    Tune(commands::tune::Args),
     Doctor(commands::doctor::Args),
 }
 
@@ -37,6 +38,7 @@ pub fn run() -> ExitCode {
         Command::Explain(args) => commands::explain::run(&args),
         Command::Check(args) => commands::check::run(&args),
         Command::Quantize(args) => commands::quantize::run(&args),
+        Command::Tune(args) => commands::tune::run(&args),
         Command::Doctor(args) => commands::doctor::run(&args),
     }
 }

@@ -20,4 +20,5 @@ mod logging;
 mod metrics;
 mod services;
 mod shared_memory;
+mod tuning;
 pub mod units;

@@ -157,7 +157,7 @@ impl Subscriber for Log {
 }
 
 /// Year, month and day of a day counted from 1970-01-01, in the Gregorian calendar.
-fn civil_date(days: u64) -> (u64, u64, u64) {
+pub(crate) fn civil_date(days: u64) -> (u64, u64, u64) {
     // Years begin in March here, so that the leap day is the last day of a year.
     let days = days + 719_468;
     let (era, day_of_era) = (days / 146_097, days % 146_097);

@@ -1,6 +1,8 @@
 //! The one list of compute units.
 
-use halimede_compute::ComputeUnit;
+use std::sync::Arc;
+
+use halimede_compute::{ComputeUnit, tuning::Choices};
 use halimede_compute_cpu::{CpuOptions, CpuUnit, MatrixChoice};
 
 /// Names of the units that there are.
@@ -10,22 +12,24 @@ pub const NAMES: &[&str] = &["cpu"];
 const MOST_THREADS_PER_CORE: usize = 16;
 
 /// Choices for a unit.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct Choice {
     /// Most workers that run one operation together; `None` leaves that to the unit.
     pub threads: Option<usize>,
     /// Whether the matrix unit may be used.
     pub matrix: bool,
+    /// Configurations of kernels that were measured to be fastest.
+    pub choices: Arc<Choices>,
 }
 
 impl Default for Choice {
     fn default() -> Choice {
-        Choice { threads: None, matrix: true }
+        Choice { threads: None, matrix: true, choices: Arc::default() }
     }
 }
 
 /// The unit of that name.
-pub fn find(name: &str, Choice { threads, matrix }: Choice) -> Result<Box<dyn ComputeUnit>, String> {
+pub fn find(name: &str, Choice { threads, matrix, choices }: Choice) -> Result<Box<dyn ComputeUnit>, String> {
     let most = MOST_THREADS_PER_CORE * std::thread::available_parallelism().map_or(1, |cores| cores.get());
     if let Some(threads) = threads.filter(|threads| !(1..=most).contains(threads)) {
         return Err(format!("--threads {threads}: it is a number from 1 to {most} on this machine"));
@@ -33,7 +37,7 @@ pub fn find(name: &str, Choice { threads, matrix }: Choice) -> Result<Box<dyn Co
     match name {
         "cpu" => {
             let matrix = if matrix { MatrixChoice::Fastest } else { MatrixChoice::None };
-            Ok(Box::new(CpuUnit::new(&CpuOptions { threads, matrix, ..CpuOptions::default() })))
+            Ok(Box::new(CpuUnit::new(&CpuOptions { threads, matrix, choices, ..CpuOptions::default() })))
         }
         other => Err(format!("no compute unit '{other}' here; there is: {}", NAMES.join(", "))),
     }

@@ -180,8 +180,8 @@ mod tests {
             operator: operator.to_owned(),
             origin: origin(),
             config: Config::default().with("rows", rows).with("algorithm", "direct"),
-            warm: timing,
-            cold: Timing { median_us: 20.0, ..timing },
+            warm: Some(timing),
+            cold: Some(Timing { median_us: 20.0, ..timing }),
             probed: Probed { f32_gflops: 140.0, l1_read_gbps: 210.0, dropped: 2 },
             date: "2026-11-22".to_owned(),
         }
@@ -312,7 +312,7 @@ mod tests {
         #[test]
         fn records_survive(operator in "\\PC*", rows in any::<u32>(), median in 0.0f64..1e9, word in "[a-z0-9]+") {
             let mut written = record(&operator, rows as usize);
-            written.warm.median_us = median;
+            written.warm.as_mut().unwrap().median_us = median;
             written.config = written.config.with("word", word.as_str());
             let line = serde_json::to_vec(&written).unwrap();
             let found = Database::parse(&line, Path::new("file"));

@@ -9,12 +9,14 @@ pub struct Record {
     /// Where the measurement counts.
     #[serde(flatten)]
     pub origin: Origin,
-    /// The fastest configuration.
+    /// The fastest configuration; an empty one where the kernel's own is.
     pub config: Config,
-    /// Its times when it runs again and again.
-    pub warm: Timing,
+    /// Its times when it runs again and again; none of the kernel's own.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub warm: Option<Timing>,
     /// Its times when nothing that it reads lies in the second-level cache.
-    pub cold: Timing,
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub cold: Option<Timing>,
     /// The machine meanwhile.
     pub probed: Probed,
     /// Day of the measurement: `2026-11-22`.

@@ -1,12 +1,12 @@
 use super::{Config, Space};
 
-/// A configuration with the seconds that it took.
+/// A configuration with the time that it took.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Measured {
     /// The configuration.
     pub config: Config,
-    /// Seconds of a run.
-    pub seconds: f64,
+    /// Times what the default took.
+    pub relative: f64,
 }
 
 /// In which order configurations are measured, and which of them.
@@ -76,7 +76,7 @@ mod tests {
 
     #[test]
     fn nothing_is_measured_twice() {
-        let measured = |rows: usize| Measured { config: Config::default().with("rows", rows), seconds: 1.0 };
+        let measured = |rows: usize| Measured { config: Config::default().with("rows", rows), relative: 1.0 };
         assert_eq!(rows(&Exhaustive, &[measured(128), measured(64)]), [96, 32]);
         assert_eq!(rows(&CostModelTopK { count: 2 }, &[measured(96)]), [128]);
         assert!(rows(&CostModelTopK { count: 2 }, &[measured(96), measured(128)]).is_empty());

@@ -98,7 +98,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
             share(*time, total),
             rates(step, *time, &mut roofs),
             step.operator,
-            step.kernel,
+            kernel(step),
             shortened(&step.node, 36),
             step.outputs.join(" ")
         )?;
@@ -125,6 +125,14 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     writeln!(out, "  prepacked weights   {:>12}   shared by all instances", size(compiled.packed_bytes()))?;
     title(out, "coverage", &how)?;
     Ok(())
+}
+
+/// The kernel of a step, with what was measured to be its fastest configuration.
+fn kernel(step: &StepReport) -> String {
+    match step.chosen.as_ref().filter(|config| !config.is_empty()) {
+        Some(config) => format!("{}, tuned: {config}", step.kernel),
+        None => step.kernel.clone(),
+    }
 }
 
 /// The rates of a step, and how near the nearer one is to the machine's best.

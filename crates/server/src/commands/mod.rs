@@ -11,6 +11,7 @@ mod roofs;
 pub mod run;
 pub mod serve;
 mod steady;
+pub mod tune;
 
 use std::{error::Error, process::ExitCode, time::Duration};
 

@@ -3,10 +3,11 @@
 use std::{
     error::Error,
     path::{Path, PathBuf},
+    sync::Arc,
     time::Duration,
 };
 
-use halimede_compute::{ComputeUnit, Model as Compiled, ModelOptions, Precision, calibrated};
+use halimede_compute::{ComputeUnit, Model as Compiled, ModelOptions, Precision, calibrated, tuning::Choices};
 use halimede_graph::{
     onnx::import::{self, Model},
     passes::{PassOptions, PassReport, optimize},
@@ -14,7 +15,10 @@ use halimede_graph::{
 use halimede_platform::threads;
 use halimede_tensor::Value;
 
-use crate::units::{self, Choice};
+use crate::{
+    tuning::Source,
+    units::{self, Choice},
+};
 
 /// Which model, and its inputs.
 #[derive(Debug, clap::Args)]
@@ -47,6 +51,10 @@ pub struct UnitArgs {
     /// by vector instructions.
     #[arg(long)]
     pub disable_matrix: bool,
+    /// Where it is kept which configurations of its kernels are the fastest, instead of `tuning.jsonl` in the
+    /// user's cache; `off` lets every kernel do what it does by itself.
+    #[arg(long, value_name = "FILE|off", visible_alias = "database")]
+    pub tuning_database: Option<String>,
     /// Seconds after which a run is given up.
     #[arg(long, value_name = "SECONDS", default_value = "300", value_parser = super::seconds)]
     pub timeout: Duration,
@@ -55,7 +63,22 @@ pub struct UnitArgs {
 impl UnitArgs {
     /// The unit.
     pub fn find(&self) -> Result<Box<dyn ComputeUnit>, String> {
-        units::find(&self.unit, Choice { threads: self.threads, matrix: !self.disable_matrix })
+        self.find_with(self.database().read_or_warn(self.matrix(), &|warning| eprintln!("warning: {warning}")))
+    }
+
+    /// The unit with those configurations of its kernels.
+    pub fn find_with(&self, choices: Arc<Choices>) -> Result<Box<dyn ComputeUnit>, String> {
+        units::find(&self.unit, Choice { threads: self.threads, matrix: self.matrix(), choices })
+    }
+
+    /// Where the fastest configurations are kept.
+    pub fn database(&self) -> Source {
+        self.tuning_database.as_deref().map(Source::from).unwrap_or_default()
+    }
+
+    /// Whether the matrix unit may be used.
+    pub fn matrix(&self) -> bool {
+        !self.disable_matrix
     }
 
     /// The threads that run one operation together.

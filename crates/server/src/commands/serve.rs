@@ -107,9 +107,10 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     // No more threads than cores: they would only take turns.
     let cores = halimede_platform::threads::parallelism();
     let matrix = flags.matrix;
+    let choices = flags.tuning_database.read_or_warn(matrix, &|warning| tracing::warn!("{warning}"));
     let unit = move |threads: Option<usize>| {
         let threads = threads.map(|count| count.min(cores));
-        units::find("cpu", Choice { threads, matrix }).map(Arc::from)
+        units::find("cpu", Choice { threads, matrix, choices: choices.clone() }).map(Arc::from)
     };
     let precision = flags.precision.unwrap_or(name.precision());
     let verdicts = directories::cache().map(|cache| cache.join("precision"));

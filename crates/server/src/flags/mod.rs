@@ -17,7 +17,7 @@ use halimede_serving::{ControlMode, Error, MetricsOptions};
 
 pub(crate) use parse::{FlagError, parse, usage};
 
-use crate::grpc::PingLimits;
+use crate::{grpc::PingLimits, tuning::Source};
 
 /// What the flags say. The defaults are Triton's but for [`Flags::address`].
 #[derive(Debug, Clone)]
@@ -46,6 +46,8 @@ pub(crate) struct Flags {
     pub precision: Option<Precision>,
     /// Whether the matrix unit may be used.
     pub matrix: bool,
+    /// Where the fastest configurations of kernels are kept.
+    pub tuning_database: Source,
     pub pinned_pool_bytes: u64,
     /// Where services listen whose address no flag gives.
     pub address: &'static str,
@@ -198,6 +200,7 @@ impl Flags {
             trace: TraceFlags { rate: 1000, count: -1, log_frequency: 0, file: String::new() },
             client_shared_memory: true,
             precision: None,
+            tuning_database: Source::default(),
             matrix: true,
             pinned_pool_bytes: 256 << 20,
             address,

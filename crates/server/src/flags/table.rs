@@ -1,5 +1,7 @@
 //! The one list of flags.
 
+use crate::tuning::Source;
+
 use super::{
     Flags,
     effects::{compression, control, log_format, not_empty, pair, positive, real, resource, set},
@@ -648,6 +650,13 @@ pub(super) const FLAGS: &[Flag] = &[
             flags.matrix = false;
             Ok(())
         },
+    },
+    Flag {
+        group: "Engine",
+        name: "tuning-database",
+        value: "string",
+        help: "File with the fastest configurations of kernels, as `halimede tune` writes it; off lets every kernel do what it does by itself. Default: tuning.jsonl in the user's cache.",
+        set: |flags, value| set(&mut flags.tuning_database, Ok(Source::from(value))),
     },
     Flag {
         group: "Deprecated",
