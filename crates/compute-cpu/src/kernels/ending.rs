@@ -533,7 +533,7 @@ unsafe fn logistic<V: Vector, const N: usize>(function: Unary, numbers: &mut [V;
 /// `|gelu(x)| + 0.01`, a fifth of what rounding to bf16 takes.
 const GELU_ERF: [f32; 3] = [1.594_300_6, 0.074_562_86, -0.000_777_513_6];
 /// `(1 + tanh(y)) / 2` is the logistic function of `2·y`, here with `y = √(2/π)·(x + 0.044715·x³)`.
-const GELU_TANH: [f32; 3] = [1.595_769_1, 0.071_354_82, 0.0];
+const GELU_TANH: [f32; 3] = [1.595_769_2, 0.071_354_814, 0.0];
 
 multiversion! {
     /// Makes numbers of sums, given by their bits, in rows that lie `pitch` apart.
