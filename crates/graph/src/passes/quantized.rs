@@ -88,7 +88,7 @@ pub fn multiply_integers(graph: &mut Graph, ranges: &BTreeMap<String, Range>) {
     quantizations(graph, &writer.quantized);
 }
 
-/// Makes quantisations of the programs that stand alone: those have a kernel of their own.
+/// Makes quantisations of the programs that no product ended with: those have a kernel of their own.
 fn quantizations(graph: &mut Graph, quantized: &HashMap<Quantized, ValueId>) {
     let by_output: HashMap<ValueId, Quantized> = quantized.iter().map(|(of, output)| (*output, *of)).collect();
     for index in 0..graph.nodes.len() {
@@ -98,14 +98,21 @@ fn quantizations(graph: &mut Graph, quantized: &HashMap<Quantized, ValueId>) {
             continue;
         }
         let name = node.name.clone();
-        let scale = graph.add_constant(format!("{name}/scale"), Tensor::scalar(f32::from_bits(scale)));
-        let zero = graph.add_constant(format!("{name}/zero point"), Tensor::scalar(zero));
+        let (op, steps) = quantization(graph, &name, f32::from_bits(scale), zero);
         let node = &mut graph.nodes[index];
-        // In f32, whatever floats the value comes to be kept in.
-        let precision = Some(DType::F32);
-        node.op = Op::Quantize(Quantize { to: DType::U8, axis: 0, block: 0, saturate: true, precision });
-        node.inputs.extend([Some(scale), Some(zero)]);
+        node.op = op;
+        node.inputs.extend(steps);
     }
+}
+
+/// The operation that makes a value U8, and what it reads beside the value.
+fn quantization(graph: &mut Graph, name: &str, scale: f32, zero: u8) -> (Op, [Option<ValueId>; 2]) {
+    let scale = graph.add_constant(format!("{name}/scale"), Tensor::scalar(scale));
+    let zero = graph.add_constant(format!("{name}/zero point"), Tensor::scalar(zero));
+    // In f32, whatever floats the value comes to be kept in.
+    let precision = Some(DType::F32);
+    let op = Op::Quantize(Quantize { to: DType::U8, axis: 0, block: 0, saturate: true, precision });
+    (op, [Some(scale), Some(zero)])
 }
 
 fn is_quantized(node: &Node) -> bool {
@@ -199,19 +206,22 @@ impl Writer {
     /// A value as U8, written before its first reader.
     fn quantize(&mut self, graph: &mut Graph, reader: &Node, value: ValueId, scale: f32, zero: u8) -> ValueId {
         *self.quantized.entry((value, scale.to_bits(), zero)).or_insert_with(|| {
-            let mut map = Map::default();
-            let x = map.push(Instruction::Input(0));
-            map.push_quantize(x, scale, i32::from(zero), DType::U8);
             let fact = Fact { dtype: Some(DType::U8), constant: None, elements: None, ..graph.fact(value).clone() };
             let name = format!("{} (quantised)", graph.values[value.index()].name);
             let quantized = graph.add_value(name.clone(), fact);
-            self.nodes.push(Node {
-                name,
-                origin: format!("{} (quantised)", reader.origin),
-                op: Op::Map(map),
-                inputs: smallvec![Some(value)],
-                outputs: smallvec![quantized],
-            });
+            let origin = format!("{} (quantised)", reader.origin);
+            // A product ends with it. A program would not: in integers it is slow, and the quantisation has a kernel.
+            let is_product = |node: &Node| matches!(node.op, Op::Contract(_) | Op::Conv(_));
+            let (op, steps) = if self.nodes.iter().any(|node| node.outputs.contains(&value) && is_product(node)) {
+                let mut map = Map::default();
+                let x = map.push(Instruction::Input(0));
+                map.push_quantize(x, scale, i32::from(zero), DType::U8);
+                (Op::Map(map), [None; 2])
+            } else {
+                quantization(graph, &name, scale, zero)
+            };
+            let inputs = [Some(value)].into_iter().chain(steps.into_iter().filter(Option::is_some)).collect();
+            self.nodes.push(Node { name, origin, op, inputs, outputs: smallvec![quantized] });
             quantized
         })
     }
