@@ -8,7 +8,7 @@ use halimede_graph::ops::{Binary, Contract, Op, Unary};
 use halimede_graph::{Builder, Dim, Fact, Graph};
 use halimede_tensor::{DType, Tensor, Value};
 
-const WIDTH: usize = 48;
+const WIDTH: usize = 256;
 
 /// What a model gives back: `x·A`, the difference of two such products that is all but lost when they are
 /// rounded, or both.
