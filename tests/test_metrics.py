@@ -154,3 +154,25 @@ def test_summaries(repository, serve):
     assert metrics.of("nv_inference_request_summary_us_count", **labels) == 1
     quantiles = {dict(pairs)["quantile"] for name, pairs in metrics.values if name == "nv_inference_request_summary_us"}
     assert quantiles == {"0.5", "0.9", "0.95", "0.99", "0.999"}
+
+
+@pytest.mark.halimede_only("a metric of its own")
+def test_operators_reach_a_speed(repository, serve):
+    """Every figure follows from a product of known size: 2 · 8 · 64 · 32 operations."""
+    repository.add("product", models.product([8, 64], [64, 32]))
+    repository.add("empty", models.identity(TensorProto.FLOAT, [4]))
+    server = serve(repository, "--precision=exact")
+    data = {"name": "X", "shape": [8, 64], "datatype": "FP32", "data": [0.5] * 512}
+    for _ in range(3):
+        assert server.http.infer("product", {"inputs": [data]}).status == 200
+    labels = {"model": "product", "version": "1", "operator": "Contract", "factors": "as stored"}
+    address = server.metrics_address
+    assert eventually(address, "halimede_operator_operations", **labels) == 2 * 8 * 64 * 32
+    metrics = Metrics(address)
+    assert metrics.of("halimede_operator_bytes", **labels) == 4 * (8 * 64 + 64 * 32 + 8 * 32)
+    seconds = metrics.of("halimede_operator_duration_us", **labels) / 1e6
+    assert 0 < seconds < 10
+    for rate, amount in [("flops", "operations"), ("bytes_per_second", "bytes")]:
+        expected = metrics.of(f"halimede_operator_{amount}", **labels) / seconds
+        assert metrics.of(f"halimede_operator_{rate}", **labels) == pytest.approx(expected, rel=1e-3)
+    assert not any(dict(pairs).get("model") == "empty" for name, pairs in metrics.values if "operator" in name)

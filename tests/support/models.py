@@ -57,6 +57,17 @@ def identity(dtype, shape):
     )
 
 
+def product(left, right):
+    """Y is X, of the shape `left`, times a constant of the shape `right`."""
+    weights = helper.make_tensor("W", TensorProto.FLOAT, right, [0.25] * (right[0] * right[1]))
+    return onnx_model(
+        [helper.make_node("MatMul", ["X", "W"], ["Y"])],
+        [info("X", TensorProto.FLOAT, left)],
+        [info("Y", TensorProto.FLOAT, [left[0], right[1]])],
+        [weights],
+    )
+
+
 def pick():
     """OUTPUT0 is the element of [10, 20, 30] at each index of INPUT0; other indices fail when it runs."""
     table = helper.make_tensor("table", TensorProto.INT64, [3], [10, 20, 30])

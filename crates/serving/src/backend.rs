@@ -1,6 +1,6 @@
 //! What a backend is: it loads models, and models make instances that run batches.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc};
+use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 pub use crate::instance::batch::{Batch, Gathered};
 use crate::{
@@ -62,6 +62,27 @@ pub trait Model: Send + Sync {
     /// Makes an instance; `index` counts the instances of the model. Called again after an instance
     /// panicked.
     fn instance(&self, index: usize) -> Result<Box<dyn Instance>, Error>;
+
+    /// How much work its operators did in the runs that were measured, and in what time; nothing where the
+    /// backend does not know.
+    fn operator_work(&self) -> Vec<OperatorWork> {
+        Vec::new()
+    }
+}
+
+/// Work of all operators of a kind in the runs that were measured.
+#[derive(Debug, Clone, PartialEq)]
+pub struct OperatorWork {
+    /// The kind of operator, such as `Conv`.
+    pub operator: String,
+    /// What its products multiply: `bf16`, `int8`, or numbers `as stored`.
+    pub factors: &'static str,
+    /// Wall time.
+    pub time: Duration,
+    /// Multiplications and additions.
+    pub operations: f64,
+    /// Bytes read and written at least, each tensor once.
+    pub bytes: f64,
 }
 
 /// What runs batches, one at a time.

@@ -23,7 +23,7 @@ use super::{
     warmup::WarmUp,
 };
 use crate::{
-    backend::{Instance, Model},
+    backend::{Instance, Model, OperatorWork},
     config::proto::ModelInstanceGroup,
     error::Error,
     model::Signature,
@@ -134,6 +134,11 @@ impl Item for Entry {
 }
 
 impl Runner {
+    /// What is known of the speed of the model's operators.
+    pub fn operator_work(&self) -> Vec<OperatorWork> {
+        self.shared.model.operator_work()
+    }
+
     /// Makes the instances of `groups`, warms them up and starts their threads.
     pub fn start(settings: RunnerSettings, groups: &[Group]) -> Result<Self, Error> {
         let RunnerSettings { model, signature, version, recorder, scheduler, preserve_ordering, warm_up } = settings;

@@ -17,6 +17,7 @@ pub(crate) use signature::Signature;
 pub(crate) use validate::shape_text;
 
 use crate::{
+    backend::OperatorWork,
     config::ModelConfig,
     ensemble::Ensemble,
     error::Error,
@@ -65,6 +66,14 @@ impl Model {
             config: RwLock::new(Arc::new(config)),
             execution: Some(execution),
             on_unloaded: Mutex::new(None),
+        }
+    }
+
+    /// What is known of the speed of the operators.
+    pub fn operator_work(&self) -> Vec<OperatorWork> {
+        match &self.execution {
+            Some(Execution::Runner(runner)) => runner.operator_work(),
+            Some(Execution::Ensemble(_)) | None => Vec::new(),
         }
     }
 

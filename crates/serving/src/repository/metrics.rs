@@ -4,6 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use super::Repository;
 use crate::{
+    backend::OperatorWork,
     metadata::ModelState,
     metrics::{Family, Kind, Sample, Value},
     model::Model,
@@ -16,6 +17,7 @@ struct Reading {
     statistics: ModelStatistics,
     labels: Vec<(String, String)>,
     summaries: Option<[SummaryValues; 5]>,
+    operators: Vec<OperatorWork>,
 }
 
 /// Microseconds as the counters show them.
@@ -62,6 +64,40 @@ const DURATIONS: [(&str, &str, fn(&ModelStatistics) -> f64); 5] = [
         "nv_inference_compute_output_duration_us",
         "Cumulative inference compute output duration in microseconds (does not include cached requests)",
         |all| us(all.inference.compute_output),
+    ),
+];
+
+/// What is known of the operators of a model, in the executions that were measured: one a second at most.
+const OPERATORS: [(&str, &str, Kind, fn(&OperatorWork) -> f64); 5] = [
+    (
+        "halimede_operator_duration_us",
+        "Cumulative time of the operators of a kind in measured executions, one a second at most, in microseconds",
+        Kind::Counter,
+        |work| work.time.as_secs_f64() * 1e6,
+    ),
+    (
+        "halimede_operator_operations",
+        "Cumulative multiplications and additions of the operators of a kind in measured executions",
+        Kind::Counter,
+        |work| work.operations,
+    ),
+    (
+        "halimede_operator_bytes",
+        "Cumulative bytes that the operators of a kind read and write at least in measured executions",
+        Kind::Counter,
+        |work| work.bytes,
+    ),
+    (
+        "halimede_operator_flops",
+        "Multiplications and additions per second that the operators of a kind reached in measured executions",
+        Kind::Gauge,
+        |work| work.operations / work.time.as_secs_f64(),
+    ),
+    (
+        "halimede_operator_bytes_per_second",
+        "Bytes per second that the operators of a kind read and wrote at least in measured executions",
+        Kind::Gauge,
+        |work| work.bytes / work.time.as_secs_f64(),
     ),
 ];
 
@@ -130,6 +166,10 @@ impl Repository {
                 family(name, help, Kind::Summary, &|reading| reading.summary(index, &quantiles))
             }));
         }
+        families.extend(OPERATORS.map(|(name, help, kind, value)| {
+            let samples = readings.iter().flat_map(|reading| reading.of_operators(value)).collect();
+            Family { name, help, kind, samples }
+        }));
         families
     }
 
@@ -149,6 +189,7 @@ impl Repository {
                 readings.push(Reading {
                     statistics: model.recorder.snapshot(&id.name, version),
                     summaries: model.recorder.summaries(quantiles, now),
+                    operators: model.operator_work(),
                     model,
                     labels,
                 });
@@ -174,6 +215,17 @@ fn failures(readings: &[Reading]) -> Family {
 }
 
 impl Reading {
+    /// A sample for each kind of operator that took any time.
+    fn of_operators(&self, value: fn(&OperatorWork) -> f64) -> impl Iterator<Item = Sample> {
+        self.operators.iter().filter(|work| !work.time.is_zero()).map(move |work| {
+            let mut labels = self.labels.clone();
+            labels.push(("operator".to_owned(), work.operator.clone()));
+            labels.push(("factors".to_owned(), work.factors.to_owned()));
+            labels.sort();
+            Sample { labels, value: Value::Number(value(work)) }
+        })
+    }
+
     fn summary(&self, index: usize, quantiles: &[f64]) -> Value {
         let Some(values) = self.summaries.as_ref().map(|summaries| &summaries[index]) else {
             return Value::Summary { quantiles: Vec::new(), sum: 0.0, count: 0 };

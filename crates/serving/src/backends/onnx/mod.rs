@@ -1,6 +1,7 @@
 //! ONNX models on the project's own engine, under the names that configurations give to ONNX Runtime.
 
 mod examiner;
+mod sampler;
 mod samples;
 mod served;
 mod verdicts;
@@ -23,7 +24,7 @@ use halimede_tensor::{Buffer, DType, Tensor, Value};
 use parking_lot::Mutex;
 
 use crate::{
-    backend::{Backend, Batch, Gathered, Instance, LoadedModel, Model, ModelContext},
+    backend::{Backend, Batch, Gathered, Instance, LoadedModel, Model, ModelContext, OperatorWork},
     config::{self, Batching, DataType, IoFacts, IoKind, ModelConfig, ModelFacts, OnnxParameters},
     error::Error,
     wire,
@@ -277,6 +278,10 @@ impl Model for OnnxModel {
     fn instance(&self, _: usize) -> Result<Box<dyn Instance>, Error> {
         Ok(Box::new(OnnxInstance { seat: self.served.seat(), parts: self.parts.clone() }))
     }
+
+    fn operator_work(&self) -> Vec<OperatorWork> {
+        self.served.sampler().work()
+    }
 }
 
 struct OnnxInstance {
@@ -331,8 +336,13 @@ impl OnnxInstance {
             RunError::Cancelled => Error::cancelled("the request was cancelled"),
             error => Error::internal(format!("model '{}': {error}", parts.model)),
         };
-        let session = self.seat.session();
+        let (session, sampler) = self.seat.session();
+        let is_measured = sampler.takes(session);
+        session.measure(is_measured);
         session.run_watched(inputs, is_cancelled).map_err(failed)?;
+        if is_measured {
+            sampler.add(session);
+        }
         let values = session.take_outputs().map_err(failed)?;
         let names = parts.outputs.iter();
         values.into_iter().zip(names).map(|(value, name)| Ok((name.clone(), parts.output(name, &value)?))).collect()

@@ -1,5 +1,6 @@
 //! The form of a model that requests run on: it may be replaced while they come.
 
+use super::sampler::Sampler;
 use halimede_compute::{Model, Session};
 use parking_lot::RwLock;
 use std::sync::{
@@ -12,11 +13,17 @@ pub(super) struct Served {
     model: RwLock<Arc<Model>>,
     /// How often it was replaced.
     generation: AtomicUsize,
+    sampler: Sampler,
 }
 
 impl Served {
     pub fn new(model: Model) -> Self {
-        Self { model: RwLock::new(Arc::new(model)), generation: AtomicUsize::new(0) }
+        Self { model: RwLock::new(Arc::new(model)), generation: AtomicUsize::new(0), sampler: Sampler::new() }
+    }
+
+    /// What is known of the speed of its operators.
+    pub fn sampler(&self) -> &Sampler {
+        &self.sampler
     }
 
     /// The form that new runs take.
@@ -52,11 +59,11 @@ pub(super) struct Seat {
 }
 
 impl Seat {
-    /// The session for the next run.
-    pub fn session(&mut self) -> &mut Session {
+    /// The session for the next run, and what may measure it.
+    pub fn session(&mut self) -> (&mut Session, &Sampler) {
         let generation = self.served.generation.load(Ordering::Acquire);
         let current = self.session.take().filter(|(own, _)| *own == generation);
         let (_, session) = self.session.insert(current.unwrap_or_else(|| self.served.session()));
-        session
+        (session, &self.served.sampler)
     }
 }
