@@ -35,8 +35,12 @@ check() {
     }
 }
 
-check max ""
-# What every arm64 machine has: NEON, and nothing that multiplies groups.
-check cortex-a72 "" gemm:: matrix:: kernels::tests::products kernels::integer_tests::products
+# Left out: speed, which is the emulator's; every setting of the drivers; the longest of the kernels' tests.
+skipped=(--skip peaks_are_measured --skip tuning_tests --skip winograd::tests::awkward_sizes)
+check max "neon-bfdot neon-bfmmla neon-dotprod neon-i8mm" "${skipped[@]}"
+# Dot products of integers and nothing else, then what every arm64 machine has: NEON.
+products=("${skipped[@]}" gemm:: matrix:: kernels::tests::products kernels::integer_tests::products)
+check cortex-a76 "neon-dotprod" "${products[@]}"
+check cortex-a72 "" "${products[@]}"
 
 exit "$failed"

@@ -14,10 +14,12 @@ enum Level {
     Avx512,
     #[cfg(target_arch = "x86_64")]
     Avx512Bf16,
+    #[cfg(target_arch = "aarch64")]
+    Neon,
 }
 
 impl Isa {
-    /// What every machine of this architecture has: SSE2 on x86-64, NEON on arm64.
+    /// What every machine of this architecture has, left to the compiler: SSE2 on x86-64, NEON on arm64.
     pub const PORTABLE: Isa = Isa(Level::Portable);
 
     /// The widest set of this machine.
@@ -27,7 +29,7 @@ impl Isa {
 
     /// Every set of this machine, narrowest first.
     pub fn available() -> Vec<Isa> {
-        #[allow(unused_mut, reason = "arm64 has one set so far")]
+        #[allow(unused_mut, reason = "other processors have one set")]
         let mut sets = vec![Isa::PORTABLE];
         #[cfg(target_arch = "x86_64")]
         {
@@ -45,18 +47,23 @@ impl Isa {
                 }
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        if std::arch::is_aarch64_feature_detected!("neon") {
+            sets.push(Isa(Level::Neon));
+        }
         sets
     }
 
     /// The name in listings.
     pub fn name(self) -> &'static str {
         match self.0 {
-            Level::Portable if cfg!(target_arch = "aarch64") => "neon",
             Level::Portable => "portable",
             #[cfg(target_arch = "x86_64")]
             Level::Avx2 => "avx2",
             #[cfg(target_arch = "x86_64")]
             Level::Avx512 | Level::Avx512Bf16 => "avx512",
+            #[cfg(target_arch = "aarch64")]
+            Level::Neon => "neon",
         }
     }
 
@@ -78,7 +85,18 @@ impl Isa {
 
     /// Whether this is AVX2 with FMA and F16C or wider.
     pub fn has_avx2(self) -> bool {
-        self.0 != Level::Portable
+        #[cfg(target_arch = "x86_64")]
+        return self.0 != Level::Portable;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// Whether this is NEON, for what is written with its instructions rather than left to the compiler.
+    pub fn has_neon(self) -> bool {
+        #[cfg(target_arch = "aarch64")]
+        return self.0 == Level::Neon;
+        #[cfg(not(target_arch = "aarch64"))]
+        false
     }
 }
 

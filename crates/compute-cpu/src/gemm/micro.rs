@@ -2,6 +2,7 @@
 
 use super::TILE;
 use crate::Isa;
+use crate::vector::multiply_add;
 
 /// A micro-kernel of this machine. Having one proves that the machine has its instructions.
 #[derive(Clone, Copy)]
@@ -21,7 +22,10 @@ type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, (*mut f32
 
 /// Memory that is read soon: with every step in depth a micro-kernel asks for one cache line of it, so that
 /// it comes while others are computed on.
-#[cfg_attr(not(target_arch = "x86_64"), expect(dead_code, reason = "the portable kernel leaves it to the hardware"))]
+#[cfg_attr(
+    not(any(target_arch = "x86_64", target_arch = "aarch64")),
+    expect(dead_code, reason = "the portable kernel leaves it to the hardware")
+)]
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     /// Need not be readable.
@@ -60,6 +64,10 @@ impl Micro {
             if isa.has_avx2() {
                 return Micro { mr: 6, nr: 16, name: "avx2", tiles: &x86::AVX2 };
             }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if isa.has_neon() {
+            return Micro { mr: 6, nr: 16, name: "neon", tiles: &arm::NEON };
         }
         let _ = isa;
         const { assert!(12 * 32 <= TILE && 6 * 16 <= TILE && 6 * 8 <= TILE) };
@@ -148,12 +156,6 @@ unsafe fn portable<const R: usize>(
             std::slice::from_raw_parts_mut(c.add(r * pitch), 8).copy_from_slice(sums);
         }
     }
-}
-
-/// Fused where that is one instruction; without FMA it would be a call.
-#[inline(always)]
-fn multiply_add(a: f32, b: f32, sum: f32) -> f32 {
-    if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, sum) } else { a * b + sum }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -258,6 +260,63 @@ mod x86 {
             for r in 0..R {
                 _mm256_storeu_ps(c.add(r * pitch), low[r]);
                 _mm256_storeu_ps(c.add(r * pitch + 8), high[r]);
+            }
+        }
+    }
+}
+
+#[cfg(target_arch = "aarch64")]
+mod arm {
+    use super::{Ahead, TileFn};
+    use std::arch::{aarch64::*, asm};
+
+    pub(super) static NEON: [TileFn; 6] = [neon::<1>, neon::<2>, neon::<3>, neon::<4>, neon::<5>, neon::<6>];
+
+    /// Vectors of 4 columns: with 6 rows, 24 of the 32 registers hold sums.
+    const VECTORS: usize = 4;
+
+    /// # Safety
+    /// As [`super::Micro::tile`] with `rows = R` and `nr = 16`, on a machine with NEON.
+    #[target_feature(enable = "neon")]
+    unsafe fn neon<const R: usize>(
+        depth: usize,
+        (mut a, row, column): (*const f32, usize, usize),
+        mut b: *const f32,
+        (c, pitch): (*mut f32, usize),
+        add: bool,
+        mut ahead: Ahead,
+    ) {
+        // SAFETY: the caller's promise, for every access below; a prefetch may ask for any address.
+        unsafe {
+            let mut sums = [[vdupq_n_f32(0.0); VECTORS]; R];
+            if add {
+                for r in 0..R {
+                    for v in 0..VECTORS {
+                        sums[r][v] = vld1q_f32(c.add(r * pitch + 4 * v));
+                    }
+                }
+            }
+            for _ in 0..depth {
+                let mut line = [vdupq_n_f32(0.0); VECTORS];
+                for v in 0..VECTORS {
+                    line[v] = vld1q_f32(b.add(4 * v));
+                }
+                for r in 0..R {
+                    let factor = *a.add(r * row);
+                    for v in 0..VECTORS {
+                        sums[r][v] = vfmaq_n_f32(sums[r][v], line[v], factor);
+                    }
+                }
+                a = a.add(column);
+                b = b.add(4 * VECTORS);
+                // Stable Rust has no intrinsic for it.
+                asm!("prfm pldl2keep, [{}]", in(reg) ahead.start, options(nostack, readonly, preserves_flags));
+                ahead.start = ahead.start.wrapping_add(ahead.step);
+            }
+            for r in 0..R {
+                for v in 0..VECTORS {
+                    vst1q_f32(c.add(r * pitch + 4 * v), sums[r][v]);
+                }
             }
         }
     }

@@ -1,38 +1,22 @@
 //! Blocks of integers with AVX2, whose widest exact products of integers are those of 16 bits: `vpmaddwd` adds
 //! two of them. The bytes of a group, `a b c d`, are multiplied as `a c` and `b d`.
 
-use super::{BLOCK, Block, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
+use super::{BLOCK, Left, PANEL_STEP_BYTES, STEP_BYTES};
 use std::arch::x86_64::*;
 
-/// Rows and vectors of columns of a strip: 8 of the 16 registers hold sums.
+/// Rows and columns of a strip: 8 of the 16 registers hold sums.
+pub(super) const STRIP: (usize, usize) = (ROWS, VECTORS * LANES);
 const ROWS: usize = 4;
 const VECTORS: usize = 2;
 /// Columns of a vector, each with a sum of 32 bits.
 const LANES: usize = 8;
 
+/// A [`super::strips::Strip`].
+///
 /// # Safety
-/// As [`super::Tiles::block`], on a machine with AVX2.
-pub(super) unsafe fn block(block: Block<'_, u8>, meanwhile: Meanwhile<'_>) {
-    let Block { left, panel, rows, so_far, to, ahead: _ } = block;
-    for row in (0..rows).step_by(ROWS) {
-        for column in (0..BLOCK).step_by(VECTORS * LANES) {
-            let place = row * BLOCK + column;
-            // SAFETY: the caller's promise; four rows lie in one tile, and so do their sums.
-            unsafe {
-                let first = left.tiles[row / TILE].add(row % TILE * left.pitch);
-                let so_far = if so_far.is_null() { std::ptr::null() } else { so_far.cast::<i32>().add(place) };
-                strip(first, left, panel.add(column * 4), so_far, to.cast::<i32>().add(place));
-            }
-        }
-    }
-    meanwhile(0, 1);
-}
-
-/// # Safety
-/// As [`block`] for [`ROWS`] rows from `first` on and the columns whose groups begin at `panel`; `so_far` may be
-/// null.
+/// As [`super::strips::Strip`] of the size [`STRIP`], on a machine with AVX2.
 #[target_feature(enable = "avx2")]
-unsafe fn strip(first: *const u8, left: Left<'_>, mut panel: *const u8, so_far: *const i32, to: *mut i32) {
+pub(super) unsafe fn strip(first: *const u8, left: Left<'_>, mut panel: *const u8, so_far: *const i32, to: *mut i32) {
     let mut sums = [[_mm256_setzero_si256(); VECTORS]; ROWS];
     let low_bytes = _mm256_set1_epi16(0xff);
     // SAFETY: the caller's promise, for every access below.

@@ -1,8 +1,12 @@
 use super::{Block, Kind, Meanwhile, portable};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, avx2, avx512};
+use super::{amx, avx2, avx512, strips};
+#[cfg(target_arch = "aarch64")]
+use super::{arm, strips};
 use half::bf16;
 use halimede_tensor::Element;
+#[cfg(target_arch = "aarch64")]
+use std::arch::is_aarch64_feature_detected;
 
 /// Bytes of neighbours of the summed axis that lie together for each column of a panel.
 pub(crate) const GROUP_BYTES: usize = 4;
@@ -57,7 +61,7 @@ impl Factor for bf16 {
     type Sum = f32;
 
     fn kinds() -> Vec<Kind> {
-        #[allow(unused_mut, reason = "arm64 has none so far")]
+        #[allow(unused_mut, reason = "other processors have none")]
         let mut kinds = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
@@ -68,6 +72,10 @@ impl Factor for bf16 {
             if amx::permitted(Feature::AmxBf16) {
                 kinds.push(Kind::Amx);
             }
+        }
+        #[cfg(target_arch = "aarch64")]
+        if is_aarch64_feature_detected!("bf16") {
+            kinds.extend([Kind::Dot, Kind::Mmla]);
         }
         kinds
     }
@@ -81,6 +89,10 @@ impl Factor for bf16 {
             Kind::Avx512 => "avx512-bf16",
             #[cfg(target_arch = "x86_64")]
             Kind::Amx => "amx-bf16",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Dot => "neon-bfdot",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Mmla => "neon-bfmmla",
         }
     }
 
@@ -98,6 +110,10 @@ impl Factor for bf16 {
                 Kind::Avx512 => avx512::block(avx512::strip_bf16, block, meanwhile),
                 #[cfg(target_arch = "x86_64")]
                 Kind::Amx => amx::block(amx::BF16, block, meanwhile),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Dot => strips::block(arm::dots::<arm::Bfdot>, arm::STRIP, block, meanwhile),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Mmla => strips::block(arm::products::<arm::Bfmmla>, arm::STRIP, block, meanwhile),
                 _ => portable::block(block, meanwhile),
             }
         }
@@ -109,7 +125,7 @@ impl Factor for u8 {
     type Sum = i32;
 
     fn kinds() -> Vec<Kind> {
-        #[allow(unused_mut, reason = "arm64 has none so far")]
+        #[allow(unused_mut, reason = "other processors have none")]
         let mut kinds = Vec::new();
         #[cfg(target_arch = "x86_64")]
         {
@@ -124,6 +140,15 @@ impl Factor for u8 {
                 kinds.push(Kind::Amx);
             }
         }
+        #[cfg(target_arch = "aarch64")]
+        {
+            if is_aarch64_feature_detected!("dotprod") {
+                kinds.push(Kind::Dot);
+            }
+            if is_aarch64_feature_detected!("i8mm") {
+                kinds.push(Kind::Mmla);
+            }
+        }
         kinds
     }
 
@@ -136,6 +161,10 @@ impl Factor for u8 {
             Kind::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Amx => "amx-int8",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Dot => "neon-dotprod",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Mmla => "neon-i8mm",
         }
     }
 
@@ -151,11 +180,15 @@ impl Factor for u8 {
             match kind {
                 Kind::Portable => portable::block(block, meanwhile),
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx2 => avx2::block(block, meanwhile),
+                Kind::Avx2 => strips::block(avx2::strip, avx2::STRIP, block, meanwhile),
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx512 => avx512::block(avx512::strip_u8, block, meanwhile),
                 #[cfg(target_arch = "x86_64")]
                 Kind::Amx => amx::block(amx::U8, block, meanwhile),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Dot => strips::block(arm::dots::<arm::SdotOfUnsigned>, arm::STRIP, block, meanwhile),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Mmla => strips::block(arm::products::<arm::Usmmla>, arm::STRIP, block, meanwhile),
             }
         }
     }
@@ -166,8 +199,7 @@ impl Factor for i8 {
     type Sum = i32;
 
     fn kinds() -> Vec<Kind> {
-        // The vector instructions want their left operand without a sign.
-        u8::kinds().into_iter().filter(|kind| kind.has_tiles()).collect()
+        u8::kinds().into_iter().filter(|kind| kind.multiplies_signed()).collect()
     }
 
     fn name(kind: Kind) -> &'static str {
@@ -186,6 +218,10 @@ impl Factor for i8 {
             match kind {
                 #[cfg(target_arch = "x86_64")]
                 Kind::Amx => amx::block(amx::I8, block, meanwhile),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Dot => strips::block(arm::dots::<arm::Sdot>, arm::STRIP, block, meanwhile),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Mmla => strips::block(arm::products::<arm::Smmla>, arm::STRIP, block, meanwhile),
                 _ => portable::block(block, meanwhile),
             }
         }

@@ -12,10 +12,13 @@
 //!          ...    (64 bytes)                      step 1: ...
 //! ```
 //!
-//! Intel AMX takes such a block as 2 x 2 tiles, `vdpbf16ps`, `vpdpbusd` and `vpmaddwd` as rows of registers.
+//! Intel AMX takes such a block as 2 x 2 tiles, `vdpbf16ps`, `vpdpbusd`, `vpmaddwd` and the instructions of Arm as
+//! rows of registers.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
+#[cfg(target_arch = "aarch64")]
+mod arm;
 #[cfg(target_arch = "x86_64")]
 mod avx2;
 #[cfg(target_arch = "x86_64")]
@@ -25,6 +28,8 @@ mod multiply;
 mod pack;
 mod peak;
 mod portable;
+#[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
+mod strips;
 
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{Rows, multiply, passes, sums_needed};
@@ -86,6 +91,12 @@ pub enum Kind {
     /// Tiles.
     #[cfg(target_arch = "x86_64")]
     Amx,
+    /// Dot products: SDOT, BFDOT.
+    #[cfg(target_arch = "aarch64")]
+    Dot,
+    /// Products of two rows and two columns: SMMLA, USMMLA, BFMMLA.
+    #[cfg(target_arch = "aarch64")]
+    Mmla,
 }
 
 /// The left operand of a block: step `s` of row `r` is the [`STEP_BYTES`] bytes at
@@ -111,6 +122,14 @@ impl Kind {
         return self == Kind::Amx;
         #[cfg(not(target_arch = "x86_64"))]
         false
+    }
+
+    /// Whether there are instructions for a left operand with signs.
+    fn multiplies_signed(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return matches!(self, Kind::Portable | Kind::Amx);
+        #[cfg(not(target_arch = "x86_64"))]
+        true
     }
 }
 
@@ -173,7 +192,7 @@ impl IntegerMatrix {
 
     /// The same for a left operand with signs, where the kind has instructions for that.
     pub(crate) fn signed(self) -> Option<MatrixUnit<i8>> {
-        (self.0 == Kind::Portable || self.0.has_tiles()).then_some(MatrixUnit(self.0, PhantomData))
+        self.0.multiplies_signed().then_some(MatrixUnit(self.0, PhantomData))
     }
 }
 
