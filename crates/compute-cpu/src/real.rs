@@ -2,7 +2,7 @@
 
 use crate::Isa;
 use crate::isa::multiversion;
-use crate::vector::Vector;
+use crate::vector::{Vector, on_vectors};
 use half::bf16;
 use halimede_tensor::{DType, Element, View};
 
@@ -157,7 +157,28 @@ impl Converts<bf16> for f32 {
     }
 
     fn convert_all(isa: Isa, from: &[f32], to: &mut [bf16]) {
-        narrow(isa, from, to);
+        factors(isa, from, to);
+    }
+}
+
+on_vectors! {
+    /// Rounds numbers that are multiplied next: those below the normal ones may become 0, as which the matrix
+    /// units take them.
+    fn factors(from: &[f32], to: &mut [bf16]) = factors_on
+}
+
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn factors_on<V: Vector>(from: &[f32], to: &mut [bf16]) {
+    assert!(to.len() <= from.len());
+    let whole = to.len() - to.len() % V::LANES;
+    for at in (0..whole).step_by(V::LANES) {
+        // SAFETY: the caller's promise; a register's numbers lie inside both.
+        unsafe { V::load(from.as_ptr().add(at)).narrow(to.as_mut_ptr().add(at)) };
+    }
+    for at in whole..to.len() {
+        to[at] = nearest(from[at]);
     }
 }
 

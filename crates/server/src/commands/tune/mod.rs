@@ -173,7 +173,9 @@ fn record(part: &Part, found: Found, before: Option<Config>, machine: Probe, mat
 }
 
 fn print_row(part: &Part, found: &Found, default_micros: f64) {
-    print!("{:>5} {:>5} {default_micros:>11.1}", part.steps.len(), found.tried);
+    // No time was left to measure it.
+    let micros = if default_micros.is_finite() { format!("{default_micros:.1}") } else { "-".to_owned() };
+    print!("{:>5} {:>5} {micros:>11}", part.steps.len(), found.tried);
     match &found.winner {
         Some(winner) => println!("  {:>4.2}x {:>4.2}x  {}", winner.warm.ratio, winner.cold.ratio, winner.config),
         None => println!("  {:>5} {:>5}  as it is", "", ""),
