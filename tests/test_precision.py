@@ -13,7 +13,7 @@ from test_verbs import CLASSIFIER
 
 pytestmark = pytest.mark.halimede_only("precision is a setting of ours")
 
-WIDTH = 48
+WIDTH = 256
 CONFIG = 'platform: "onnxruntime_onnx"\n' + io("input", "x", "FP32", [-1, WIDTH]) + io("output", "y", "FP32", [-1, WIDTH])
 
 
