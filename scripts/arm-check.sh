@@ -13,6 +13,7 @@ if ! command -v aarch64-linux-gnu-gcc >/dev/null || ! command -v qemu-aarch64-st
 fi
 
 export CARGO_TARGET_DIR="$PWD/target/arm"
+mkdir -p "$CARGO_TARGET_DIR"
 export CARGO_TARGET_AARCH64_UNKNOWN_LINUX_GNU_LINKER=aarch64-linux-gnu-gcc
 # Definitions and kernels compute much under emulation, the libraries below them little.
 fast=(--config profile.dev.opt-level=1 --config 'profile.dev.package."*".opt-level=0' --config profile.dev.debug=false)
