@@ -48,7 +48,7 @@ impl Ahead {
     }
 
     /// One line again and again, which is there already.
-    fn none(near: *const f32) -> Ahead {
+    pub fn none(near: *const f32) -> Ahead {
         Ahead { start: near, step: 0 }
     }
 }

@@ -59,7 +59,7 @@ pub(crate) type Finish<'a> = &'a dyn Fn(&mut [f32], usize, usize, usize, usize);
 
 /// Multiplies rows `m0..m1` of A (`m0` a multiple of [`Micro::mr`]) with the panels `p0..p1` of B, whose columns are `n` in all.
 ///
-/// `panel(p, k)` gives the packed rows from `k` on of panel `p` (a multiple of [`KC`] on), after
+/// `panel(p, k)` gives for every panel of B the packed rows from `k` on of panel `p` (a multiple of [`KC`] on), after
 /// `ready(k)` was called for that block: a driver that packs on the fly does so there.
 ///
 /// # Safety
@@ -108,15 +108,22 @@ pub(crate) unsafe fn multiply(
                     }
                 }
             };
+            let tile_number = (m - m0) / micro.mr;
             for p in p0..p1 {
                 let column = p * micro.nr;
+                // The next block of this panel comes meanwhile, or the first one of a panel of the next task.
+                let next = if last { (p + p1 - p0, 0) } else { (p, depth + length) };
+                let ahead = match next.0 * micro.nr < n {
+                    true => Ahead::panel(micro, panel(next.0, next.1), tile_number, length),
+                    false => Ahead::none(panel(p, depth)),
+                };
                 let columns = micro.nr.min(n - column);
                 // SAFETY: the caller's promises; the tile buffer holds mr x nr elements.
                 unsafe {
                     let b = panel(p, depth);
                     if columns == micro.nr && !(last && finish.is_some()) {
                         let c = target.start.add(m * target.row + column);
-                        micro.tile(rows, length, a, b, (c, target.row), !first);
+                        micro.tile_ahead(rows, length, a, b, (c, target.row), !first, ahead);
                         continue;
                     }
                     if !first {
@@ -125,7 +132,7 @@ pub(crate) unsafe fn multiply(
                             std::ptr::copy_nonoverlapping(source, tile.as_mut_ptr().add(row * micro.nr), columns);
                         }
                     }
-                    micro.tile(rows, length, a, b, (tile.as_mut_ptr(), micro.nr), !first);
+                    micro.tile_ahead(rows, length, a, b, (tile.as_mut_ptr(), micro.nr), !first, ahead);
                     if last && let Some(finish) = finish {
                         finish(tile, m, column, rows, columns);
                     }

@@ -539,7 +539,7 @@ impl ConvStep {
                 (m0, m1),
                 (p0, p1),
                 (pixels, depth),
-                &|p, _| patches_start.add((p - p0) * block),
+                &|p, _| patches_start.wrapping_add((p - p0) * block),
                 &mut |from| {
                     let length = KC.min(depth - from);
                     for p in p0..p1 {
