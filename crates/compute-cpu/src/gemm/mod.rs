@@ -112,16 +112,16 @@ pub(crate) unsafe fn multiply(
             let tile_number = (m - m0) / micro.mr;
             for p in p0..p1 {
                 let column = p * micro.nr;
+                let b = panel(p, depth);
                 // The next block of this panel comes meanwhile, or the first one of a panel of the next task.
                 let next = if last { (p + p1 - p0, 0) } else { (p, depth + length) };
                 let ahead = match next.0 * micro.nr < n {
                     true => Ahead::panel(micro, panel(next.0, next.1), tile_number, length),
-                    false => Ahead::none(panel(p, depth)),
+                    false => Ahead::none(b),
                 };
                 let columns = micro.nr.min(n - column);
                 // SAFETY: the caller's promises; the tile buffer holds mr x nr elements.
                 unsafe {
-                    let b = panel(p, depth);
                     if columns == micro.nr && !(last && finish.is_some()) {
                         let c = target.start.add(m * target.row + column);
                         micro.tile_ahead(rows, length, a, b, (c, target.row), !first, ahead);
