@@ -30,8 +30,7 @@ pub fn read(bytes: usize) -> f64 {
     /// A sample reads at least so much.
     const SAMPLE_BYTES: usize = 1 << 20;
     let isa = Isa::detect();
-    // Not zeros, of which the system might hand out one page again and again.
-    let block = vec![Group([1; 32]); (bytes / size_of::<Group>()).max(1)];
+    let block = block_of(bytes);
     let bytes = size_of_val(&*block);
     let passes = (SAMPLE_BYTES / bytes).max(1);
     let seconds = fastest(|| {
@@ -40,6 +39,39 @@ pub fn read(bytes: usize) -> f64 {
         }
     });
     (passes * bytes) as f64 / seconds
+}
+
+/// Data that fill the caches, so that others come from memory.
+pub struct Other(Vec<Group>);
+
+impl Other {
+    /// Several times as many bytes as the caches hold leave nothing else there.
+    pub fn new(bytes: usize) -> Other {
+        Other(block_of(bytes))
+    }
+
+    /// Reads them all.
+    pub fn read(&self) {
+        black_box(any(Isa::detect(), black_box(&self.0)));
+    }
+
+    /// Bytes a second of reading a block of `bytes` once after all this.
+    pub fn read_after(&self, bytes: usize) -> f64 {
+        let (isa, block) = (Isa::detect(), block_of(bytes));
+        let seconds = (0..SAMPLES).map(|_| {
+            self.read();
+            let start = Instant::now();
+            black_box(any(isa, black_box(&block)));
+            start.elapsed().as_secs_f64()
+        });
+        size_of_val(&*block) as f64 / least(seconds)
+    }
+}
+
+/// A block of about so many bytes.
+fn block_of(bytes: usize) -> Vec<Group> {
+    // Not zeros, of which the system might hand out one page again and again.
+    vec![Group([1; 32]); (bytes / size_of::<Group>()).max(1)]
 }
 
 /// Four lines of a cache, from where one starts: no load touches two.
@@ -117,7 +149,11 @@ pub(crate) fn fastest(mut sample: impl FnMut()) -> f64 {
         sample();
         start.elapsed().as_secs_f64()
     });
-    // A clock that stands still would make the rate infinite.
+    least(seconds)
+}
+
+/// A clock that stands still would make a rate infinite.
+fn least(seconds: impl Iterator<Item = f64>) -> f64 {
     seconds.fold(f64::INFINITY, f64::min).max(1e-9)
 }
 

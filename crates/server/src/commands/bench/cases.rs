@@ -3,7 +3,7 @@
 use halimede_compute::{CompileError, Precision};
 use halimede_graph::{
     Builder, Dim, Fact, Graph, OpError, ValueId,
-    ops::{Attention, Contract, Conv, Norm, NormKind, Op, Padding, Softmax},
+    ops::{Attention, Contract, Conv, Dequantize, Factors, Norm, NormKind, Op, Padding, Softmax},
 };
 use halimede_tensor::{DType, Tensor, Value};
 
@@ -16,6 +16,19 @@ pub(super) enum Roof {
     Operations,
     /// Reading as many bytes as the kernel reads.
     Reading,
+    /// Reading them from memory: between two runs other data have filled the caches.
+    ReadingMemory,
+}
+
+/// How the weights of a product are kept.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Weights {
+    /// As floats, as narrow as the precision.
+    Floats,
+    /// As integers of 8 bits, which data of 8 bits are multiplied by as they are.
+    Integers,
+    /// As integers of so many bits, of which so many rows share a scale; 0: all of a column.
+    Groups { bits: usize, rows: usize },
 }
 
 /// A kernel on a size.
@@ -25,8 +38,10 @@ pub(super) struct Case {
     pub operations: f64,
     /// Elements of what goes in and comes out, in f32 whatever is computed in.
     activations: usize,
-    /// Elements of the constant operand.
+    /// Bits of the constant operand where no precision says so, its elements, and what it has beside them.
+    bits: Option<usize>,
     weights: usize,
+    scales: usize,
     pub roof: Roof,
     operation: Operation,
 }
@@ -38,6 +53,7 @@ enum Operation {
         rows: usize,
         depth: usize,
         columns: usize,
+        weights: Weights,
     },
     /// A convolution of an image whose channels lie last.
     Convolution(Layer),
@@ -90,6 +106,14 @@ const RESNET_50: [Layer; 22] = [
     Layer(512, 512, 3, 1, 7),
 ];
 
+/// The weights that a vector is multiplied by.
+const VECTORS: [(&str, Weights); 4] = [
+    ("", Weights::Floats),
+    (" int8", Weights::Integers),
+    (" int8 columns", Weights::Groups { bits: 8, rows: 0 }),
+    (" int4 groups", Weights::Groups { bits: 4, rows: 32 }),
+];
+
 const HEADS: usize = 12;
 const HEAD_WIDTH: usize = 64;
 
@@ -97,10 +121,19 @@ const HEAD_WIDTH: usize = 64;
 pub(super) fn all() -> Vec<Case> {
     let mut cases = Vec::new();
     for size in [512, 1024, 2048] {
-        cases.push(product(format!("product {size}"), size, size, size));
+        cases.push(product(format!("product {size}"), [size; 3], Weights::Floats, Roof::Operations));
     }
     for (depth, columns) in [(768, 3072), (4096, 4096)] {
-        cases.push(product(format!("vector {depth}x{columns}"), 1, depth, columns));
+        for (name, weights) in VECTORS {
+            for (place, roof) in [("", Roof::Reading), (" from memory", Roof::ReadingMemory)] {
+                cases.push(product(
+                    format!("vector {depth}x{columns}{name}{place}"),
+                    [1, depth, columns],
+                    weights,
+                    roof,
+                ));
+            }
+        }
     }
     cases.extend(RESNET_50.map(convolution));
     for causal in [false, true] {
@@ -121,7 +154,9 @@ pub(super) fn all() -> Vec<Case> {
             // Of the order of what each element takes; the roof is another.
             operations: 5.0 * elements as f64,
             activations: 2 * elements,
+            bits: None,
             weights: 0,
+            scales: 0,
             roof: Roof::Reading,
             operation,
         });
@@ -129,14 +164,22 @@ pub(super) fn all() -> Vec<Case> {
     cases
 }
 
-fn product(name: String, rows: usize, depth: usize, columns: usize) -> Case {
+fn product(name: String, [rows, depth, columns]: [usize; 3], weights: Weights, roof: Roof) -> Case {
+    let (bits, scales) = match weights {
+        Weights::Floats => (None, 0),
+        Weights::Integers => (Some(8), 0),
+        Weights::Groups { bits, rows: 0 } => (Some(bits), columns),
+        Weights::Groups { bits, rows } => (Some(bits), depth.div_ceil(rows) * columns),
+    };
     Case {
         name,
         operations: 2.0 * (rows * depth * columns) as f64,
         activations: rows * depth + rows * columns,
+        bits,
         weights: depth * columns,
-        roof: if rows == 1 { Roof::Reading } else { Roof::Operations },
-        operation: Operation::Product { rows, depth, columns },
+        scales,
+        roof,
+        operation: Operation::Product { rows, depth, columns, weights },
     }
 }
 
@@ -147,7 +190,9 @@ fn convolution(layer: Layer) -> Case {
         name: format!("conv {kernel}x{kernel}/{stride} {from}-{to} {size}"),
         operations: 2.0 * (pixels * to * from * kernel * kernel) as f64,
         activations: size * size * from + pixels * to,
+        bits: None,
         weights: kernel * kernel * from * to,
+        scales: 0,
         roof: Roof::Operations,
         operation: Operation::Convolution(layer),
     }
@@ -159,7 +204,9 @@ fn attention(length: usize, causal: bool) -> Case {
         name: format!("attention {} {length}", if causal { "causal" } else { "full" }),
         operations: 4.0 * (HEADS * HEAD_WIDTH * pairs) as f64,
         activations: 4 * HEADS * HEAD_WIDTH * length,
+        bits: None,
         weights: 0,
+        scales: 0,
         roof: Roof::Operations,
         operation: Operation::Attention { length, causal },
     }
@@ -179,22 +226,40 @@ pub(super) enum CaseError {
 impl Case {
     /// Bytes of operands and results, constants as narrow as a precision keeps them.
     pub(super) fn bytes(&self, precision: Precision) -> usize {
-        let weight = match precision {
-            Precision::Exact => size_of::<f32>(),
-            Precision::Balanced => size_of::<half::bf16>(),
-            Precision::Fast => size_of::<i8>(),
-        };
-        size_of::<f32>() * self.activations + weight * self.weights
+        let bits = self.bits.unwrap_or(match precision {
+            Precision::Exact => 32,
+            Precision::Balanced => 16,
+            Precision::Fast => 8,
+        });
+        size_of::<f32>() * (self.activations + self.scales) + bits * self.weights / 8
     }
 
     /// The graph and its inputs.
     pub(super) fn build(&self) -> Result<(Graph, Vec<Value>), CaseError> {
         let mut made = Made::default();
         match self.operation {
-            Operation::Product { rows, depth, columns } => {
-                let left = made.input(&[rows, depth])?;
-                let right = made.constant(&[depth, columns])?;
-                made.add(Op::Contract(Contract::matmul(0)), &[left, right])
+            Operation::Product { rows, depth, columns, weights } => {
+                let (left, right) = ([rows, depth], [depth, columns]);
+                match weights {
+                    Weights::Floats => {
+                        let operands = [made.input(&left)?, made.constant(&right)?];
+                        made.add(Op::Contract(Contract::matmul(0)), &operands)
+                    }
+                    Weights::Integers => {
+                        let operands = [made.integer_input(&left)?, made.integers(&right, 8)?];
+                        let op = Contract { multiply: Some(Factors::Integers), ..Contract::matmul(0) };
+                        made.add(Op::Contract(op), &operands)
+                    }
+                    Weights::Groups { bits, rows } => {
+                        let (axis, scales) = match rows {
+                            0 => (1, vec![columns]),
+                            rows => (0, vec![depth.div_ceil(rows), columns]),
+                        };
+                        let operands = [made.input(&left)?, made.integers(&right, bits)?, made.constant(&scales)?];
+                        let dequantize = Some(Dequantize { to: None, axis, block: rows });
+                        made.add(Op::Contract(Contract { dequantize, ..Contract::matmul(0) }), &operands)
+                    }
+                }
             }
             Operation::Convolution(Layer(from, to, kernel, stride, size)) => {
                 let image = made.input(&[1, size, size, from])?;
@@ -265,6 +330,29 @@ impl Made {
         Ok(Builder::new(&mut self.graph).constant(tensor))
     }
 
+    /// A constant of all integers with a sign that have so many bits.
+    fn integers(&mut self, shape: &[usize], bits: usize) -> Result<ValueId, CaseError> {
+        let (dtype, count) = (if bits == 4 { DType::I4 } else { DType::I8 }, 1 << bits);
+        let numbers: Vec<i64> =
+            (0..shape.iter().product::<usize>()).map(|i| (i * 37 % count) as i64 - (count / 2) as i64).collect();
+        let tensor =
+            Tensor::from_i64s(dtype, shape, &numbers).map_err(|error| CaseError::Numbers(error.to_string()))?;
+        Ok(Builder::new(&mut self.graph).constant(tensor))
+    }
+
+    /// An input of integers without a sign.
+    fn integer_input(&mut self, shape: &[usize]) -> Result<ValueId, CaseError> {
+        let numbers: Vec<u8> = (0..shape.iter().product::<usize>()).map(|i| (i * 37 % 256) as u8).collect();
+        let tensor = Tensor::from_slice(shape, &numbers).map_err(|error| CaseError::Numbers(error.to_string()))?;
+        let value = self.graph.add_value(
+            format!("input{}", self.inputs.len()),
+            Fact::tensor(DType::U8, shape.iter().map(|&size| Dim::from(size))),
+        );
+        self.graph.inputs.push(value);
+        self.inputs.push(tensor.into());
+        Ok(value)
+    }
+
     fn add(&mut self, op: Op, operands: &[ValueId]) -> Result<(), CaseError> {
         let output = Builder::new(&mut self.graph).add(op, operands)?;
         self.graph.outputs.push(output);
@@ -290,6 +378,10 @@ mod tests {
             let read: usize = inputs.iter().map(|input| input.tensor().unwrap().len()).sum::<usize>();
             let written: usize = graph.outputs.iter().map(|&value| elements(value)).sum();
             let bytes = size_of::<f32>() * (read + written + constants.sum::<usize>());
+            if case.bits.is_some() {
+                assert!(case.bytes(Precision::Exact) < bytes / 2, "{}", case.name);
+                continue;
+            }
             // Scales and biases are not counted.
             assert!((0.98..=1.0).contains(&(case.bytes(Precision::Exact) as f64 / bytes as f64)), "{}", case.name);
         }

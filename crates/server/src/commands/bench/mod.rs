@@ -109,7 +109,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
         return interactive(&facts, &mut session, &feeds);
     }
     let duration = args.seconds.unwrap_or(Duration::from_secs(3));
-    let times = measure(&mut session, &feeds, duration, 1)?;
+    let times = measure(&mut session, &feeds, duration, 1, || {})?;
     report(args.json, facts, &times)
 }
 
@@ -118,16 +118,18 @@ fn run_all(session: &mut Session, feeds: &[Vec<Value>]) -> Result<(), RunError> 
     feeds.iter().try_for_each(|inputs| session.run(inputs))
 }
 
-/// Runs for at least so long and so often.
+/// Runs for at least so long and so often, each run after `before_each`.
 fn measure(
     session: &mut Session,
     feeds: &[Vec<Value>],
     duration: Duration,
     iterations_min: usize,
+    before_each: impl Fn(),
 ) -> Result<Times, Box<dyn Error>> {
     let mut times = Times::default();
     let begin = Instant::now();
     while begin.elapsed() < duration || times.lat.len() < iterations_min {
+        before_each();
         let cpu = cpu_time::process()?;
         let start = Instant::now();
         run_all(session, feeds)?;
@@ -148,7 +150,7 @@ fn interactive(facts: &serde_json::Value, session: &mut Session, feeds: &[Vec<Va
             return Err(format!("'{line}': a line has the form `run SECONDS MIN_ITERATIONS`").into());
         };
         let duration = Duration::try_from_secs_f64(seconds.parse()?)?;
-        let times = measure(session, feeds, duration, iterations.parse()?)?;
+        let times = measure(session, feeds, duration, iterations.parse()?, || {})?;
         writeln!(out, "{}", serde_json::to_string(&times)?)?;
         out.flush()?;
     }

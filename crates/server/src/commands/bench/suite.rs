@@ -23,6 +23,9 @@ const SLICES: u32 = 8;
 /// Bytes whose reading is measured: in the first-level cache, in the second, in memory.
 const READS: [(&str, usize); 3] = [("read L1", 16 << 10), ("read L2", 512 << 10), ("read memory", 256 << 20)];
 
+/// Bytes that leave nothing else in the caches.
+const OTHER_BYTES: usize = 256 << 20;
+
 /// What was measured of a kernel, in the order of its slices.
 struct Measured {
     case: Case,
@@ -94,11 +97,17 @@ fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, duration: Duratio
     let (mut times, mut probes) = (Vec::new(), Vec::new());
     let slice = duration / SLICES;
     let bytes = case.bytes(on.precision);
-    let read_rate = || (case.roof == Roof::Reading).then(|| rates::read(bytes));
+    let other = (case.roof == Roof::ReadingMemory).then(|| rates::Other::new(OTHER_BYTES));
+    let read_rate = || match case.roof {
+        Roof::Operations => None,
+        Roof::Reading => Some(rates::read(bytes)),
+        Roof::ReadingMemory => other.as_ref().map(|other| other.read_after(bytes)),
+    };
     let read_before = read_rate();
     for _ in 0..SLICES {
         let before = Probe::now();
-        let runs = measure(&mut session, std::slice::from_ref(&inputs), slice, 1)?;
+        let before_each = || other.iter().for_each(rates::Other::read);
+        let runs = measure(&mut session, std::slice::from_ref(&inputs), slice, 1, before_each)?;
         // On one thread processor time: what else runs on the machine is not in it.
         times.push(median(if on.threads() == 1 { runs.cpu } else { runs.lat }));
         probes.push(before.worst(Probe::now()));
@@ -126,6 +135,7 @@ impl Measured {
         let slow = self.times.len() - times.len();
         let time = median(if times.is_empty() { self.times.clone() } else { times });
         let (roof, possible) = match self.read {
+            Some(rate) if self.case.roof == Roof::ReadingMemory => ("reading memory", self.bytes as f64 / rate),
             Some(rate) => ("reading", self.bytes as f64 / rate),
             None => (operations.0, self.case.operations / (operations.1 * threads as f64)),
         };
