@@ -4,6 +4,7 @@
 //! instruction set ([`Isa`]), and splits its work over the unit's [`Pool`].
 
 mod gemm;
+mod grouped;
 mod isa;
 mod kernels;
 mod map;

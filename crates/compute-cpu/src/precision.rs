@@ -57,7 +57,8 @@ fn narrow_products(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
             operands.into_iter().all(|&value| graph.fact(value).dtype == Some(DType::F32))
         };
         let fits = match &node.op {
-            Op::Contract(_) => f32s(2),
+            // Weights in few bits are no floats before they are read.
+            Op::Contract(op) => f32s(if op.dequantize.is_some() { 1 } else { 2 }),
             Op::Conv(op) => f32s(3) && is_tiled(op, graph, node),
             Op::Attention(_) => f32s(3),
             _ => false,

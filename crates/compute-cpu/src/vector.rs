@@ -49,6 +49,9 @@ pub(crate) trait Vector: Copy {
     unsafe fn widen_u8(from: *const u8) -> Self;
     /// Reads [`Vector::LANES`] integers with a sign.
     unsafe fn widen_i8(from: *const i8) -> Self;
+    /// Reads [`Vector::LANES`] numbers of 32 bits and takes the integers with a sign that their bits from `4·at` on
+    /// hold, 4 of them.
+    unsafe fn widen_i4(from: *const u32, at: usize) -> Self;
     /// Writes whole numbers from -128 to 255 by their lowest 8 bits; NaN becomes 0.
     unsafe fn store_bytes(self, to: *mut u8);
 
@@ -171,6 +174,17 @@ pub(crate) fn multiply_add(a: f32, b: f32, sum: f32) -> f32 {
     if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, sum) } else { a * b + sum }
 }
 
+/// Asks for the cache line of an address, which need not be readable.
+#[inline(always)]
+pub(crate) fn prefetch(line: *const u8) {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: a prefetch reads nothing and faults nowhere; every x86-64 has SSE.
+    unsafe {
+        x86::_mm_prefetch::<{ x86::_MM_HINT_T0 }>(line.cast());
+    }
+    let _ = line;
+}
+
 /// The widest register, in floats.
 pub(crate) const MOST_LANES: usize = 16;
 
@@ -281,6 +295,13 @@ impl Vector for Four {
     }
 
     #[inline(always)]
+    unsafe fn widen_i4(from: *const u32, at: usize) -> Four {
+        // SAFETY: the caller's promise.
+        let bits = unsafe { from.cast::<[u32; 4]>().read_unaligned() };
+        Four(bits.map(|bits| ((bits << (28 - 4 * at)) as i32 >> 28) as f32))
+    }
+
+    #[inline(always)]
     unsafe fn store_bytes(self, to: *mut u8) {
         // SAFETY: the caller's promise.
         unsafe { to.cast::<[u8; 4]>().write(self.0.map(|x| x as i32 as u8)) }
@@ -310,7 +331,7 @@ pub(crate) struct Avx512Bf16(x86::__m512);
 macro_rules! x86_vector {
     ($name:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
      $narrow:ident, $add:ident, $sub:ident, $mul:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident,
-     $round:ident, $sums:ident, $widen_u8:ident, $widen_i8:ident, $store_bytes:ident $(, $own:item)*) => {
+     $round:ident, $sums:ident, $widen_u8:ident, $widen_i8:ident, $widen_i4:ident, $store_bytes:ident $(, $own:item)*) => {
         #[cfg(target_arch = "x86_64")]
         impl Vector for $name {
             const LANES: usize = $lanes;
@@ -414,6 +435,12 @@ macro_rules! x86_vector {
             }
 
             #[inline(always)]
+            unsafe fn widen_i4(from: *const u32, at: usize) -> Self {
+                // SAFETY: as above.
+                $name(unsafe { $widen_i4(from, at) })
+            }
+
+            #[inline(always)]
             unsafe fn store_bytes(self, to: *mut u8) {
                 // SAFETY: as above.
                 unsafe { $store_bytes(self.0, to) }
@@ -448,6 +475,7 @@ macro_rules! avx512_vector {
             sums_16,
             widen_u8_16,
             widen_i8_16,
+            widen_i4_16,
             store_bytes_16,
             #[inline(always)]
             unsafe fn logistic(self) -> Self {
@@ -494,6 +522,7 @@ x86_vector!(
     sums_8,
     widen_u8_8,
     widen_i8_8,
+    widen_i4_8,
     store_bytes_8
 );
 #[cfg(target_arch = "x86_64")]
@@ -588,6 +617,36 @@ unsafe fn widen_i8_16(from: *const i8) -> x86::__m512 {
     unsafe {
         let integers = x86::_mm_loadu_si128(from.cast());
         x86::_mm512_cvtepi32_ps(x86::_mm512_cvtepi8_epi32(integers))
+    }
+}
+
+/// # Safety
+/// As [`Vector::widen_i4`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn widen_i4_8(from: *const u32, at: usize) -> x86::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bits = x86::_mm256_loadu_si256(from.cast());
+        let on_top = x86::_mm256_sllv_epi32(bits, x86::_mm256_set1_epi32(28 - 4 * at as i32));
+        x86::_mm256_cvtepi32_ps(x86::_mm256_srai_epi32::<28>(on_top))
+    }
+}
+
+/// By a table, which reads the lowest 4 bits of each lane alone.
+///
+/// # Safety
+/// As [`Vector::widen_i4`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn widen_i4_16(from: *const u32, at: usize) -> x86::__m512 {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let numbers =
+            x86::_mm512_setr_ps(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0);
+        let bits = x86::_mm512_loadu_si512(from.cast());
+        let lowest = x86::_mm512_srlv_epi32(bits, x86::_mm512_set1_epi32(4 * at as i32));
+        x86::_mm512_permutexvar_ps(lowest, numbers)
     }
 }
 
@@ -804,6 +863,12 @@ mod tests {
             assert_eq!(numbers[..V::LANES], signed.map(f32::from)[..V::LANES]);
             V::load(numbers.as_ptr()).store_bytes(made.as_mut_ptr());
             assert_eq!(made[..V::LANES], bytes[..V::LANES]);
+            let words: [u32; MOST_LANES] = std::array::from_fn(|lane| 0xfedc_ba98u32.rotate_left(4 * lane as u32));
+            for at in 0..8 {
+                V::widen_i4(words.as_ptr(), at).store(numbers.as_mut_ptr());
+                let expected = words.map(|word| f32::from(((word >> (4 * at)) as i8) << 4 >> 4));
+                assert_eq!(numbers[..V::LANES], expected[..V::LANES]);
+            }
             V::splat(f32::NAN).store_bytes(made.as_mut_ptr());
             assert_eq!(made[..V::LANES], [0; MOST_LANES][..V::LANES]);
             V::sums(sums.as_ptr(), added.as_ptr()).store(numbers.as_mut_ptr());

@@ -22,6 +22,9 @@ pub(crate) use pack::{pack_columns, pack_panel, pack_rows, panels_len, rows_len}
 /// Rows of B in one block: a panel of 32 columns then fills 32 KiB.
 pub(crate) const KC: usize = 256;
 
+/// So few rows of A leave nothing of a panel to be read again.
+const FEW_ROWS: usize = 4;
+
 /// Largest tile of any micro-kernel, in elements.
 pub(crate) const TILE: usize = 12 * 32;
 
@@ -60,7 +63,7 @@ pub(crate) type Finish<'a> = &'a dyn Fn(&mut [f32], usize, usize, usize, usize);
 /// Multiplies rows `m0..m1` of A (`m0` a multiple of [`Micro::mr`]) with the panels `p0..p1` of B, whose columns are `n` in all.
 ///
 /// `panel(p, k)` gives the packed rows from `k` on of panel `p` (a multiple of [`KC`] on), after `ready(k)` was
-/// called for that block: a driver that packs on the fly does so there. It is also asked for later blocks and for
+/// called for that block: a driver that packs on the fly does so there. Without it panels are whole. `panel` is also asked for later blocks and for
 /// panels of B beyond `p1`, where it may give any address: those are prefetched, never read.
 ///
 /// # Safety
@@ -73,17 +76,21 @@ pub(crate) unsafe fn multiply(
     (p0, p1): (usize, usize),
     (n, k): (usize, usize),
     panel: &dyn Fn(usize, usize) -> *const f32,
-    ready: &mut dyn FnMut(usize),
+    mut ready: Option<&mut dyn FnMut(usize)>,
     target: Target,
     scratch: &mut [f32],
     finish: Option<Finish<'_>>,
 ) {
     let (packed, tile) = scratch.split_at_mut(micro.mr * COPY_ROW);
     let mut depth = 0;
+    // A few rows read each panel once: from its start to its end, as memory gives it best.
+    let block = if m1 - m0 <= FEW_ROWS && ready.is_none() { usize::MAX } else { KC };
     loop {
-        let length = KC.min(k - depth);
+        let length = block.min(k - depth);
         let (first, last) = (depth == 0, depth + length >= k);
-        ready(depth);
+        if let Some(ready) = &mut ready {
+            ready(depth);
+        }
         let mut m = m0;
         while m < m1 {
             let rows = micro.mr.min(m1 - m);
@@ -187,7 +194,7 @@ mod tests {
                             (0, n.div_ceil(micro.nr)),
                             (n, k),
                             &|p, depth| packed.as_ptr().add((p * k + depth) * micro.nr),
-                            &mut |_| {},
+                            None,
                             Target { start: c.as_mut_ptr(), row: n },
                             &mut scratch,
                             None,

@@ -1,6 +1,7 @@
 //! Sums of products: every matrix product, batched and transposed in any way.
 
 mod generic;
+mod grouped;
 mod layout;
 mod tiled;
 
@@ -11,10 +12,12 @@ use super::tiled::{Finish, IntegerWeights, Product, TiledWeights};
 use super::tuning::Offer;
 use crate::Isa;
 use crate::gemm::{self, Left, Micro, Target};
+use crate::grouped::{GroupedWeights, Source};
 use crate::map::Register;
-use crate::matrix::{Factor, MatrixUnit};
+use crate::matrix::{BLOCK, Factor, MatrixUnit};
 use crate::real::Converts;
 use generic::GenericStep;
+use grouped::GroupedStep;
 use half::bf16;
 use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -29,6 +32,8 @@ pub(super) use tiled::TiledStep;
 
 /// Rows of A that one task takes; with eight panels of B its part of C stays in the second-level cache.
 const TASK_ROWS: usize = 96;
+/// Rows of weights in groups that are unpacked at a time: they stay in the first-level cache until they are stored.
+const UNPACKED_ROWS: usize = 64;
 /// Panels of B that one task takes: at [`gemm::KC`] rows they fill 256 KiB.
 const TASK_PANELS: usize = 8;
 
@@ -45,6 +50,18 @@ enum Packed {
     Panels(Arc<Weights>),
     Tiled(Arc<TiledWeights>),
     Integers(IntegerWeights),
+    Grouped(Arc<GroupedWeights>),
+}
+
+/// Where panels of the right operand come from.
+#[derive(Clone)]
+pub(super) enum Right<P> {
+    /// They are there.
+    Packed(Arc<P>),
+    /// Unpacked at every run.
+    Grouped(Arc<GroupedWeights>),
+    /// Packed from the operand at every run.
+    Operand,
 }
 
 /// A constant right operand in panels.
@@ -55,11 +72,18 @@ struct Weights {
     panels: PackedWeights,
 }
 
+impl<P> From<Option<Arc<P>>> for Right<P> {
+    fn from(packed: Option<Arc<P>>) -> Right<P> {
+        packed.map_or(Right::Operand, Right::Packed)
+    }
+}
+
 impl ContractKernel {
     pub fn new(op: &Contract, graph: &Graph, node: &Node, machine: Machine) -> ContractKernel {
         let micro = Micro::new(machine.isa);
         let constant = node.inputs.get(1).copied().flatten().and_then(|value| graph.constant(value));
         let weights = constant.and_then(|tensor| match op.multiply {
+            _ if op.dequantize.is_some() => pack_grouped(op, graph, node).map(Arc::new).map(Packed::Grouped),
             None => Weights::pack(op, tensor, &micro).map(Arc::new).map(Packed::Panels),
             Some(Factors::Bf16) => {
                 machine.matrix?;
@@ -70,7 +94,11 @@ impl ContractKernel {
                 pack_tiled::<i8, i8>(op, &whole, machine.isa).map(IntegerWeights::new).map(Packed::Integers)
             }
         });
-        let packed = if weights.is_some() { ", packed weights" } else { "" };
+        let packed = match &weights {
+            Some(Packed::Grouped(weights)) => weights.grouping.width.name(),
+            Some(_) => ", packed weights",
+            None => "",
+        };
         let name = format!("gemm {}{packed}", machine.unit_name(op.multiply).unwrap_or(micro.name()));
         ContractKernel { op: op.clone(), machine, micro, name, weights }
     }
@@ -82,6 +110,22 @@ fn pack_tiled<N: Element, T: Converts<N>>(op: &Contract, tensor: &Tensor, isa: I
     let (sizes, strides) = ((n.size, k.size), (k.stride, n.stride));
     // SAFETY: the strides are those of the tensor, whose elements the bytes hold.
     unsafe { TiledWeights::pack(isa, elements, tensor.shape(), &[0], strides, sizes) }
+}
+
+/// Weights whose dequantisation is part of the product.
+fn pack_grouped(op: &Contract, graph: &Graph, node: &Node) -> Option<GroupedWeights> {
+    let (column, dequantize) = (op.column_axis()?, op.dequantize.as_ref()?);
+    let constant = |at: usize| Some(graph.constant(node.inputs.get(at).copied().flatten()?));
+    let (codes, scales) = (constant(1)??, constant(2)??);
+    let zeros = match constant(3) {
+        Some(zeros) => Some(zeros?),
+        None => None,
+    };
+    let along = dequantize.block == 0 && (dequantize.axis == column || scales.len() == 1);
+    let across = dequantize.block > 0 && dequantize.axis == 1 - column;
+    let source = Source { codes, scales, zeros, rows_first: column == 1, block: dequantize.block };
+    layout::weight_axes(op, codes.shape()).filter(|_| along || across)?;
+    GroupedWeights::pack(source)
 }
 
 impl Weights {
@@ -110,6 +154,9 @@ impl Kernel for ContractKernel {
         };
         let output = &outputs[0];
         let machine = self.machine.blocked(|| self.tunable(inputs, outputs));
+        if self.op.dequantize.is_some() {
+            return self.prepare_grouped(lhs, rhs, inputs, output, machine);
+        }
         match self.op.multiply {
             Some(Factors::Bf16) => return self.prepare_tiled(lhs, rhs, inputs, output, machine),
             Some(Factors::Integers) => return self.prepare_integers(lhs, rhs, inputs, output, &machine),
@@ -124,9 +171,9 @@ impl Kernel for ContractKernel {
             };
             if let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, packed.is_some()) {
                 let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
-                let step = GemmStep::new(layout, packed, epilogue, machine, self.micro, output.len());
-                let workspace = step.workspace();
-                return Ok(Prepared { step: Box::new(step), workspace });
+                return Ok(
+                    GemmStep::new(layout, packed.into(), epilogue, machine, self.micro, output.len()).prepared(2)
+                );
             }
         }
         if self.weights.is_some() {
@@ -141,6 +188,8 @@ impl Kernel for ContractKernel {
     }
 
     fn tunable(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Tunable> {
+        // Blocking was measured for operands that are numbers.
+        self.op.dequantize.is_none().then_some(())?;
         let offer = Offer::of_contract(&self.op, inputs, outputs.first()?, self.weights.is_some(), &self.machine)?;
         let weights = self.weights.is_some();
         let threads = self.machine.pool.threads();
@@ -149,7 +198,11 @@ impl Kernel for ContractKernel {
     }
 
     fn consumed(&self) -> SmallVec<[usize; 2]> {
-        if self.weights.is_some() { smallvec::smallvec![1] } else { SmallVec::new() }
+        match &self.weights {
+            Some(Packed::Grouped(_)) => smallvec::smallvec![1, 2, 3],
+            Some(_) => smallvec::smallvec![1],
+            None => SmallVec::new(),
+        }
     }
 
     fn packed_bytes(&self) -> usize {
@@ -157,6 +210,7 @@ impl Kernel for ContractKernel {
             Some(Packed::Panels(weights)) => weights.panels.bytes(),
             Some(Packed::Tiled(weights)) => weights.bytes(),
             Some(Packed::Integers(weights)) => weights.tiled.bytes(),
+            Some(Packed::Grouped(weights)) => weights.bytes(),
             None => 0,
         }
     }
@@ -187,13 +241,49 @@ impl ContractKernel {
         };
         let finish = Finish::new(self.op.epilogue.as_ref(), inputs, None, 2, output, self.machine.isa)?;
         let (left, right) = if layout.swapped { (rhs.dtype, lhs.dtype) } else { (lhs.dtype, rhs.dtype) };
-        let step = (layout, packed, finish, machine, matrix);
+        let step = (layout, Right::from(packed), finish, machine, matrix);
         match (left, right) {
             (DType::F32, DType::F32) => Ok(tiled_step::<bf16, f32, f32>(step)),
             (DType::F32, DType::Bf16) => Ok(tiled_step::<bf16, f32, bf16>(step)),
             (DType::Bf16, DType::F32) => Ok(tiled_step::<bf16, bf16, f32>(step)),
             (DType::Bf16, DType::Bf16) => Ok(tiled_step::<bf16, bf16, bf16>(step)),
             _ => Err(OpError::unsupported(format!("a product of {left} and {right} in bf16"))),
+        }
+    }
+
+    /// Products with weights in groups: few rows read them as they are, more have them unpacked.
+    fn prepare_grouped(
+        &self,
+        lhs: &TensorDesc,
+        rhs: &TensorDesc,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+        machine: Machine,
+    ) -> Result<Prepared, OpError> {
+        let Some(Packed::Grouped(weights)) = &self.weights else {
+            return Err(OpError::unsupported("weights of this form, dequantised by their product"));
+        };
+        let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, true) else {
+            return Err(OpError::unsupported("this form of product with weights in groups"));
+        };
+        let (map, extra, isa) = (self.op.epilogue.as_ref(), self.op.first_extra(), machine.isa);
+        let (few, rounds) = (layout.m <= grouped::ROWS_MAX, self.op.multiply == Some(Factors::Bf16));
+        let (weights, finish) = (weights.clone(), Finish::new(map, inputs, None, extra, output, isa)?);
+        match (few, lhs.dtype, machine.matrix.filter(|_| rounds)) {
+            (true, DType::F32, _) => Ok(GroupedStep::<f32>::prepared(layout, weights, finish, machine, rounds)),
+            (true, DType::Bf16, _) => Ok(GroupedStep::<bf16>::prepared(layout, weights, finish, machine, rounds)),
+            (false, DType::F32, Some(matrix)) => {
+                Ok(tiled_step::<bf16, f32, f32>((layout, Right::Grouped(weights), finish, machine, matrix)))
+            }
+            (false, DType::Bf16, Some(matrix)) => {
+                Ok(tiled_step::<bf16, bf16, f32>((layout, Right::Grouped(weights), finish, machine, matrix)))
+            }
+            (false, DType::F32, None) if output.dtype == DType::F32 => {
+                let epilogue = Epilogue::new(map, inputs.get(extra..).unwrap_or_default(), output, isa)?;
+                let right = Right::Grouped(weights);
+                Ok(GemmStep::new(layout, right, epilogue, machine, self.micro, output.len()).prepared(extra))
+            }
+            (_, dtype, _) => Err(OpError::unsupported(format!("a product of {dtype} and weights in groups"))),
         }
     }
 
@@ -228,7 +318,7 @@ impl Layout {
         output: &TensorDesc,
         machine: &Machine,
     ) -> Result<Prepared, OpError> {
-        let (isa, packed) = (machine.isa, Some(weights.tiled.clone()));
+        let (isa, packed) = (machine.isa, Right::Packed(weights.tiled.clone()));
         match (data, machine.integers, machine.integers.signed()) {
             (DType::I8, _, Some(unit)) => {
                 let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
@@ -246,17 +336,19 @@ impl Layout {
     }
 }
 
-type TiledParts<F> = (Layout, Option<Arc<TiledWeights<<F as Factor>::Right>>>, Finish<F>, Machine, MatrixUnit<F>);
+type TiledParts<F> = (Layout, Right<TiledWeights<<F as Factor>::Right>>, Finish<F>, Machine, MatrixUnit<F>);
 
 fn tiled_step<F: Product, L: Converts<F>, R: Converts<F::Right>>(parts: TiledParts<F>) -> Prepared {
-    let (layout, weights, finish, machine, matrix) = parts;
-    TiledStep::<F, L, R>::new(layout, weights, finish, machine, matrix).prepared()
+    let (layout, right, finish, machine, matrix) = parts;
+    TiledStep::<F, L, R>::new(layout, right, finish, machine, matrix).prepared()
 }
 
 struct GemmStep {
     layout: Layout,
-    weights: Option<Arc<Weights>>,
+    right: Right<Weights>,
     epilogue: Option<Epilogue>,
+    /// The first input that the epilogue reads.
+    extra: usize,
     machine: Machine,
     micro: Micro,
     panels: usize,
@@ -266,20 +358,38 @@ struct GemmStep {
 impl GemmStep {
     fn new(
         layout: Layout,
-        weights: Option<Arc<Weights>>,
+        right: Right<Weights>,
         epilogue: Option<Epilogue>,
         machine: Machine,
         micro: Micro,
         elements: usize,
     ) -> GemmStep {
         let (n, k) = (layout.n, layout.k);
-        debug_assert!(weights.as_ref().is_none_or(|weights| (weights.n, weights.k) == (n, k)));
-        GemmStep { panels: n.div_ceil(micro.nr), layout, weights, epilogue, machine, micro, empty: elements == 0 }
+        debug_assert!(!matches!(&right, Right::Packed(weights) if (weights.n, weights.k) != (n, k)));
+        GemmStep {
+            panels: n.div_ceil(micro.nr),
+            layout,
+            right,
+            epilogue,
+            extra: 2,
+            machine,
+            micro,
+            empty: elements == 0,
+        }
+    }
+
+    /// The step, whose epilogue reads inputs from `extra` on.
+    fn prepared(self, extra: usize) -> Prepared {
+        let workspace = self.workspace();
+        Prepared { step: Box::new(GemmStep { extra, ..self }), workspace }
     }
 
     /// Elements of packed B per distinct right batch; 0 where it is packed already.
     fn packed_len(&self) -> usize {
-        if self.weights.is_some() { 0 } else { gemm::panels_len(&self.micro, self.layout.n, self.layout.k) }
+        match self.right {
+            Right::Packed(_) => 0,
+            _ => gemm::panels_len(&self.micro, self.layout.n, self.layout.k),
+        }
     }
 
     fn registers_bytes(&self) -> usize {
@@ -322,8 +432,10 @@ impl Step for GemmStep {
         let workspace = arguments.workspace.as_ptr();
         assert!(arguments.workspace.len() >= self.workspace());
         let packed = workspace.cast::<f32>();
-        if self.weights.is_none() {
-            self.pack_right(right, packed);
+        match &self.right {
+            Right::Packed(_) => {}
+            Right::Grouped(weights) => self.unpack_right(weights, packed),
+            Right::Operand => self.pack_right(right, packed),
         }
         // SAFETY: inside the workspace, whose length was checked.
         let threads_start = unsafe { workspace.add(self.packed_bytes()) };
@@ -373,6 +485,27 @@ impl GemmStep {
         });
     }
 
+    /// Unpacks weights in groups into the workspace, 32 columns at a time.
+    fn unpack_right(&self, weights: &GroupedWeights, packed: *mut f32) {
+        let (k, nr, packed) = (self.layout.k, self.micro.nr, SendPtr(packed));
+        self.machine.pool.run(weights.grouping.panels(), &|part| {
+            let mut lines = [[0f32; BLOCK]; UNPACKED_ROWS];
+            for first in (0..k).step_by(UNPACKED_ROWS) {
+                let lines = &mut lines[..UNPACKED_ROWS.min(k - first)];
+                weights.unpack(self.machine.isa, part, first, lines);
+                for (p, column) in (part * BLOCK / nr..self.panels).zip((0..BLOCK).step_by(nr)) {
+                    // SAFETY: each part writes panels of its own.
+                    let panel = unsafe { packed.get().add((p * k + first) * nr) };
+                    for (row, line) in lines.iter().enumerate() {
+                        // SAFETY: a row of this panel.
+                        let to = unsafe { std::slice::from_raw_parts_mut(panel.add(row * nr), nr) };
+                        to.copy_from_slice(&line[column..column + nr]);
+                    }
+                }
+            }
+        });
+    }
+
     fn run_task(
         &self,
         arguments: &Arguments<'_>,
@@ -385,10 +518,10 @@ impl GemmStep {
         let (layout, micro) = (&self.layout, &self.micro);
         let Operand { free: row, k: column } = layout.left;
         let (left_offset, right_batch, out_offset) = layout.batch(batch);
-        let packed = match &self.weights {
-            Some(weights) => weights.panels.as_ptr(),
+        let packed = match &self.right {
+            Right::Packed(weights) => weights.panels.as_ptr(),
             // SAFETY: inside the packed part of the workspace.
-            None => unsafe { shared.packed.add(right_batch * self.packed_len()) },
+            _ => unsafe { shared.packed.add(right_batch * self.packed_len()) },
         };
         // SAFETY: each thread has its own part of the workspace.
         let (registers, scratch) = unsafe {
@@ -401,7 +534,7 @@ impl GemmStep {
             )
         };
         let registers = std::cell::RefCell::new(registers);
-        let extra: &[Option<View<'_>>] = arguments.inputs.get(2..).unwrap_or_default();
+        let extra: &[Option<View<'_>>] = arguments.inputs.get(self.extra..).unwrap_or_default();
         let finish = self.epilogue.as_ref().map(|epilogue| {
             let registers = &registers;
             move |tile: &mut [f32], m: usize, n: usize, rows: usize, columns: usize| {
@@ -418,7 +551,7 @@ impl GemmStep {
                 (columns * self.task_panels(), self.panels.min((columns + 1) * self.task_panels())),
                 (layout.n, layout.k),
                 &|p, depth| packed.add((p * layout.k + depth) * micro.nr),
-                &mut |_| {},
+                None,
                 Target { start: shared.output.add(out_offset), row: layout.out_row },
                 scratch,
                 finish.as_ref().map(|finish| finish as gemm::Finish<'_>),

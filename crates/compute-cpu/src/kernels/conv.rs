@@ -540,14 +540,14 @@ impl ConvStep {
                 (p0, p1),
                 (pixels, depth),
                 &|p, _| patches_start.wrapping_add((p - p0) * block),
-                &mut |from| {
+                Some(&mut |from| {
                     let length = KC.min(depth - from);
                     for p in p0..p1 {
                         let panel =
                             std::slice::from_raw_parts_mut(patches_start.add((p - p0) * block), length * micro.nr);
                         pack_patches(window, image_x, from, p * micro.nr, micro.nr, panel);
                     }
-                },
+                }),
                 Target { start: target, row: pixels },
                 scratch,
                 finish,

@@ -10,6 +10,8 @@ mod ending;
 mod epilogue;
 mod gather;
 #[cfg(test)]
+mod grouped_tests;
+#[cfg(test)]
 mod integer_tests;
 mod map;
 #[cfg(test)]

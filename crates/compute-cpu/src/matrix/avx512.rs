@@ -1,32 +1,33 @@
 //! Blocks with AVX-512: each `vdpbf16ps` (BF16) or `vpdpbusd` (VNNI) adds the products of a group of rows of
-//! the panel to 16 sums. The hardware's prefetching keeps up with them, and they leave nothing idle.
+//! the panel to 16 sums. The hardware's prefetching keeps up with them but where a panel is read once, and they leave nothing idle.
 
 use super::{BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
 use std::arch::x86_64::*;
 
-/// Rows of a strip: 16 of the 32 registers hold their sums.
-const ROWS: usize = 8;
-
-/// Multiplies [`ROWS`] rows from the first pointer on by the panel at the second, starting with the sums at
+/// Multiplies its rows from the first pointer on by the panel at the second, starting with the sums at
 /// the third, where that is not null, and writes those at the fourth.
 pub(super) type Strip = unsafe fn(*const u8, Left<'_>, *const u8, *const u8, *mut u8);
 
+/// Strips of 1, 2, 4 and 8 rows. Of those 16 of the 32 registers hold the sums.
+pub(super) type Strips = [Strip; 4];
+
+/// So few rows take less time to be multiplied than the panel takes to come from memory.
+const FEW_ROWS: usize = 2;
+/// Bytes from what few rows are multiplied by to what is asked for then: as many as hide how far memory is.
+const AHEAD: usize = 4096;
+
 /// # Safety
-/// As [`super::Tiles::block`], on a machine with the strip's instructions.
-pub(super) unsafe fn block<F: Factor>(strip: Strip, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
+/// As [`super::Tiles::block`], on a machine with the strips' instructions.
+pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
     let Block { left, panel, rows, so_far, to, ahead: _ } = block;
-    let strip_bytes = ROWS * BLOCK * size_of::<F::Sum>();
-    let (mut to, mut so_far) = (to.cast::<u8>(), so_far.cast::<u8>());
-    for tile in &left.tiles[..rows.div_ceil(TILE)] {
-        for first in (0..TILE).step_by(ROWS) {
-            // SAFETY: the caller's promise; the rows of a tile, and their sums.
-            unsafe {
-                strip(tile.add(first * left.pitch), left, panel, so_far, to);
-                to = to.add(strip_bytes);
-            }
-            if !so_far.is_null() {
-                so_far = so_far.wrapping_add(strip_bytes);
-            }
+    let index = (0..3).find(|&index| rows <= 1 << index).unwrap_or(3);
+    for first in (0..rows).step_by(1 << index) {
+        let sums = first * BLOCK * size_of::<F::Sum>();
+        // SAFETY: the caller's promise; the rows of a strip lie in one tile, and so do their sums.
+        unsafe {
+            let rows = left.tiles[first / TILE].add(first % TILE * left.pitch);
+            let so_far = if so_far.is_null() { std::ptr::null() } else { so_far.cast::<u8>().add(sums) };
+            strips[index](rows, left, panel, so_far, to.cast::<u8>().add(sums));
         }
     }
     meanwhile(0, 1);
@@ -34,11 +35,13 @@ pub(super) unsafe fn block<F: Factor>(strip: Strip, block: Block<'_, F>, meanwhi
 
 /// A [`Strip`] of 32-bit sums by an instruction that multiplies groups of 4 bytes.
 macro_rules! strip {
-    ($name:ident, $features:literal, $dot:expr) => {
+    ($strips:ident, $name:ident, $features:literal, $dot:expr) => {
+        pub(super) static $strips: Strips = [$name::<1>, $name::<2>, $name::<4>, $name::<8>];
+
         /// # Safety
         /// As [`block`] for the rows of a strip; the sums so far may be null.
         #[target_feature(enable = $features)]
-        pub(super) unsafe fn $name(
+        unsafe fn $name<const ROWS: usize>(
             first: *const u8,
             left: Left<'_>,
             mut panel: *const u8,
@@ -60,6 +63,10 @@ macro_rules! strip {
                     let mut a = first.add(offset);
                     for group in 0..STEP_BYTES / 4 {
                         let line = panel.add(group * 2 * HALF);
+                        if ROWS <= FEW_ROWS {
+                            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
+                            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD + HALF).cast());
+                        }
                         let b0 = _mm512_loadu_si512(line.cast());
                         let b1 = _mm512_loadu_si512(line.add(HALF).cast());
                         for r in 0..ROWS {
@@ -80,8 +87,8 @@ macro_rules! strip {
     };
 }
 
-strip!(strip_u8, "avx512f,avx512vnni", _mm512_dpbusd_epi32);
-strip!(strip_bf16, "avx512f,avx512bf16", dot_bf16);
+strip!(U8, strip_u8, "avx512f,avx512vnni", _mm512_dpbusd_epi32);
+strip!(BF16, strip_bf16, "avx512f,avx512bf16", dot_bf16);
 
 /// `vdpbf16ps` on the bits of its operands.
 ///

@@ -69,7 +69,8 @@ impl Factor for bf16 {
             if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
                 kinds.push(Kind::Avx512);
             }
-            if amx::permitted(Feature::AmxBf16) {
+            // Tiles leave single rows to vectors.
+            if kinds.contains(&Kind::Avx512) && amx::permitted(Feature::AmxBf16) {
                 kinds.push(Kind::Amx);
             }
         }
@@ -107,7 +108,10 @@ impl Factor for bf16 {
         unsafe {
             match kind {
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx512 => avx512::block(avx512::strip_bf16, block, meanwhile),
+                Kind::Avx512 => avx512::block(&avx512::BF16, block, meanwhile),
+                // Vectors keep up with memory, and begin at once.
+                #[cfg(target_arch = "x86_64")]
+                Kind::Amx if block.rows == 1 => avx512::block(&avx512::BF16, block, meanwhile),
                 #[cfg(target_arch = "x86_64")]
                 Kind::Amx => amx::block(amx::BF16, block, meanwhile),
                 #[cfg(target_arch = "aarch64")]
@@ -136,7 +140,8 @@ impl Factor for u8 {
             if is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw") {
                 kinds.push(Kind::Avx512);
             }
-            if amx::permitted(Feature::AmxInt8) {
+            // Tiles leave few rows to vectors.
+            if kinds.contains(&Kind::Avx512) && amx::permitted(Feature::AmxInt8) {
                 kinds.push(Kind::Amx);
             }
         }
@@ -182,7 +187,9 @@ impl Factor for u8 {
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx2 => strips::block(avx2::strip, avx2::STRIP, block, meanwhile),
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx512 => avx512::block(avx512::strip_u8, block, meanwhile),
+                Kind::Avx512 => avx512::block(&avx512::U8, block, meanwhile),
+                #[cfg(target_arch = "x86_64")]
+                Kind::Amx if block.rows <= 2 => avx512::block(&avx512::U8, block, meanwhile),
                 #[cfg(target_arch = "x86_64")]
                 Kind::Amx => amx::block(amx::U8, block, meanwhile),
                 #[cfg(target_arch = "aarch64")]

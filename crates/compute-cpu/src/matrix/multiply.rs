@@ -65,8 +65,9 @@ pub(crate) unsafe fn multiply<F: Factor>(
 ) {
     let tiles = matrix.enter();
     let steps = left.offsets.len();
-    let passes = passes(steps);
     let pairs = left.count.div_ceil(BLOCK);
+    // What one block of rows reads of a panel it does not read again.
+    let passes = if pairs == 1 { 1 } else { passes(steps) };
     let lines = STEP_LINES.div_ceil(pairs.max(1));
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
     let (mut done, mut next) = (done, next);

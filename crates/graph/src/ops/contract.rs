@@ -1,7 +1,7 @@
 use super::inputs::{optional, required, typed};
 use super::movement::{Offsets, strides};
 use super::numeric::{Numbers, Ring, after_epilogue, apply_epilogue, product_type, read_left, read_right};
-use super::{Factors, Facts, Map, TensorOp, Tensors, whole_weights};
+use super::{Dequantize, Factors, Facts, Map, TensorOp, Tensors, whole_weights};
 use crate::{Dim, Dims, Fact, OpError};
 use halimede_tensor::{Shape, Tensor};
 use smallvec::{SmallVec, smallvec};
@@ -13,9 +13,9 @@ pub type Labels = SmallVec<[u8; 6]>;
 /// Sum of products over shared axes: matrix products of any transposition and batching, 1x1
 /// convolutions, general two-operand einsum.
 ///
-/// Inputs: left, right, for products of [`Factors::Integers`] the left operand's zero point, then what the
-/// epilogue reads. A label that stands in both operands and in
-/// `out` is a batch axis, one in both but not in `out` is summed over; a label in one operand only
+/// Inputs: left, right, for products of [`Factors::Integers`] the left operand's zero point, or for a right
+/// operand that is dequantised its scales and zero points, then what the epilogue reads. A label that stands in
+/// both operands and in `out` is a batch axis, one in both but not in `out` is summed over; a label in one operand only
 /// that is missing from `out` is summed over too. Where the sizes of a shared label differ, one of
 /// them is 1 and broadcasts. No label repeats within an operand. The output has the left operand's
 /// datatype; 16-bit floats accumulate in f32, integers wrap.
@@ -27,6 +27,9 @@ pub struct Contract {
     pub rhs: Labels,
     /// Axes of the output, each found in an operand.
     pub out: Labels,
+    /// How the right operand becomes numbers, where it is kept in few bits: weights that are read so are as
+    /// small in memory. Not for products of [`Factors::Integers`].
+    pub dequantize: Option<Dequantize>,
     /// What the operands are multiplied as; `None`: as they are.
     pub multiply: Option<Factors>,
     /// Pointwise work on each result; its input 0 is the result, the others broadcast to it.
@@ -36,12 +39,25 @@ pub struct Contract {
 impl Contract {
     /// A plain sum of products.
     pub fn new(lhs: Labels, rhs: Labels, out: Labels) -> Contract {
-        Contract { lhs, rhs, out, multiply: None, epilogue: None }
+        Contract { lhs, rhs, out, dequantize: None, multiply: None, epilogue: None }
     }
 
     /// The first input that the epilogue reads.
     pub fn first_extra(&self) -> usize {
-        if self.multiply == Some(Factors::Integers) { 3 } else { 2 }
+        match (self.multiply, &self.dequantize) {
+            (Some(Factors::Integers), _) => 3,
+            (_, Some(_)) => 4,
+            (_, None) => 2,
+        }
+    }
+
+    /// How the right operand is dequantised, and the inputs that this reads.
+    fn dequantized<'a, T>(&self, inputs: &'a [Option<T>]) -> Result<Option<(&Dequantize, &'a [Option<T>])>, OpError> {
+        let Some(dequantize) = &self.dequantize else { return Ok(None) };
+        match self.multiply {
+            Some(Factors::Integers) => Err(OpError::invalid("a product of integers whose weights are dequantised")),
+            _ => Ok(Some((dequantize, inputs.get(1..inputs.len().min(4)).unwrap_or_default()))),
+        }
     }
 
     /// The axis of the right operand, a matrix, that counts the columns of the output.
@@ -61,7 +77,12 @@ impl Contract {
 
 impl TensorOp for Contract {
     fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        let (lhs, rhs) = (required(inputs, 0)?, required(inputs, 1)?);
+        let lhs = required(inputs, 0)?;
+        let dequantized = match self.dequantized(inputs)? {
+            Some((dequantize, inputs)) => Some(dequantize.infer(inputs)?.remove(0)),
+            None => None,
+        };
+        let rhs = dequantized.as_ref().map_or_else(|| required(inputs, 1), Ok)?;
         let dtype = product_type(self.multiply, lhs.dtype, rhs.dtype)?;
         let shape = match (&lhs.shape, &rhs.shape) {
             (Some(a), Some(b)) => {
@@ -75,7 +96,12 @@ impl TensorOp for Contract {
     }
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
-        let (lhs, rhs) = (required(inputs, 0)?, required(inputs, 1)?);
+        let lhs = required(inputs, 0)?;
+        let dequantized = match self.dequantized(inputs)? {
+            Some((dequantize, inputs)) => Some(dequantize.evaluate(inputs)?.remove(0)),
+            None => None,
+        };
+        let rhs = dequantized.as_ref().map_or_else(|| required(inputs, 1), Ok)?;
         let sizes = self.sizes(lhs.shape(), rhs.shape(), |&a, &b| match (a, b) {
             _ if a == b => Some(a),
             (1, other) | (other, 1) => Some(other),
@@ -211,6 +237,24 @@ mod tests {
         let sums = Tensor::from_slice(&[1, 1], &[-128 * 250 - 4]).unwrap();
         assert_eq!(run(&op, &[a.clone(), b.clone(), zero]).unwrap(), sums);
         assert!(run(&op, &[b, a]).is_err(), "weights without a sign");
+    }
+
+    #[test]
+    fn a_right_operand_in_few_bits() {
+        let dequantize = Some(Dequantize { to: None, axis: 1, block: 2 });
+        let op = Contract { dequantize, ..einsum("ik", "jk", "ij") };
+        let a = Tensor::from_slice(&[1, 3], &[1f32, 10.0, 100.0]).unwrap();
+        let b = Tensor::from_slice(&[2, 3], &[1u8, 2, 3, 4, 5, 6]).unwrap();
+        let scales = Tensor::from_slice(&[2, 2], &[1f32, 2.0, 3.0, 4.0]).unwrap();
+        let zeros = Tensor::from_slice(&[2, 2], &[1u8, 0, 0, 6]).unwrap();
+        let product = run(&op, &[a.clone(), b.clone(), scales.clone(), zeros]).unwrap();
+        assert_eq!(product, Tensor::from_slice(&[1, 2], &[610f32, 162.0]).unwrap());
+        assert_eq!(op.first_extra(), 4);
+        let facts = [&a, &b, &scales].map(|tensor| Fact::constant(tensor.clone()));
+        let known = op.infer(&facts.each_ref().map(Some)).unwrap().remove(0);
+        assert_eq!((known.dtype, known.known_shape().unwrap()[..].to_vec()), (Some(DType::F32), vec![1, 2]));
+        let integers = Contract { multiply: Some(Factors::Integers), ..op };
+        assert!(run(&integers, &[a, b, scales]).is_err(), "nothing says whose zero point it is");
     }
 
     #[test]

@@ -65,12 +65,13 @@ impl Lifted {
                 let fresh = fresh_label(op)?;
                 let labels = |own: &Labels| -> Labels { [own[0], fresh, own[1]].into_iter().collect() };
                 let (lhs, out) = (labels(&op.lhs), labels(&op.out));
-                let op = Contract::new(lhs, op.rhs.clone(), out);
-                rows.then(|| Lifted { op: Op::Contract(op), inputs: smallvec![Some(value), input(1)] })
+                let op = Contract { lhs, out, ..op.clone() };
+                let inputs = [Some(value)].into_iter().chain(node.inputs[1..].iter().copied()).collect();
+                rows.then(|| Lifted { op: Op::Contract(op), inputs })
             }
             Op::Contract(op) if op.epilogue.is_none() => {
                 let (lhs, rhs) = (view.source(input(0)?, &op.lhs)?, view.source(input(1)?, &op.rhs)?);
-                let batched = op.lhs.len() == 3 && op.rhs.len() == 3 && op.out.len() == 3;
+                let batched = op.lhs.len() == 3 && op.rhs.len() == 3 && op.out.len() == 3 && node.inputs.len() == 2;
                 let batch = op.out[0];
                 let first = lhs.batch == batch && rhs.batch == batch && lhs.heads[..] == rhs.heads[..];
                 let fresh = fresh_label(op)?;

@@ -8,6 +8,7 @@ mod attention;
 mod bodies;
 mod cancel;
 mod dead;
+mod dequantized;
 mod duplicates;
 mod edit;
 mod epilogue;
@@ -87,6 +88,7 @@ pub struct Pass {
 pub static PASSES: &[Pass] = &[
     order::PASS,
     integers::PASS,
+    dequantized::PASS,
     // What stood between integers and their products would be folded in vain.
     dead::PASS,
     folding::PASS,

@@ -8,14 +8,16 @@
 //!         epilogue, store
 //! ```
 
+use super::Right;
 use super::layout::{Layout, Operand};
+use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{self, BLOCK, Factor, LeftRows, MatrixUnit, Panels, Rows, STEP_BYTES, TILE};
 use crate::real::Converts;
 use halimede_compute::{Arguments, Prepared, Step};
+use halimede_tensor::DType;
 use std::marker::PhantomData;
-use std::sync::Arc;
 
 /// Bytes of packed rows that a task keeps in the second-level cache.
 const TASK_BYTES: usize = 1 << 20;
@@ -28,7 +30,7 @@ const TASK_ROWS: usize = 512;
 /// Products of factors `F` that are read from operands of `L` and `R`.
 pub(in crate::kernels) struct TiledStep<F: Product, L, R> {
     layout: Layout,
-    weights: Option<Arc<TiledWeights<F::Right>>>,
+    right: Right<TiledWeights<F::Right>>,
     finish: Finish<F>,
     machine: Machine,
     matrix: MatrixUnit<F>,
@@ -46,7 +48,7 @@ pub(in crate::kernels) struct TiledStep<F: Product, L, R> {
 impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     pub fn new(
         layout: Layout,
-        weights: Option<Arc<TiledWeights<F::Right>>>,
+        right: impl Into<Right<TiledWeights<F::Right>>>,
         finish: Finish<F>,
         machine: Machine,
         matrix: MatrixUnit<F>,
@@ -66,7 +68,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
         TiledStep {
             layout,
-            weights,
+            right: right.into(),
             finish,
             machine,
             matrix,
@@ -85,7 +87,10 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
 
     /// Numbers of a packed right operand; 0 where it is packed already.
     fn right_len(&self) -> usize {
-        if self.weights.is_some() { 0 } else { self.panels * matrix::panel_len::<F::Right>(self.layout.k) }
+        match self.right {
+            Right::Packed(_) => 0,
+            _ => self.panels * matrix::panel_len::<F::Right>(self.layout.k),
+        }
     }
 
     fn right_bytes(&self) -> usize {
@@ -151,10 +156,11 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Step for TiledStep<F, L,
             // SAFETY: inside the workspace, whose length was checked.
             threads: unsafe { workspace.add(self.right_bytes()) },
         };
-        if self.weights.is_none() {
-            self.machine.pool.run(self.layout.right_batches() * self.panels, &|part| {
-                self.pack_right(&shared, part);
-            });
+        let parts = self.layout.right_batches() * self.panels;
+        match &self.right {
+            Right::Packed(_) => {}
+            Right::Grouped(weights) => self.machine.pool.run(parts, &|part| self.unpack_right(weights, &shared, part)),
+            Right::Operand => self.machine.pool.run(parts, &|part| self.pack_right(&shared, part)),
         }
         let row_tasks = self.layout.m.div_ceil(self.task_rows);
         let tasks = self.layout.batches() * row_tasks * self.panel_parts;
@@ -176,6 +182,22 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         unsafe {
             let panel = std::slice::from_raw_parts_mut(shared.packed.add(part * len), len);
             matrix::pack_panel::<F::Right, R>(self.machine.isa, &from, p * BLOCK, panel);
+        }
+    }
+
+    /// Unpacks one panel of weights in groups, a step at a time. Then `R` is f32.
+    fn unpack_right(&self, weights: &GroupedWeights, shared: &Shared<F, L, R>, part: usize) {
+        assert_eq!(R::DTYPE, DType::F32);
+        let len = matrix::panel_len::<F::Right>(self.layout.k);
+        // SAFETY: each part has a panel of its own in the workspace.
+        let panel = unsafe { std::slice::from_raw_parts_mut(shared.packed.add(part * len), len) };
+        let mut rows = [[0f32; BLOCK]; STEP_BYTES];
+        for (step, panel) in panel.chunks_exact_mut(matrix::panel_len::<F::Right>(1)).enumerate() {
+            let rows = &mut rows[..F::STEP];
+            weights.unpack(self.machine.isa, part, step * F::STEP, rows);
+            let from = Panels { start: rows.as_ptr().cast::<R>(), row: BLOCK, column: 1, n: BLOCK, k: F::STEP };
+            // SAFETY: a step of rows of 32 numbers, which are of R.
+            unsafe { matrix::pack_panel::<F::Right, R>(self.machine.isa, &from, 0, panel) };
         }
     }
 
@@ -217,11 +239,9 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             Rows { start: tiles.as_ptr().cast(), pitch: STEP_BYTES, tile, offsets, count }
         };
         let packed = right_batch * self.panels * matrix::panel_len::<F::Right>(layout.k);
-        let panel = |p: usize| match &self.weights {
-            Some(weights) => weights.panel(p),
-            None => {
-                shared.packed.wrapping_add(packed + p * matrix::panel_len::<F::Right>(layout.k)).cast_const().cast()
-            }
+        let panel = |p: usize| match &self.right {
+            Right::Packed(weights) => weights.panel(p),
+            _ => shared.packed.wrapping_add(packed + p * matrix::panel_len::<F::Right>(layout.k)).cast_const().cast(),
         };
         let panels = (self.panels * part / self.panel_parts, self.panels * (part + 1) / self.panel_parts);
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.

@@ -1,9 +1,10 @@
-use super::blocks::{middle, unpack};
+use super::blocks::{centred, middle, unpack};
 use crate::onnx::case::tensor;
 use crate::onnx::ops::common::{evaluate_by_lowering, one};
 use crate::onnx::{Attribute, Case, OnnxNode, Operator, Outputs};
 use crate::ops::{Binary, Contract, Dequantize, Expr, Labels, Op, Slice};
 use crate::{Builder, OpError, ValueId};
+use halimede_tensor::{DType, Tensor};
 use smallvec::smallvec;
 
 /// Product with a matrix whose columns are stored in blocks of 2, 4 or 8 bits (ONNX Runtime
@@ -25,6 +26,21 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let x = node.input(0)?;
     let Some(rank) = b.rank(x).filter(|&rank| rank > 0) else { return Ok(None) };
     let blocks = (depth + block - 1) / block;
+    let leading: Labels = (0..rank as u8 - 1).collect();
+    let (n, k) = (rank as u8, rank as u8 + 1);
+    let lhs: Labels = leading.iter().copied().chain([k]).collect();
+    let out: Labels = leading.iter().copied().chain([n]).collect();
+    let contract = Contract::new(lhs, smallvec![n, k], out);
+    let with_bias = |b: &mut Builder, product| match node.optional(5) {
+        Some(bias) => one(b.binary(Binary::Add, product, bias)?),
+        None => one(product),
+    };
+    if let Some(constants) = constants(node, b, [columns, blocks, depth], bits)? {
+        let dequantize = Some(Dequantize { to: None, axis: 1, block: block as usize });
+        let inputs = [&[Some(x)], &constants.map(|tensor| tensor.map(|tensor| b.constant(tensor)))[..]].concat();
+        let product = b.add_with_optional(Op::Contract(Contract { dequantize, ..contract }), &inputs)?;
+        return with_bias(b, product);
+    }
 
     // [N, blocks, bytes] as [N, blocks · block]: one row per column of the product.
     let packed = b.reshape(node.input(1)?, &[columns, blocks, -1])?;
@@ -34,17 +50,37 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let weights = dequantize(node, b, elements, scales, [columns, blocks, block], bits)?;
     let weights = if blocks * block == depth { weights } else { first_columns(b, weights, depth)? };
 
-    let leading: Labels = (0..rank as u8 - 1).collect();
-    let (n, k) = (rank as u8, rank as u8 + 1);
-    let lhs: Labels = leading.iter().copied().chain([k]).collect();
-    let out: Labels = leading.iter().copied().chain([n]).collect();
     let dtype = b.dtype(x)?;
     let weights = b.cast(weights, dtype)?;
-    let product = b.add(Op::Contract(Contract::new(lhs, smallvec![n, k], out)), &[x, weights])?;
-    match node.optional(5) {
-        Some(bias) => one(b.binary(Binary::Add, product, bias)?),
-        None => one(product),
+    let product = b.add(Op::Contract(contract), &[x, weights])?;
+    with_bias(b, product)
+}
+
+/// Elements `[N, K]`, scales and zero points `[N, blocks]`, where they are stored with the model and their zero points
+/// are as they are: then they need not be unpacked at every run.
+fn constants(
+    node: &OnnxNode,
+    b: &Builder,
+    [columns, blocks, depth]: [i64; 3],
+    bits: i64,
+) -> Result<Option<[Option<Tensor>; 3]>, OpError> {
+    let constant = |at: usize| Some(b.fact(node.optional(at)?).constant.clone());
+    let (Some(Some(elements)), Some(Some(scales))) = (constant(1), constant(2)) else { return Ok(None) };
+    let x = b.dtype(node.input(0)?)?;
+    if !matches!(bits, 2 | 4 | 8) || [x, scales.dtype()] != [DType::F32; 2] {
+        return Ok(None);
     }
+    let (columns, blocks, depth) = (columns as usize, blocks as usize, depth as usize);
+    let zeros = match constant(3) {
+        None => None,
+        Some(Some(zeros)) if zeros.dtype() == DType::U8 => match centred(&zeros, bits, columns, blocks) {
+            Some(zeros) => Some(zeros),
+            None => return Ok(None),
+        },
+        Some(_) => return Ok(None),
+    };
+    let scales = scales.reshaped(&[columns, blocks])?;
+    Ok(centred(&elements, bits, columns, depth).map(|elements| [Some(elements), Some(scales), zeros]))
 }
 
 /// The numbers that `[N, blocks · block]` elements stand for.

@@ -1,0 +1,211 @@
+//! Products of few rows, which take as long as the weights take to be read.
+//!
+//! ```text
+//! for each group of rows of the panel                     read once, from memory
+//!     for each strip of two registers of columns
+//!         for each four rows of x                         each code becomes f32 once for them
+//!             sums += (Σ x · code - zero · Σ x) · scale   inner sums in registers
+//! ```
+
+use super::{GroupedWeights, Grouping, LINE, SCALES_BYTES, Width};
+use crate::Isa;
+use crate::matrix::BLOCK;
+use crate::vector::{Vector, on_vectors, prefetch};
+
+/// Rows that share what codes become.
+const ROWS: usize = 4;
+/// Bytes from what is multiplied to what is asked for then: as many as hide how far memory is.
+const AHEAD: usize = 4096;
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+/// Registers of columns that are summed at a time.
+const VECTORS: usize = 2;
+
+/// Rows to multiply, each in whole lines for every group, with zeros behind the rows of a group.
+#[derive(Clone, Copy)]
+pub(crate) struct Rows<'a> {
+    /// Row by row [`Rows::len`] numbers.
+    pub numbers: &'a [f32],
+    /// Row by row the sum of each group's numbers.
+    pub sums: &'a [f32],
+    pub count: usize,
+}
+
+impl Rows<'_> {
+    /// Numbers of a row.
+    pub fn len(grouping: &Grouping) -> usize {
+        grouping.groups() * grouping.lines() * LINE
+    }
+}
+
+/// `to[row] = rows[row] · panel`.
+///
+/// # Panics
+/// Where there are fewer numbers than that.
+pub(crate) fn multiply(isa: Isa, weights: &GroupedWeights, panel: usize, rows: Rows<'_>, to: &mut [[f32; BLOCK]]) {
+    let grouping = &weights.grouping;
+    assert!(rows.numbers.len() >= rows.count * Rows::len(grouping) && to.len() >= rows.count);
+    assert!(rows.sums.len() >= rows.count * grouping.groups());
+    to[..rows.count].fill([0.0; BLOCK]);
+    multiply_panel(isa, weights.panel(panel), grouping, rows, to);
+}
+
+on_vectors! {
+    /// The panel, rows and sums have the sizes of the grouping.
+    fn multiply_panel(panel: *const u8, grouping: &Grouping, rows: Rows<'_>, to: &mut [[f32; BLOCK]]) = each_group
+}
+
+/// # Safety
+/// As [`Vector`], and [`multiply`] for the sizes.
+#[inline(always)]
+unsafe fn each_group<V: Vector>(panel: *const u8, grouping: &Grouping, rows: Rows<'_>, to: &mut [[f32; BLOCK]]) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match grouping.width {
+            Width::Four => each_group_of::<V, Four>(panel, grouping, rows, to),
+            Width::Eight => each_group_of::<V, Eight>(panel, grouping, rows, to),
+        }
+    }
+}
+
+/// How codes of a width become numbers.
+trait Codes {
+    const WIDTH: Width;
+    /// The codes of a row of a line, from a column on.
+    ///
+    /// # Safety
+    /// As [`Vector`]; the line can be read.
+    unsafe fn read<V: Vector>(line: *const u8, row: usize, column: usize) -> V;
+}
+
+struct Four;
+struct Eight;
+
+impl Codes for Four {
+    const WIDTH: Width = Width::Four;
+
+    #[inline(always)]
+    unsafe fn read<V: Vector>(line: *const u8, row: usize, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::widen_i4(line.cast::<u32>().add(column), row) }
+    }
+}
+
+impl Codes for Eight {
+    const WIDTH: Width = Width::Eight;
+
+    #[inline(always)]
+    unsafe fn read<V: Vector>(line: *const u8, row: usize, column: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::widen_i8(line.cast::<i8>().add(row * BLOCK + column)) }
+    }
+}
+
+/// A group of a panel, and what it is multiplied by.
+#[derive(Clone, Copy)]
+struct Group {
+    codes: *const u8,
+    lines: usize,
+    scales: *const f32,
+    /// Null where they are 0.
+    zeros: *const i8,
+    /// Numbers of the first row, and their distance to the next row's.
+    x: *const f32,
+    row: usize,
+    /// The sum of the first row's, and its distance.
+    sum: *const f32,
+    sum_row: usize,
+}
+
+/// # Safety
+/// As [`each_group`], of that width.
+#[inline(always)]
+unsafe fn each_group_of<V: Vector, C: Codes>(
+    panel: *const u8,
+    grouping: &Grouping,
+    rows: Rows<'_>,
+    to: &mut [[f32; BLOCK]],
+) {
+    let (groups, lines, row) = (grouping.groups(), grouping.lines(), Rows::len(grouping));
+    let codes_bytes = lines * C::WIDTH.line_bytes();
+    // SAFETY: the caller's promise, for every address below.
+    unsafe {
+        for g in 0..groups {
+            let codes = panel.add(g * (codes_bytes + SCALES_BYTES));
+            let zeros = panel.wrapping_add(grouping.zeros_offset() + g * BLOCK).cast();
+            let group = Group {
+                codes,
+                lines,
+                scales: codes.add(codes_bytes).cast(),
+                zeros: if grouping.has_zeros { zeros } else { std::ptr::null() },
+                x: rows.numbers.as_ptr().add(g * lines * LINE),
+                row,
+                sum: rows.sums.as_ptr().add(g),
+                sum_row: groups,
+            };
+            for column in (0..BLOCK).step_by(VECTORS * V::LANES) {
+                for first in (0..rows.count).step_by(ROWS) {
+                    let group = Group { x: group.x.add(first * row), sum: group.sum.add(first * groups), ..group };
+                    let to = to.as_mut_ptr().add(first);
+                    // As many sums at a time as hide how long one takes.
+                    match rows.count - first {
+                        1 => strip::<V, C, 1, 4>(group, column, to),
+                        2 => strip::<V, C, 2, 2>(group, column, to),
+                        3 => strip::<V, C, 3, 2>(group, column, to),
+                        _ => strip::<V, C, ROWS, 1>(group, column, to),
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// Adds a group's part to the sums of `R` rows, a strip of columns: `CHAINS` sums in turn for each.
+///
+/// # Safety
+/// As [`each_group_of`]: there are so many rows.
+#[inline(always)]
+unsafe fn strip<V: Vector, C: Codes, const R: usize, const CHAINS: usize>(
+    group: Group,
+    column: usize,
+    to: *mut [f32; BLOCK],
+) {
+    // SAFETY: the caller's promise, for every access below.
+    unsafe {
+        let mut sums = [[[V::splat(0.0); R]; VECTORS]; CHAINS];
+        let (mut line, mut x) = (group.codes, group.x);
+        for _ in 0..group.lines {
+            // The first strip of a panel brings it.
+            for ahead in (0..C::WIDTH.line_bytes()).step_by(CACHE_LINE).filter(|_| column == 0) {
+                prefetch(line.wrapping_add(AHEAD + ahead));
+            }
+            for k in 0..LINE {
+                let sums = &mut sums[k % CHAINS];
+                for (v, sums) in sums.iter_mut().enumerate() {
+                    let weights: V = C::read(line, k, column + v * V::LANES);
+                    for (r, sum) in sums.iter_mut().enumerate() {
+                        *sum = sum.plus_product(V::splat(*x.add(r * group.row + k)), weights);
+                    }
+                }
+            }
+            line = line.add(C::WIDTH.line_bytes());
+            x = x.add(LINE);
+        }
+        for v in 0..VECTORS {
+            let column = column + v * V::LANES;
+            let scales = V::load(group.scales.add(column));
+            for r in 0..R {
+                let mut sum = sums[0][v][r];
+                for chain in &sums[1..] {
+                    sum = sum.plus(chain[v][r]);
+                }
+                if !group.zeros.is_null() {
+                    let zeros = V::widen_i8(group.zeros.add(column));
+                    sum = sum.minus_product(zeros, V::splat(*group.sum.add(r * group.sum_row)));
+                }
+                let place = to.add(r).cast::<f32>().add(column);
+                V::load(place).plus_product(sum, scales).store(place);
+            }
+        }
+    }
+}
