@@ -57,6 +57,7 @@ pub(super) unsafe fn release() {
 const PART_STEPS: usize = 8;
 /// Parts of other work, at most.
 const PARTS_MAX: usize = 4;
+const CACHE_LINE: usize = 64;
 /// Bytes of a row of sums, which are of 32 bits.
 const SUMS_ROW: usize = BLOCK * size_of::<u32>();
 
@@ -111,7 +112,7 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: Block<'_, F>, m
             if from < until {
                 let left = Left { offsets: &left.offsets[from..until], ..left };
                 let panel = panel.add(from * PANEL_STEP_BYTES);
-                let ahead = Ahead { start: ahead.start.wrapping_add(from * ahead.lines * 64), ..ahead };
+                let ahead = Ahead { start: ahead.start.wrapping_add(from * CACHE_LINE), ..ahead };
                 match height {
                     Height::Whole => (products.whole)(left, panel, ahead),
                     Height::Half => (products.half)(left, panel, ahead),
@@ -199,23 +200,25 @@ macro_rules! products {
                         concat!($dot, " tmm0, tmm4, tmm6"),
                         "tileloadd tmm7, [{panel} + {line}*1 + 64]",
                         concat!($dot, " tmm1, tmm4, tmm7"),
-                        "mov {a}, {lines}",
+                        "mov {a}, {ahead}",
+                        "mov {line_number}, {lines}",
                         "3:",
-                        "prefetcht1 [{ahead}]",
-                        "add {ahead}, 64",
-                        "dec {a}",
+                        "prefetcht1 [{a}]",
+                        "add {a}, {apart}",
+                        "dec {line_number}",
                         "jnz 3b",
+                        "add {ahead}, 64",
                         "tileloaddt1 tmm5, [{offset} + {pitch}*1]",
                         concat!($dot, " tmm2, tmm5, tmm6"),
                         concat!($dot, " tmm3, tmm5, tmm7"),
                         "add {panel}, 2048",
                         "dec {steps}",
                         "jnz 2b",
-                        ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1),
+                        ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1), apart = in(reg) ahead.apart,
                         steps = inout(reg) left.offsets.len() => _,
                         offsets = inout(reg) left.offsets.as_ptr() => _,
                         panel = inout(reg) panel => _,
-                        offset = out(reg) _, a = out(reg) _,
+                        offset = out(reg) _, a = out(reg) _, line_number = out(reg) _,
                         a0 = in(reg) left.tiles[0], a1 = in(reg) left.tiles[1],
                         pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
                     );
@@ -238,22 +241,24 @@ macro_rules! products {
                         "tileloaddt1 tmm4, [{offset} + {pitch}*1]",
                         "tileloadd tmm6, [{panel} + {line}*1]",
                         concat!($dot, " tmm0, tmm4, tmm6"),
-                        "mov {offset}, {lines}",
+                        "mov {offset}, {ahead}",
+                        "mov {line_number}, {lines}",
                         "3:",
-                        "prefetcht1 [{ahead}]",
-                        "add {ahead}, 64",
-                        "dec {offset}",
+                        "prefetcht1 [{offset}]",
+                        "add {offset}, {apart}",
+                        "dec {line_number}",
                         "jnz 3b",
+                        "add {ahead}, 64",
                         "tileloadd tmm7, [{panel} + {line}*1 + 64]",
                         concat!($dot, " tmm1, tmm4, tmm7"),
                         "add {panel}, 2048",
                         "dec {steps}",
                         "jnz 2b",
-                        ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1),
+                        ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1), apart = in(reg) ahead.apart,
                         steps = inout(reg) left.offsets.len() => _,
                         offsets = inout(reg) left.offsets.as_ptr() => _,
                         panel = inout(reg) panel => _,
-                        offset = out(reg) _,
+                        offset = out(reg) _, line_number = out(reg) _,
                         a0 = in(reg) left.tiles[0],
                         pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
                     );

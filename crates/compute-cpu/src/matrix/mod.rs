@@ -108,12 +108,17 @@ pub struct Left<'a> {
     pub offsets: &'a [usize],
 }
 
-/// Memory that is wanted soon: `lines` cache lines from `start` on for each step of a block. It need not be
-/// readable.
+/// Memory that is wanted soon, as `lines` streams whose starts lie `apart` bytes from each other: a step of a block
+/// asks for the next cache line of each. It need not be readable.
+///
+/// One stream alone is slow. What fetches ahead by itself, beside the second-level cache, follows each page of
+/// memory for itself and only so far: with tiles loaded in between, lines of one page came at 9 GB/s, those of
+/// eight pages in turns at 15 (measured on Emerald Rapids; reading and nothing else: 19).
 #[derive(Clone, Copy)]
 pub struct Ahead {
     pub start: *const u8,
     pub lines: usize,
+    pub apart: usize,
 }
 
 impl Kind {

@@ -100,7 +100,11 @@ pub(crate) unsafe fn multiply<F: Factor>(
                         rows,
                         so_far,
                         to: to_sums,
-                        ahead: Ahead { start: coming.wrapping_add(pair * (to - from) * lines * LINE), lines },
+                        ahead: Ahead {
+                            start: coming.wrapping_add(pair * (to - from) * LINE),
+                            lines,
+                            apart: pairs * (to - from) * LINE,
+                        },
                     };
                     tiles.block(block, &mut |part, parts| {
                         if let Some((place, rows)) = waiting {
