@@ -11,6 +11,7 @@ mod map;
 mod matrix;
 mod pool;
 mod precision;
+mod prefetch;
 pub mod rates;
 mod real;
 mod unit;

@@ -2,6 +2,7 @@
 
 use crate::Isa;
 use crate::isa::multiversion;
+use crate::prefetch;
 use crate::vector::{Vector, on_vectors};
 use half::bf16;
 use halimede_tensor::{DType, Element, View};
@@ -77,6 +78,17 @@ impl Numbers {
                 Numbers::U8(start) => numbers.store_bytes(start.add(at)),
                 Numbers::I8(start) => numbers.store_bytes(start.add(at).cast()),
             }
+        }
+    }
+
+    /// Asks for the cache line that begins, or goes on, `at` numbers behind the first: it need not be theirs.
+    #[inline(always)]
+    pub fn ask_for(self, at: usize) {
+        match self {
+            Numbers::F32(start) => prefetch::to_second_level(start.wrapping_add(at)),
+            Numbers::Bf16(start) => prefetch::to_second_level(start.wrapping_add(at)),
+            Numbers::U8(start) => prefetch::to_second_level(start.wrapping_add(at)),
+            Numbers::I8(start) => prefetch::to_second_level(start.wrapping_add(at)),
         }
     }
 

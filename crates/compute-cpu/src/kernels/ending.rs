@@ -49,6 +49,8 @@ pub(super) struct Ending<'a> {
     pub target: Numbers,
     /// Distance of rows in residual and target.
     pub apart: usize,
+    /// Rows further down, their lines of residual and target are asked for: 0 where they are near anyway.
+    pub ahead: usize,
 }
 
 impl<'a> Ending<'a> {
@@ -68,6 +70,7 @@ impl<'a> Ending<'a> {
             quantize: None,
             target,
             apart,
+            ahead: 0,
         }
     }
 
@@ -253,6 +256,12 @@ unsafe fn write_rows<V: Vector, const INTEGERS: bool>(
             // Nearly every piece is as wide as a block: its places are known but for the row.
             const ROWS: usize = TOGETHER / PAIR;
             while row + ROWS <= rows {
+                if ending.ahead > 0 {
+                    for coming in (row..row + ROWS).map(|row| (row + ending.ahead) * apart) {
+                        target.inspect(|target| target.ask_for(coming));
+                        ending.residual.inspect(|residual| residual.numbers.ask_for(coming));
+                    }
+                }
                 let places: [Place; TOGETHER] = std::array::from_fn(|index| {
                     let (row, column) = (row + index / PAIR, index % PAIR * V::LANES);
                     Place { sum: row * pitch + column, column, target: row * apart + column }

@@ -7,7 +7,7 @@ use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
 use crate::Isa;
 use crate::map::Register;
-use crate::matrix::{BLOCK, Factor, Panels, Sums, pack_panel, panel_len, step};
+use crate::matrix::{BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_len, step};
 use crate::real::{Converts, Numbers};
 use half::bf16;
 use halimede_compute::{Arguments, TensorDesc};
@@ -66,6 +66,10 @@ impl<N: Element> TiledWeights<N> {
         self.panels.bytes()
     }
 }
+
+/// Bytes of a result from which on its lines, and those of a residual, are asked for before they are needed: about
+/// what the second-level cache holds. Smaller ones are in it, and asking costs 1 %.
+const FAR_BYTES: usize = 2 << 20;
 
 /// Factors whose sums a kernel finishes.
 pub(super) trait Product: Factor {
@@ -151,6 +155,11 @@ impl<F: Product> Finish<F> {
         F::border(&self.scaling, arguments)
     }
 
+    /// In which order blocks are best finished.
+    pub fn outer(&self, arguments: &Arguments<'_>) -> Outer {
+        if arguments.outputs[0].len() >= FAR_BYTES { Outer::Rows } else { Outer::Panels }
+    }
+
     /// Bytes of registers that one thread needs.
     pub fn registers_bytes(&self) -> usize {
         let general = self.epilogue.as_ref().filter(|epilogue| epilogue.common().is_none());
@@ -190,7 +199,8 @@ impl<F: Product> Finish<F> {
         let bias: &[f32] = if self.bias.is_some() || second.is_some() { &bias } else { &[] };
         let target = Numbers::of(output, self.output, piece.start, count);
         let ending = Ending::new((piece.rows, piece.columns), BLOCK, bias, target, piece.row);
-        let mut ending = Ending { integers: scaling, ..ending };
+        let ahead = if output.len() >= FAR_BYTES { BLOCK } else { 0 };
+        let mut ending = Ending { integers: scaling, ahead, ..ending };
         let extra = arguments.inputs.get(self.extra..).unwrap_or_default();
         match (&self.epilogue, common) {
             (None, _) => {}

@@ -32,7 +32,7 @@ mod portable;
 mod strips;
 
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
-pub(crate) use multiply::{Rows, multiply, passes, sums_needed};
+pub(crate) use multiply::{Outer, Rows, multiply, passes, sums_needed};
 pub(crate) use pack::{LeftRows, Panels, pack_panel, pack_tiles, panel_len, tiles_len};
 
 use crate::rates;

@@ -33,9 +33,11 @@ fn check<F, L, R>(
     F::Sum: PartialEq + std::fmt::Debug,
 {
     let isa = Isa::detect();
-    let sizes = [(1, 1, 1), (16, 32, 32), (17, 33, 31), (32, 64, 64), (33, 5, 513), (70, 130, 1100), (3, 40, 0)];
+    let sizes =
+        [(1, 1, 1), (16, 32, 32), (17, 33, 31), (32, 64, 64), (33, 5, 513), (70, 130, 1100), (100, 70, 64), (3, 40, 0)];
     for matrix in kinds::<F>() {
-        for ((m, n, k), transposed) in sizes.into_iter().flat_map(|size| [(size, false), (size, true)]) {
+        let cases = sizes.into_iter().flat_map(|size| [(size, false, Outer::Panels), (size, true, Outer::Rows)]);
+        for ((m, n, k), transposed, outer) in cases {
             let (a, b) = operands(m, n, k);
             let (a_strides, b_strides) = if transposed { ((1, m), (1, k)) } else { ((k, 1), (n, 1)) };
             let steps = k.div_ceil(F::STEP);
@@ -64,6 +66,7 @@ fn check<F, L, R>(
                     &rows,
                     (0, n.div_ceil(BLOCK)),
                     &|p| right.as_ptr().add(p * panel_len::<F::Right>(k)).cast(),
+                    outer,
                     &mut sums,
                     &mut |sums, (row, p), (first, last)| {
                         for r in first..last {

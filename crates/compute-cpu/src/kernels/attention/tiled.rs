@@ -9,7 +9,7 @@ use crate::Matrix;
 use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::map::exp;
-use crate::matrix::{self, BLOCK, Factor, LeftRows, Panels, Rows, STEP_BYTES, Sums, TILE};
+use crate::matrix::{self, BLOCK, Factor, LeftRows, Outer, Panels, Rows, STEP_BYTES, Sums, TILE};
 use crate::real::{Real, nearest};
 use crate::vector::{Vector, on_vectors};
 use half::bf16;
@@ -195,16 +195,24 @@ impl TiledStep {
             // SAFETY: queries and keys have as many steps.
             unsafe {
                 let room = &mut blocks[..];
-                matrix::multiply(self.matrix, &left, range, &panel, room, &mut |sums, (row, p), (from, to)| {
-                    let at = p * BLOCK - start;
-                    for (r, sums) in sums.0.chunks_exact(BLOCK).enumerate().take(to).skip(from) {
-                        let line = &mut scores[(row + r) * KEYS + at..];
-                        // As arrays: a call for so few numbers would take longer.
-                        if let (Some(line), Some(sums)) = (line.first_chunk_mut::<BLOCK>(), sums.first_chunk()) {
-                            *line = *sums;
+                matrix::multiply(
+                    self.matrix,
+                    &left,
+                    range,
+                    &panel,
+                    Outer::Panels,
+                    room,
+                    &mut |sums, (row, p), (from, to)| {
+                        let at = p * BLOCK - start;
+                        for (r, sums) in sums.0.chunks_exact(BLOCK).enumerate().take(to).skip(from) {
+                            let line = &mut scores[(row + r) * KEYS + at..];
+                            // As arrays: a call for so few numbers would take longer.
+                            if let (Some(line), Some(sums)) = (line.first_chunk_mut::<BLOCK>(), sums.first_chunk()) {
+                                *line = *sums;
+                            }
                         }
-                    }
-                });
+                    },
+                );
             }
             let padded = count.next_multiple_of(STEP);
             for row in 0..rows {
@@ -238,6 +246,7 @@ impl TiledStep {
                     &left,
                     (0, columns / BLOCK),
                     &panel,
+                    Outer::Panels,
                     room,
                     &mut |sums, (row, p), (from, to)| {
                         let result = &mut result[row * columns + p * BLOCK..];

@@ -246,7 +246,8 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let panels = (self.panels * part / self.panel_parts, self.panels * (part + 1) / self.panel_parts);
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.
         unsafe {
-            matrix::multiply(self.matrix, &left, panels, &panel, sums, &mut |sums, (row, p), (from, to)| {
+            let outer = self.finish.outer(arguments);
+            matrix::multiply(self.matrix, &left, panels, &panel, outer, sums, &mut |sums, (row, p), (from, to)| {
                 if from == to {
                     return;
                 }

@@ -22,6 +22,7 @@ use crate::kernels::Machine;
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::packed::{PackedWeights, f32_bytes};
 use crate::map::Register;
+use crate::prefetch;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{Tensor, View};
 use std::sync::Arc;
@@ -366,8 +367,8 @@ impl PixelsStep {
                             // What the tile is added to and written to comes while it is computed.
                             for column in first..last {
                                 let at = start(row, column);
-                                prefetch(output.wrapping_add(at), wide);
-                                residual.inspect(|residual| prefetch(residual.wrapping_add(at), wide));
+                                ask_for(output.wrapping_add(at), wide);
+                                residual.inspect(|residual| ask_for(residual.wrapping_add(at), wide));
                             }
                         }
                         // SAFETY: the pixels of a tile and their runs lie inside the block; sums of the
@@ -443,13 +444,8 @@ impl PixelsStep {
 
 /// Asks for the lines of `len` elements from `start` on, which need not be readable.
 #[inline(always)]
-fn prefetch(start: *const f32, len: usize) {
-    #[cfg(target_arch = "x86_64")]
-    for line in (0..len).step_by(16) {
-        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: a prefetch reads nothing and faults nowhere; every x86-64 has SSE.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(start.wrapping_add(line).cast()) };
+fn ask_for(start: *const f32, len: usize) {
+    for element in (0..len).step_by(prefetch::LINE / size_of::<f32>()) {
+        prefetch::to_first_level(start.wrapping_add(element));
     }
-    #[cfg(not(target_arch = "x86_64"))]
-    let _ = (start, len);
 }

@@ -256,6 +256,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                 &left,
                 range,
                 &|p| self.parts[p / each].1.panel(p % each),
+                self.finish.outer(arguments),
                 sums,
                 &mut |sums, (row, p), (from, to)| {
                     let (target, column) = (self.parts[p / each].0, p % each * BLOCK);
