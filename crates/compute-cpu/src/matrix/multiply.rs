@@ -91,7 +91,12 @@ pub(crate) unsafe fn multiply<F: Factor>(
         let is_small = p1 - p0 <= pairs && (p1 - p0) * steps * PANEL_STEP_BYTES <= PANELS_BYTES;
         if outer == Outer::Rows && passes == 1 && is_small {
             for (pair, p) in (0..pairs).flat_map(|pair| (p0..p1).map(move |p| (pair, p))) {
-                let ahead = Ahead { start: panel((p + 1).min(p1 - 1)), lines: 1, apart: LINE };
+                // The next rows, where they lie as in memory: packed ones are near.
+                let bytes = if left.tile == TILE * left.pitch { BLOCK * left.pitch } else { 0 };
+                let start = left.start.wrapping_add((pair + 1) * bytes + (p - p0) * steps * LINE);
+                let visits = (p1 - p0) * steps;
+                let lines = (bytes / LINE).div_ceil(visits);
+                let ahead = Ahead { start, lines, apart: visits * LINE };
                 product.block((pair, p), (0, steps), std::ptr::null(), None, ahead);
             }
             return product.finish();
