@@ -94,7 +94,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
                 // The next rows, where they lie as in memory: packed ones are near.
                 let bytes = if left.tile == TILE * left.pitch { BLOCK * left.pitch } else { 0 };
                 let start = left.start.wrapping_add((pair + 1) * bytes + (p - p0) * steps * LINE);
-                let visits = (p1 - p0) * steps;
+                let visits = ((p1 - p0) * steps).max(1);
                 let lines = (bytes / LINE).div_ceil(visits);
                 let ahead = Ahead { start, lines, apart: visits * LINE };
                 product.block((pair, p), (0, steps), std::ptr::null(), None, ahead);
