@@ -147,7 +147,9 @@ impl Packed {
             [_, _, ..] if op.multiply.is_some() && (groups > 1 || !op.channels_last) => None,
             [rows, channels, ref size @ ..] if op.multiply.is_some() => {
                 let taps: Vec<usize> = (0..size.iter().product()).collect();
-                let lying = Lying::plain((rows, channels), groups, &taps);
+                let row = size.last().copied().unwrap_or(1);
+                let apart = op.dilations.last().copied().unwrap_or(1);
+                let lying = Lying::plain((rows, channels), groups, &taps, (row, apart));
                 match op.multiply? {
                     Factors::Bf16 => {
                         machine.matrix?;

@@ -74,7 +74,18 @@ impl<W> Phases<W> {
                 axes[0].taps.iter().flat_map(|y| axes[1].taps.iter().map(move |x| y * width + x)).collect();
             let (row_stride, group_stride) = (height * width, 0);
             let channel_stride = rows * row_stride;
-            let lying = Lying { groups: 1, rows, channels, group_stride, row_stride, channel_stride, taps: &taps };
+            let row = axes[1].taps.len();
+            let lying = Lying {
+                groups: 1,
+                rows,
+                channels,
+                group_stride,
+                row_stride,
+                channel_stride,
+                taps: &taps,
+                row,
+                apart: 1,
+            };
             phases.push(Phase { remainder: [y, x], axes, weights: Arc::new(pack(&lying)?) });
         }
         Some(Phases { shape, phases })

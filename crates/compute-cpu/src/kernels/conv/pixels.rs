@@ -55,14 +55,23 @@ pub(super) struct Lying<'a> {
     pub row_stride: usize,
     pub channel_stride: usize,
     pub taps: &'a [usize],
+    /// Taps in a row of the kernel.
+    pub row: usize,
+    /// Pixels from one of them to the next.
+    pub apart: usize,
 }
 
 impl<'a> Lying<'a> {
     /// All weights `[M, C/groups, ...]` of a convolution that is not transposed.
-    pub fn plain((outputs, channels): (usize, usize), groups: usize, taps: &'a [usize]) -> Lying<'a> {
+    pub fn plain(
+        (outputs, channels): (usize, usize),
+        groups: usize,
+        taps: &'a [usize],
+        (row, apart): (usize, usize),
+    ) -> Lying<'a> {
         let (rows, row_stride) = (outputs / groups, channels * taps.len());
         let (group_stride, channel_stride) = (rows * row_stride, taps.len());
-        Lying { groups, rows, channels, group_stride, row_stride, channel_stride, taps }
+        Lying { groups, rows, channels, group_stride, row_stride, channel_stride, taps, row, apart }
     }
 }
 
@@ -71,7 +80,7 @@ impl Panels {
     pub fn pack(tensor: &Tensor, groups: usize, micro: &Micro) -> Option<Panels> {
         let (&outputs, &channels) = (tensor.shape().first()?, tensor.shape().get(1)?);
         let taps: Vec<usize> = (0..tensor.shape()[2..].iter().product()).collect();
-        Panels::pack_from(tensor, &Lying::plain((outputs, channels), groups, &taps), micro)
+        Panels::pack_from(tensor, &Lying::plain((outputs, channels), groups, &taps, (taps.len(), 1)), micro)
     }
 
     /// Packs what `lying` names of a tensor, which must lie inside it.

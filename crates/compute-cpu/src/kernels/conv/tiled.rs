@@ -13,8 +13,17 @@
 //!   . . . . . .
 //! ```
 //!
-//! Where there are few channels, a step of the matrix unit would be mostly padding: then the rows are
-//! patches, in which the channels of all taps lie together.
+//! Where there are few channels, a step of the matrix unit would be mostly padding. Then it takes what a pixel sees
+//! of a row of the data: the pixels of several taps lie together there, and what a step reads beyond them meets
+//! weights of zero. Rows of the product overlap in the copy, which is nothing but the data with a border:
+//!
+//! ```text
+//!   . . abc def ghi jkl            three channels, kernel 3 wide, stride 2
+//!       [---------]                  the step of the first pixel
+//!               [---------]          of the second
+//! ```
+//!
+//! So a number that is not finite makes NaNs of pixels up to a step to its left, too.
 
 use super::phases::Parts;
 use super::pixels::Lying;
@@ -35,9 +44,14 @@ const TASK_ROWS: usize = 1024;
 /// Pixels this far apart fall into one set of the first-level cache.
 const CACHE_PERIOD: usize = 2048;
 
-/// Whether the rows of the product are patches: where most of a step would be padding.
-fn in_patches<N>(channels: usize, taps: usize) -> bool {
+/// Whether a step takes several taps: where most of it would be padding.
+fn in_strips<N>(channels: usize, taps: usize) -> bool {
     channels < step::<N>() / 2 && taps > 1
+}
+
+/// Steps of what a pixel sees of one row of the data, of so many taps that lie `apart` pixels from each other.
+fn strip_steps<N>(channels: usize, taps: usize, apart: usize) -> usize {
+    (((taps.max(1) - 1) * apart + 1) * channels).div_ceil(step::<N>())
 }
 
 /// Packs those weights of a convolution of one group that `lying` names, tap after tap.
@@ -51,23 +65,25 @@ pub(super) fn pack<N: Element, T: Converts<N>>(
     }
     let (start, shape) = (tensor.bytes().ok()?.as_ptr().cast::<T>(), tensor.shape());
     let Lying { rows, channels, row_stride, channel_stride, taps, .. } = *lying;
-    let depth = channels * taps.len();
     // A phase of a transposed convolution may have no taps.
     let last = (rows.max(1) - 1) * row_stride + (channels.max(1) - 1) * channel_stride;
     if taps.iter().any(|tap| last + tap >= tensor.len()) {
         return None;
     }
-    if in_patches::<N>(channels, taps.len()) {
-        let patches: Vec<T> = (0..rows * depth)
-            .map(|index| {
-                let (row, tap, channel) = (index / depth, index % depth / channels, index % channels);
-                let at = row * row_stride + channel * channel_stride + taps[tap];
+    if in_strips::<N>(channels, taps.len()) {
+        let strip = strip_steps::<N>(channels, lying.row, lying.apart) * step::<N>();
+        let depth = taps.len().div_ceil(lying.row.max(1)) * strip;
+        let mut strips = vec![T::zeroed(); rows * depth];
+        for (row, (tap, from)) in (0..rows).flat_map(|row| taps.iter().enumerate().map(move |tap| (row, tap))) {
+            let (down, across) = (tap / lying.row, tap % lying.row);
+            let to = row * depth + down * strip + across * lying.apart * channels;
+            for (channel, number) in strips[to..][..channels].iter_mut().enumerate() {
                 // SAFETY: inside the tensor (just checked), whose bytes may lie anywhere in a file.
-                unsafe { start.add(at).read_unaligned() }
-            })
-            .collect();
+                *number = unsafe { start.add(row * row_stride + channel * channel_stride + from).read_unaligned() };
+            }
+        }
         // SAFETY: a row-major matrix of these numbers.
-        return unsafe { TiledWeights::pack(isa, patches.as_ptr(), shape, &[0], (1, depth), (rows, depth)) };
+        return unsafe { TiledWeights::pack(isa, strips.as_ptr(), shape, &[0], (1, depth), (rows, depth)) };
     }
     // SAFETY: the last number lies inside (just checked).
     unsafe { TiledWeights::pack(isa, start, shape, taps, (channel_stride, row_stride), (rows, channels)) }
@@ -119,12 +135,30 @@ impl Copy {
         Copy { rows, width, pitch, planes, below, offsets, bytes }
     }
 
-    fn of_patches<F: Factor>(window: &Window, rows: usize) -> Copy {
-        let steps = window.depth().div_ceil(F::STEP);
-        let (width, pitch) = (window.out[2], steps * STEP_BYTES);
-        let offsets = (0..steps).map(|step| step * STEP_BYTES).collect();
-        let bytes = (rows * width).next_multiple_of(TILE) * pitch;
-        Copy { rows, width, pitch, planes: Vec::new(), below: 0, offsets, bytes }
+    /// Places are as many pixels as the stride.
+    fn of_strips<F: Factor>(window: &Window, rows: usize) -> Copy {
+        let [_, down, across] = window.stride;
+        let steps = strip_steps::<F>(window.inputs, window.kernel[2], window.dilation[2]);
+        let pitch = across * window.inputs * size_of::<F>();
+        let seen = (window.kernel[2].max(1) - 1) * window.dilation[2] + 1;
+        let width = window.out[2].max(1) - 1 + seen.div_ceil(across);
+        let below = (window.kernel[1].max(1) - 1) * window.dilation[1] / down;
+        // What the last rows read beyond their pixels belongs to the plane, too.
+        let beyond = TILE * pitch + window.kernel[1] * steps * STEP_BYTES;
+        let plane_bytes = ((rows + below) * width * pitch + beyond).next_multiple_of(STEP_BYTES);
+        let mut planes: Vec<([usize; 2], usize)> = Vec::new();
+        let mut offsets = Vec::new();
+        for y in (0..window.kernel[1]).map(|y| y * window.dilation[1]) {
+            let known = planes.iter().position(|plane| plane.0[0] == y % down);
+            let index = known.unwrap_or(planes.len());
+            if known.is_none() {
+                planes.push(([y % down, 0], index * plane_bytes));
+            }
+            let start = planes[index].1 + y / down * width * pitch;
+            offsets.extend((0..steps).map(|step| start + step * STEP_BYTES));
+        }
+        let bytes = planes.len() * plane_bytes;
+        Copy { rows, width, pitch, planes, below, offsets, bytes }
     }
 
     /// Rows of the product for so many rows of the output.
@@ -142,7 +176,7 @@ pub(super) struct TiledConvStep<F: Product, T> {
     machine: Machine,
     matrix: MatrixUnit<F>,
     copy: Copy,
-    patches: bool,
+    strips: bool,
     /// Tasks down an image.
     down: usize,
     panel_parts: usize,
@@ -157,9 +191,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         machine: Machine,
         matrix: MatrixUnit<F>,
     ) -> TiledConvStep<F, T> {
-        let patches = in_patches::<F>(window.inputs, window.taps());
-        let copy_of = |rows| match patches {
-            true => Copy::of_patches::<F>(&window, rows),
+        let strips = in_strips::<F>(window.inputs, window.taps());
+        let copy_of = |rows| match strips {
+            true => Copy::of_strips::<F>(&window, rows),
             false => Copy::of_taps::<F>(&window, rows),
         };
         let height = window.out[1].max(1);
@@ -177,23 +211,16 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let (tasks, panels) = (window.batch * down, parts.len() * window.rows.div_ceil(BLOCK));
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
         let data = PhantomData;
-        TiledConvStep { window, parts, finish, machine, matrix, copy, patches, down, panel_parts, data }
+        TiledConvStep { window, parts, finish, machine, matrix, copy, strips, down, panel_parts, data }
     }
 
     fn sums(&self) -> usize {
         matrix::sums_needed(self.copy.count(self.copy.rows, &self.window), self.copy.offsets.len())
     }
 
-    /// Numbers of the copy and, behind it, of one row of the data with its border.
+    /// Numbers of the copy.
     fn numbers(&self) -> usize {
-        self.copy.bytes / size_of::<F>() + if self.patches { self.line_len() } else { 0 }
-    }
-
-    /// Numbers of a row of the data that a row of patches sees.
-    fn line_len(&self) -> usize {
-        let window = &self.window;
-        ((window.out[2].max(1) - 1) * window.stride[2] + (window.kernel[2] - 1) * window.dilation[2] + 1)
-            * window.inputs
+        self.copy.bytes / size_of::<F>()
     }
 
     fn thread_bytes(&self) -> usize {
@@ -286,21 +313,38 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let window = &self.window;
         let len = window.x[1] * window.x[2] * window.inputs;
         let image = &data[image * len..][..len];
-        if self.patches {
-            let (copy, line) = numbers.split_at_mut(self.copy.bytes / size_of::<F>());
-            return self.fill_patches(image, (first, rows), border, copy, line);
-        }
         let place = self.copy.pitch / size_of::<F>();
         for &([y, x], start) in &self.copy.planes {
             let lines = numbers[start / size_of::<F>()..].chunks_exact_mut(self.copy.width * place);
             for (row, line) in lines.enumerate().take(rows + self.copy.below) {
                 let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
                 match usize::try_from(source).ok().filter(|&row| row < window.x[1]) {
+                    Some(row) if self.strips => {
+                        self.fill_strip(&image[row * window.x[2] * window.inputs..], border, line)
+                    }
                     Some(row) => self.fill_line(&image[row * window.x[2] * window.inputs..], x, border, line),
                     None => line.fill(border),
                 }
             }
+            if self.strips {
+                // Weights of zero are only without effect on finite numbers.
+                let end = start / size_of::<F>() + (rows + self.copy.below) * self.copy.width * place;
+                numbers[end..][..self.copy.offsets.len() * F::STEP].fill(border);
+            }
         }
+    }
+
+    /// One row of the data with its border.
+    fn fill_strip(&self, source: &[T], border: F, line: &mut [F]) {
+        let window = &self.window;
+        let seen = (line.len() / window.inputs) as isize;
+        let from = window.before[2].clamp(0, seen);
+        let to = (window.x[2] as isize + window.before[2]).clamp(from, seen);
+        let first = (from - window.before[2]).max(0) as usize * window.inputs;
+        let (from, to) = (from as usize * window.inputs, to as usize * window.inputs);
+        line[..from].fill(border);
+        line[to..].fill(border);
+        T::convert_all(self.machine.isa, &source[first..][..to - from], &mut line[from..to]);
     }
 
     /// One row of a plane: every stride-th pixel of a row of the data.
@@ -326,62 +370,5 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             T::convert_all(isa, &source[at..at + channels], &mut pixel[..channels]);
             pixel[channels..].fill(F::zeroed());
         }
-    }
-
-    /// The taps of each pixel of the output, one after the other.
-    fn fill_patches(&self, image: &[T], (first, rows): (usize, usize), border: F, copy: &mut [F], line: &mut [F]) {
-        let window = &self.window;
-        let [_, height, width] = window.x;
-        let (channels, place) = (window.inputs, self.copy.pitch / size_of::<F>());
-        // Also what lies behind the taps of a patch; filling all at once is quicker than each.
-        copy.fill(border);
-        for (row, patches) in copy.chunks_exact_mut(self.copy.width * place).enumerate().take(rows) {
-            for tap in 0..window.kernel[1] {
-                let y = ((first + row) * window.stride[1] + tap * window.dilation[1]) as isize - window.before[1];
-                let seen = line.len() / channels;
-                let left = -window.before[2];
-                let from = (-left).clamp(0, seen as isize) as usize;
-                let to = (width as isize - left).clamp(from as isize, seen as isize) as usize;
-                match usize::try_from(y).ok().filter(|&y| y < height && from < to) {
-                    Some(y) => {
-                        let start = (y * width + (from as isize + left) as usize) * channels;
-                        line[..from * channels].fill(border);
-                        line[to * channels..].fill(border);
-                        let count = (to - from) * channels;
-                        let inside = &mut line[from * channels..to * channels];
-                        T::convert_all(self.machine.isa, &image[start..start + count], inside);
-                    }
-                    None => line.fill(border),
-                }
-                for (x, patch) in patches.chunks_exact_mut(place).enumerate() {
-                    let patch = &mut patch[tap * window.kernel[2] * channels..][..window.kernel[2] * channels];
-                    let start = x * window.stride[2] * channels;
-                    if window.dilation[2] == 1 {
-                        copy_short(&line[start..start + patch.len()], patch);
-                        continue;
-                    }
-                    for (tap, pixel) in patch.chunks_exact_mut(channels).enumerate() {
-                        let at = start + tap * window.dilation[2] * channels;
-                        copy_short(&line[at..at + channels], pixel);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// Copies a few numbers: a call for them would take longer.
-#[inline(always)]
-fn copy_short<N: Element>(from: &[N], to: &mut [N]) {
-    /// Numbers that are copied together.
-    const PART: usize = 8;
-    let count = to.len().min(from.len());
-    if count < PART {
-        return to.iter_mut().zip(from).for_each(|(to, from)| *to = *from);
-    }
-    for start in (0..count).step_by(PART) {
-        // The last part ends with the numbers, and copies some of them again.
-        let start = start.min(count - PART);
-        to[start..start + PART].copy_from_slice(&from[start..start + PART]);
     }
 }
