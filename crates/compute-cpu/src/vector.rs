@@ -49,9 +49,9 @@ pub(crate) trait Vector: Copy {
     unsafe fn widen_u8(from: *const u8) -> Self;
     /// Reads [`Vector::LANES`] integers with a sign.
     unsafe fn widen_i8(from: *const i8) -> Self;
-    /// Reads [`Vector::LANES`] numbers of 32 bits and takes the integers with a sign that their bits from `4·at` on
-    /// hold, 4 of them.
-    unsafe fn widen_i4(from: *const u32, at: usize) -> Self;
+    /// Reads [`Vector::LANES`] numbers of 32 bits and takes the integers with a sign that `bits` of them from the bit
+    /// `low` on are.
+    unsafe fn widen_bits(from: *const u32, low: usize, bits: usize) -> Self;
     /// Writes whole numbers from -128 to 255 by their lowest 8 bits; NaN becomes 0.
     unsafe fn store_bytes(self, to: *mut u8);
 
@@ -295,10 +295,10 @@ impl Vector for Four {
     }
 
     #[inline(always)]
-    unsafe fn widen_i4(from: *const u32, at: usize) -> Four {
+    unsafe fn widen_bits(from: *const u32, low: usize, bits: usize) -> Four {
         // SAFETY: the caller's promise.
-        let bits = unsafe { from.cast::<[u32; 4]>().read_unaligned() };
-        Four(bits.map(|bits| ((bits << (28 - 4 * at)) as i32 >> 28) as f32))
+        let words = unsafe { from.cast::<[u32; 4]>().read_unaligned() };
+        Four(words.map(|word| ((word << (32 - bits - low)) as i32 >> (32 - bits)) as f32))
     }
 
     #[inline(always)]
@@ -331,7 +331,7 @@ pub(crate) struct Avx512Bf16(x86::__m512);
 macro_rules! x86_vector {
     ($name:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
      $narrow:ident, $add:ident, $sub:ident, $mul:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident,
-     $round:ident, $sums:ident, $widen_u8:ident, $widen_i8:ident, $widen_i4:ident, $store_bytes:ident $(, $own:item)*) => {
+     $round:ident, $sums:ident, $widen_u8:ident, $widen_i8:ident, $widen_bits:ident, $store_bytes:ident $(, $own:item)*) => {
         #[cfg(target_arch = "x86_64")]
         impl Vector for $name {
             const LANES: usize = $lanes;
@@ -435,9 +435,9 @@ macro_rules! x86_vector {
             }
 
             #[inline(always)]
-            unsafe fn widen_i4(from: *const u32, at: usize) -> Self {
+            unsafe fn widen_bits(from: *const u32, low: usize, bits: usize) -> Self {
                 // SAFETY: as above.
-                $name(unsafe { $widen_i4(from, at) })
+                $name(unsafe { $widen_bits(from, low, bits) })
             }
 
             #[inline(always)]
@@ -475,7 +475,7 @@ macro_rules! avx512_vector {
             sums_16,
             widen_u8_16,
             widen_i8_16,
-            widen_i4_16,
+            widen_bits_16,
             store_bytes_16,
             #[inline(always)]
             unsafe fn logistic(self) -> Self {
@@ -522,7 +522,7 @@ x86_vector!(
     sums_8,
     widen_u8_8,
     widen_i8_8,
-    widen_i4_8,
+    widen_bits_8,
     store_bytes_8
 );
 #[cfg(target_arch = "x86_64")]
@@ -621,32 +621,30 @@ unsafe fn widen_i8_16(from: *const i8) -> x86::__m512 {
 }
 
 /// # Safety
-/// As [`Vector::widen_i4`].
+/// As [`Vector::widen_bits`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn widen_i4_8(from: *const u32, at: usize) -> x86::__m256 {
+unsafe fn widen_bits_8(from: *const u32, low: usize, bits: usize) -> x86::__m256 {
     // SAFETY: the caller's promise.
     unsafe {
-        let bits = x86::_mm256_loadu_si256(from.cast());
-        let on_top = x86::_mm256_sllv_epi32(bits, x86::_mm256_set1_epi32(28 - 4 * at as i32));
-        x86::_mm256_cvtepi32_ps(x86::_mm256_srai_epi32::<28>(on_top))
+        let words = x86::_mm256_loadu_si256(from.cast());
+        let on_top = x86::_mm256_sllv_epi32(words, x86::_mm256_set1_epi32((32 - bits - low) as i32));
+        let integers = x86::_mm256_srav_epi32(on_top, x86::_mm256_set1_epi32((32 - bits) as i32));
+        x86::_mm256_cvtepi32_ps(integers)
     }
 }
 
-/// By a table, which reads the lowest 4 bits of each lane alone.
-///
 /// # Safety
-/// As [`Vector::widen_i4`].
+/// As [`Vector::widen_bits`].
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
-unsafe fn widen_i4_16(from: *const u32, at: usize) -> x86::__m512 {
+unsafe fn widen_bits_16(from: *const u32, low: usize, bits: usize) -> x86::__m512 {
     // SAFETY: the caller's promise.
     unsafe {
-        let numbers =
-            x86::_mm512_setr_ps(0.0, 1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, -8.0, -7.0, -6.0, -5.0, -4.0, -3.0, -2.0, -1.0);
-        let bits = x86::_mm512_loadu_si512(from.cast());
-        let lowest = x86::_mm512_srlv_epi32(bits, x86::_mm512_set1_epi32(4 * at as i32));
-        x86::_mm512_permutexvar_ps(lowest, numbers)
+        let words = x86::_mm512_loadu_si512(from.cast());
+        let on_top = x86::_mm512_sllv_epi32(words, x86::_mm512_set1_epi32((32 - bits - low) as i32));
+        let integers = x86::_mm512_srav_epi32(on_top, x86::_mm512_set1_epi32((32 - bits) as i32));
+        x86::_mm512_cvtepi32_ps(integers)
     }
 }
 
@@ -864,9 +862,9 @@ mod tests {
             V::load(numbers.as_ptr()).store_bytes(made.as_mut_ptr());
             assert_eq!(made[..V::LANES], bytes[..V::LANES]);
             let words: [u32; MOST_LANES] = std::array::from_fn(|lane| 0xfedc_ba98u32.rotate_left(4 * lane as u32));
-            for at in 0..8 {
-                V::widen_i4(words.as_ptr(), at).store(numbers.as_mut_ptr());
-                let expected = words.map(|word| f32::from(((word >> (4 * at)) as i8) << 4 >> 4));
+            for (bits, low) in (0..8).map(|at| (4, 4 * at)).chain((0..4).map(|at| (8, 8 * at))) {
+                V::widen_bits(words.as_ptr(), low, bits).store(numbers.as_mut_ptr());
+                let expected = words.map(|word| f32::from(((word >> low) as i8) << (8 - bits) >> (8 - bits)));
                 assert_eq!(numbers[..V::LANES], expected[..V::LANES]);
             }
             V::splat(f32::NAN).store_bytes(made.as_mut_ptr());

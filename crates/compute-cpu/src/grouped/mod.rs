@@ -7,22 +7,28 @@
 //! They lie in panels of 32 columns, read from start to end:
 //!
 //! ```text
-//! panel   for each group    lines of 8 rows          4 bits: for each column 8 codes in 32 bits, lowest first
-//!                                                    8 bits: for each row the codes of 32 columns
+//! panel   for each group    lines of 8 rows          for each column 8 codes of 4 bits, or in two parts 4 of
+//!                                                    8 bits, in 32 bits, lowest first
 //!                           scales of 32 columns     f32
 //!         for each group    zeros of 32 columns      i8; left out where all are 0
 //! ```
 
+mod digits;
 mod multiply;
+#[cfg(target_arch = "x86_64")]
+mod vnni;
 
 use crate::Isa;
 use crate::matrix::BLOCK;
 use crate::vector::{Vector, on_vectors};
+pub(crate) use digits::{DIGITS, DigitGroup, DigitRows, Digits, to_digits};
 use halimede_tensor::{DType, Tensor};
 pub(crate) use multiply::{Rows, multiply};
 
 /// Rows of a line. A group whose rows are no multiple of it has zeros behind them.
 pub(crate) const LINE: usize = 8;
+/// Bytes from what is multiplied to what is asked for then: as many as hide how far memory is.
+const AHEAD: usize = 4096;
 const SCALES_BYTES: usize = BLOCK * size_of::<f32>();
 
 /// How wide codes are, with signs.
@@ -41,11 +47,22 @@ impl Width {
         }
     }
 
-    const fn line_bytes(self) -> usize {
+    const fn bits(self) -> usize {
         match self {
-            Width::Four => BLOCK * LINE / 2,
-            Width::Eight => BLOCK * LINE,
+            Width::Four => 4,
+            Width::Eight => 8,
         }
+    }
+
+    const fn line_bytes(self) -> usize {
+        BLOCK * LINE * self.bits() / 8
+    }
+
+    /// Where the code of a row of a line lies: bytes to the word of the first column, and the bit there.
+    #[inline(always)]
+    const fn place(self, row: usize) -> (usize, usize) {
+        let per_word = 32 / self.bits();
+        (row / per_word * BLOCK * size_of::<u32>(), row % per_word * self.bits())
     }
 }
 
@@ -169,10 +186,9 @@ impl GroupedWeights {
                     let code = codes[if rows_first { row * n + column } else { column * k + row }] - offset;
                     let (line, at) = ((row - g * group) / LINE, (row - g * group) % LINE);
                     let line = start + line * width.line_bytes();
-                    match width {
-                        Width::Four => bytes[line + c * LINE / 2 + at / 2] |= (code as u8 & 15) << (at % 2 * 4),
-                        Width::Eight => bytes[line + at * BLOCK + c] = code as u8,
-                    }
+                    let (word, bit) = width.place(at);
+                    let byte = &mut bytes[line + word + c * size_of::<u32>() + bit / 8];
+                    *byte |= (code as u8 & (u8::MAX >> (8 - width.bits()))) << (bit % 8);
                 }
             }
         }
@@ -227,11 +243,9 @@ unsafe fn unpack_rows<V: Vector>(panel: *const u8, grouping: &Grouping, first: u
             // SAFETY: the caller's promise; a line, scales and zeros have 32 columns.
             unsafe {
                 let codes = panel.add(g * grouping.group_bytes());
-                let line = codes.add(row / LINE * grouping.width.line_bytes());
-                let mut numbers = match grouping.width {
-                    Width::Four => V::widen_i4(line.cast::<u32>().add(column), row % LINE),
-                    Width::Eight => V::widen_i8(line.cast::<i8>().add(row % LINE * BLOCK + column)),
-                };
+                let (word, bit) = grouping.width.place(row % LINE);
+                let words = codes.add(row / LINE * grouping.width.line_bytes() + word).cast::<u32>();
+                let mut numbers = V::widen_bits(words.add(column), bit, grouping.width.bits());
                 if grouping.has_zeros {
                     let zeros = panel.add(grouping.zeros_offset() + g * BLOCK + column);
                     numbers = numbers.minus(V::widen_i8(zeros.cast()));

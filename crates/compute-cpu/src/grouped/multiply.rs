@@ -7,15 +7,13 @@
 //!             sums += (Σ x · code - zero · Σ x) · scale   inner sums in registers
 //! ```
 
-use super::{GroupedWeights, Grouping, LINE, SCALES_BYTES, Width};
+use super::{AHEAD, GroupedWeights, Grouping, LINE, SCALES_BYTES, Width};
 use crate::Isa;
 use crate::matrix::BLOCK;
 use crate::vector::{Vector, on_vectors, prefetch};
 
 /// Rows that share what codes become.
 const ROWS: usize = 4;
-/// Bytes from what is multiplied to what is asked for then: as many as hide how far memory is.
-const AHEAD: usize = 4096;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 /// Registers of columns that are summed at a time.
@@ -62,42 +60,9 @@ unsafe fn each_group<V: Vector>(panel: *const u8, grouping: &Grouping, rows: Row
     // SAFETY: the caller's promise.
     unsafe {
         match grouping.width {
-            Width::Four => each_group_of::<V, Four>(panel, grouping, rows, to),
-            Width::Eight => each_group_of::<V, Eight>(panel, grouping, rows, to),
+            Width::Four => each_group_of::<V, true>(panel, grouping, rows, to),
+            Width::Eight => each_group_of::<V, false>(panel, grouping, rows, to),
         }
-    }
-}
-
-/// How codes of a width become numbers.
-trait Codes {
-    const WIDTH: Width;
-    /// The codes of a row of a line, from a column on.
-    ///
-    /// # Safety
-    /// As [`Vector`]; the line can be read.
-    unsafe fn read<V: Vector>(line: *const u8, row: usize, column: usize) -> V;
-}
-
-struct Four;
-struct Eight;
-
-impl Codes for Four {
-    const WIDTH: Width = Width::Four;
-
-    #[inline(always)]
-    unsafe fn read<V: Vector>(line: *const u8, row: usize, column: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::widen_i4(line.cast::<u32>().add(column), row) }
-    }
-}
-
-impl Codes for Eight {
-    const WIDTH: Width = Width::Eight;
-
-    #[inline(always)]
-    unsafe fn read<V: Vector>(line: *const u8, row: usize, column: usize) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { V::widen_i8(line.cast::<i8>().add(row * BLOCK + column)) }
     }
 }
 
@@ -118,16 +83,16 @@ struct Group {
 }
 
 /// # Safety
-/// As [`each_group`], of that width.
+/// As [`each_group`], with codes of 4 bits or of 8.
 #[inline(always)]
-unsafe fn each_group_of<V: Vector, C: Codes>(
+unsafe fn each_group_of<V: Vector, const FOUR: bool>(
     panel: *const u8,
     grouping: &Grouping,
     rows: Rows<'_>,
     to: &mut [[f32; BLOCK]],
 ) {
     let (groups, lines, row) = (grouping.groups(), grouping.lines(), Rows::len(grouping));
-    let codes_bytes = lines * C::WIDTH.line_bytes();
+    let codes_bytes = lines * grouping.width.line_bytes();
     // SAFETY: the caller's promise, for every address below.
     unsafe {
         for g in 0..groups {
@@ -149,10 +114,10 @@ unsafe fn each_group_of<V: Vector, C: Codes>(
                     let to = to.as_mut_ptr().add(first);
                     // As many sums at a time as hide how long one takes.
                     match rows.count - first {
-                        1 => strip::<V, C, 1, 4>(group, column, to),
-                        2 => strip::<V, C, 2, 2>(group, column, to),
-                        3 => strip::<V, C, 3, 2>(group, column, to),
-                        _ => strip::<V, C, ROWS, 1>(group, column, to),
+                        1 => strip::<V, FOUR, 1, 4>(group, column, to),
+                        2 => strip::<V, FOUR, 2, 2>(group, column, to),
+                        3 => strip::<V, FOUR, 3, 2>(group, column, to),
+                        _ => strip::<V, FOUR, ROWS, 1>(group, column, to),
                     }
                 }
             }
@@ -165,7 +130,7 @@ unsafe fn each_group_of<V: Vector, C: Codes>(
 /// # Safety
 /// As [`each_group_of`]: there are so many rows.
 #[inline(always)]
-unsafe fn strip<V: Vector, C: Codes, const R: usize, const CHAINS: usize>(
+unsafe fn strip<V: Vector, const FOUR: bool, const R: usize, const CHAINS: usize>(
     group: Group,
     column: usize,
     to: *mut [f32; BLOCK],
@@ -174,21 +139,24 @@ unsafe fn strip<V: Vector, C: Codes, const R: usize, const CHAINS: usize>(
     unsafe {
         let mut sums = [[[V::splat(0.0); R]; VECTORS]; CHAINS];
         let (mut line, mut x) = (group.codes, group.x);
+        let width = if FOUR { Width::Four } else { Width::Eight };
         for _ in 0..group.lines {
             // The first strip of a panel brings it.
-            for ahead in (0..C::WIDTH.line_bytes()).step_by(CACHE_LINE).filter(|_| column == 0) {
+            for ahead in (0..width.line_bytes()).step_by(CACHE_LINE).filter(|_| column == 0) {
                 prefetch(line.wrapping_add(AHEAD + ahead));
             }
             for k in 0..LINE {
                 let sums = &mut sums[k % CHAINS];
+                let (word, bit) = width.place(k);
+                let words = line.add(word).cast::<u32>().add(column);
                 for (v, sums) in sums.iter_mut().enumerate() {
-                    let weights: V = C::read(line, k, column + v * V::LANES);
+                    let weights = V::widen_bits(words.add(v * V::LANES), bit, width.bits());
                     for (r, sum) in sums.iter_mut().enumerate() {
                         *sum = sum.plus_product(V::splat(*x.add(r * group.row + k)), weights);
                     }
                 }
             }
-            line = line.add(C::WIDTH.line_bytes());
+            line = line.add(width.line_bytes());
             x = x.add(LINE);
         }
         for v in 0..VECTORS {

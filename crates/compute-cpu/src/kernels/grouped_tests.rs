@@ -124,3 +124,15 @@ fn products_of_bf16() {
         }
     }
 }
+
+#[test]
+fn numbers_that_are_no_multiples_of_a_step() {
+    let weights = Weights { n: 40, k: 64, block: 32, dtype: DType::I4, has_zeros: false, rows_first: false };
+    for number in [f32::INFINITY, f32::NEG_INFINITY, f32::NAN, 1e33] {
+        let mut x = floats(&[2, 64], 1);
+        x.slice_mut::<f32>().unwrap()[40] = number;
+        check_product(weights.op(), x, weights, &[], 3e-6);
+    }
+    let tiny = Tensor::from_slice(&[1, 64], &[1e-36f32; 64]).unwrap();
+    check_product(weights.op(), tiny, weights, &[], 1e-40);
+}

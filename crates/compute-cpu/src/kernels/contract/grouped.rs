@@ -1,15 +1,15 @@
 //! Products of few rows with weights of few bits: bound by reading the weights, not by what is computed.
 //!
 //! ```text
-//! the rows in whole lines for each group, and what they sum up to     some KiB
+//! the rows in whole lines for each group, and as digits               some KiB
 //! for each task                                                       some panels
 //!     for each panel
-//!         sums = rows · panel                                         grouped::multiply
+//!         sums = rows · panel                                         Digits::multiply, or grouped::multiply
 //!         epilogue, store
 //! ```
 
 use super::layout::Layout;
-use crate::grouped::{self, GroupedWeights, LINE, Rows};
+use crate::grouped::{self, DIGITS, DigitGroup, DigitRows, Digits, GroupedWeights, LINE, Rows, to_digits};
 use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Piece};
 use crate::map::Register;
@@ -32,6 +32,7 @@ pub(super) struct GroupedStep<L> {
     machine: Machine,
     /// Rows are rounded to bf16 before they are multiplied.
     rounds: bool,
+    digits: Option<Digits>,
     operand: PhantomData<L>,
 }
 
@@ -43,7 +44,8 @@ impl<L: Real> GroupedStep<L> {
         machine: Machine,
         rounds: bool,
     ) -> Prepared {
-        let step = GroupedStep::<L> { layout, weights, finish, machine, rounds, operand: PhantomData };
+        let digits = Digits::new(machine.isa, &weights.grouping);
+        let step = GroupedStep::<L> { layout, weights, finish, machine, rounds, digits, operand: PhantomData };
         let workspace = step.shared_bytes() + step.thread_bytes() * step.machine.threads();
         Prepared { step: Box::new(step), workspace }
     }
@@ -52,15 +54,19 @@ impl<L: Real> GroupedStep<L> {
         Rows::len(&self.weights.grouping)
     }
 
-    /// Numbers of the rows, and sums of their groups.
-    fn shared_lens(&self) -> (usize, usize) {
-        let sums = self.layout.m * self.weights.grouping.groups();
-        (self.layout.m * self.row_len(), sums)
+    /// Numbers of the rows, sums of their groups, lines of digits, and what groups of these have in common.
+    fn shared_lens(&self) -> [usize; 4] {
+        let (numbers, groups) = (self.layout.m * self.row_len(), self.layout.m * self.weights.grouping.groups());
+        match self.digits {
+            Some(_) => [numbers, groups, numbers / LINE, groups],
+            None => [numbers, groups, 0, 0],
+        }
     }
 
     fn shared_bytes(&self) -> usize {
-        let (numbers, sums) = self.shared_lens();
-        ((numbers + sums) * size_of::<f32>()).next_multiple_of(64)
+        let [numbers, sums, digits, groups] = self.shared_lens();
+        let floats = (numbers + sums) * size_of::<f32>() + groups * size_of::<DigitGroup>();
+        (floats + digits * size_of::<[[i8; LINE]; DIGITS]>()).next_multiple_of(64)
     }
 
     /// Per thread: registers of the epilogue, then sums of a panel.
@@ -80,14 +86,24 @@ impl<L: Real> GroupedStep<L> {
             let row = left.wrapping_add(m * operand.free);
             for (g, (numbers, sum)) in numbers.chunks_exact_mut(group_len).zip(sums).enumerate() {
                 let first = g * grouping.group;
-                let count = grouping.group.min(grouping.k - first);
-                for (at, number) in numbers[..count].iter_mut().enumerate() {
-                    // SAFETY: row m has this element.
-                    let x = unsafe { row.add((first + at) * operand.k).read() }.widen();
-                    *number = if self.rounds { nearest(x).widen() } else { x };
+                let (there, beyond) = numbers.split_at_mut(grouping.group.min(grouping.k - first));
+                let from = row.wrapping_add(first * operand.k);
+                if operand.k == 1 {
+                    // SAFETY: row m has these elements, of which nobody writes one.
+                    L::widen_all(self.machine.isa, unsafe { std::slice::from_raw_parts(from, there.len()) }, there);
+                } else {
+                    for (at, number) in there.iter_mut().enumerate() {
+                        // SAFETY: as above.
+                        *number = unsafe { from.add(at * operand.k).read() }.widen();
+                    }
                 }
-                numbers[count..].fill(0.0);
-                *sum = numbers.iter().sum();
+                if self.rounds {
+                    there.iter_mut().for_each(|number| *number = nearest(*number).widen());
+                }
+                beyond.fill(0.0);
+                let lanes = numbers.as_chunks::<LINE>().0.iter();
+                let lanes = lanes.fold([0f32; LINE], |sums, line| std::array::from_fn(|at| sums[at] + line[at]));
+                *sum = lanes.iter().sum();
             }
         }
     }
@@ -108,12 +124,15 @@ impl<L: Real> Step for GroupedStep<L> {
         let operand = arguments.inputs[0].map_or(std::ptr::null(), |view| view.as_ptr().cast::<L>().cast_const());
         let workspace = arguments.workspace.as_ptr();
         // SAFETY: the workspace has these parts, which do not overlap, and is aligned for numbers.
-        let (numbers, sums, threads) = unsafe {
-            let (numbers, sums) = self.shared_lens();
+        let (numbers, sums, groups, digits, threads) = unsafe {
+            let [numbers, sums, digits, groups] = self.shared_lens();
             let start = workspace.cast::<f32>();
+            let groups_start = start.add(numbers + sums).cast::<DigitGroup>();
             (
                 std::slice::from_raw_parts_mut(start, numbers),
                 std::slice::from_raw_parts_mut(start.add(numbers), sums),
+                std::slice::from_raw_parts_mut(groups_start, groups),
+                std::slice::from_raw_parts_mut(groups_start.add(groups).cast(), digits),
                 Shared(workspace.add(self.shared_bytes())),
             )
         };
@@ -123,6 +142,12 @@ impl<L: Real> Step for GroupedStep<L> {
             // SAFETY: the layout's offsets stay inside the operand.
             unsafe { self.arrange(operand.wrapping_add(left), numbers, sums) };
             let rows = Rows { numbers, sums, count: layout.m };
+            let mut fits = self.digits.is_some();
+            if fits {
+                to_digits(self.machine.isa, rows, grouping, digits, groups, &mut fits);
+            }
+            let digit_rows = DigitRows { digits: &*digits, groups: &*groups };
+            let digits = self.digits.filter(|_| fits).map(|unit| (unit, digit_rows));
             let threads = &threads;
             machine.pool.run_tasks(machine.threads().min(tasks), tasks, &|thread, task| {
                 // SAFETY: each thread has its own part of the workspace, in which any bytes are numbers.
@@ -135,7 +160,7 @@ impl<L: Real> Step for GroupedStep<L> {
                     )
                 };
                 for panel in task * TASK_PANELS..grouping.panels().min((task + 1) * TASK_PANELS) {
-                    self.run_panel(arguments, panel, rows, out, to, registers);
+                    self.run_panel(arguments, panel, (rows, digits), out, to, registers);
                 }
             });
         }
@@ -147,12 +172,15 @@ impl<L: Real> GroupedStep<L> {
         &self,
         arguments: &Arguments<'_>,
         panel: usize,
-        rows: Rows<'_>,
+        (rows, digits): (Rows<'_>, Option<(Digits, DigitRows<'_>)>),
         out: usize,
         to: &mut [[f32; BLOCK]],
         registers: &mut [Register],
     ) {
-        grouped::multiply(self.machine.isa, &self.weights, panel, rows, to);
+        match digits {
+            Some((unit, digits)) => unit.multiply(&self.weights, panel, digits, to),
+            None => grouped::multiply(self.machine.isa, &self.weights, panel, rows, to),
+        }
         let (layout, column) = (&self.layout, panel * BLOCK);
         let piece = Piece {
             rows: layout.m,
