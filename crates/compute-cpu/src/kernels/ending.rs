@@ -1,5 +1,7 @@
 //! The end of a product: what the commonest epilogues do to sums on their way to memory.
 
+mod block;
+
 use super::epilogue::{Common, Grid, Residual, activate, within};
 use crate::Isa;
 use crate::isa::multiversion;
@@ -210,6 +212,9 @@ unsafe fn end<V: Vector, const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [
     let near = matches!(ending.target, Numbers::Bf16(_)) && ending.function.is_some_and(is_logistic);
     // SAFETY: the caller's promise.
     unsafe {
+        if !INTEGERS && block::write::<V>(ending, sums.as_ptr()) {
+            return;
+        }
         match ending.function {
             Some(function) if !near => {
                 let before = Steps { integers, bias, snap, residual, ..Steps::NONE };
