@@ -31,6 +31,9 @@ const STEP_LINES: usize = PANEL_STEP_BYTES / LINE;
 
 /// The left operand: step `s` of row `r` is the 64 bytes at
 /// `start + r / 16·tile + r % 16·pitch + offsets[s]`. All bytes of a tile can be read, whole or not.
+///
+/// There may be several groups of so many rows, each `apart` bytes behind the one before. Their blocks are numbered on:
+/// a group begins with a multiple of [`BLOCK`].
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
     pub start: *const u8,
@@ -38,6 +41,8 @@ pub(crate) struct Rows<'a> {
     pub tile: usize,
     pub offsets: &'a [usize],
     pub count: usize,
+    pub groups: usize,
+    pub apart: usize,
 }
 
 /// What the outer loop of a product goes over.
@@ -80,7 +85,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     store: Store<'_, F::Sum>,
 ) {
     let steps = left.offsets.len();
-    let pairs = left.count.div_ceil(BLOCK);
+    let pairs = left.groups * left.count.div_ceil(BLOCK);
     // What one block of rows reads of a panel it does not read again.
     let passes = if pairs == 1 { 1 } else { passes(steps) };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
@@ -92,7 +97,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
         if outer == Outer::Rows && passes == 1 && is_small {
             for (pair, p) in (0..pairs).flat_map(|pair| (p0..p1).map(move |p| (pair, p))) {
                 // The next rows, where they lie as in memory: packed ones are near.
-                let bytes = if left.tile == TILE * left.pitch { BLOCK * left.pitch } else { 0 };
+                let bytes = if left.tile == TILE * left.pitch && left.groups == 1 { BLOCK * left.pitch } else { 0 };
                 let start = left.start.wrapping_add((pair + 1) * bytes + (p - p0) * steps * LINE);
                 let visits = ((p1 - p0) * steps).max(1);
                 let lines = (bytes / LINE).div_ceil(visits);
@@ -147,10 +152,12 @@ impl<F: Factor> Running<'_, '_, F> {
         ahead: Ahead,
     ) {
         let Running { tiles, left, panel, done, next, waiting, store } = self;
-        let rows = BLOCK.min(left.count - pair * BLOCK);
+        let each = left.count.div_ceil(BLOCK);
+        let (group, own) = (pair / each, pair % each);
+        let rows = BLOCK.min(left.count - own * BLOCK);
         // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
         unsafe {
-            let upper = left.start.add(pair * 2 * left.tile);
+            let upper = left.start.add(group * left.apart + own * 2 * left.tile);
             let lower = if rows > TILE { upper.add(left.tile) } else { upper };
             let block = Block {
                 left: Left { tiles: [upper, lower], pitch: left.pitch, offsets: &left.offsets[from..until] },

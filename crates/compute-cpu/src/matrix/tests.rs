@@ -60,6 +60,8 @@ fn check<F, L, R>(
                     tile: steps * TILE * STEP_BYTES,
                     offsets: &offsets,
                     count: m,
+                    groups: 1,
+                    apart: 0,
                 };
                 multiply(
                     matrix,

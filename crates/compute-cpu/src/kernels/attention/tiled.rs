@@ -186,6 +186,8 @@ impl TiledStep {
             tile: steps * TILE * STEP_BYTES,
             offsets: &self.offsets.0,
             count: rows,
+            groups: 1,
+            apart: 0,
         };
         let seen = self.heads.seen(first, rows);
         for start in (0..seen).step_by(KEYS) {
@@ -233,6 +235,8 @@ impl TiledStep {
                 tile: TILE * WEIGHTS_PITCH,
                 offsets: &self.offsets.1[..padded / STEP],
                 count: rows,
+                groups: 1,
+                apart: 0,
             };
             let first_step = start / STEP * BLOCK * STEP;
             let panel = |p: usize| {

@@ -232,11 +232,11 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let left = if self.direct {
             let pitch = layout.left.free * size_of::<F>();
             let start = shared.left.wrapping_add(left_offset + m0 * layout.left.free);
-            Rows { start: start.cast(), pitch, tile: TILE * pitch, offsets, count }
+            Rows { start: start.cast(), pitch, tile: TILE * pitch, offsets, count, groups: 1, apart: 0 }
         } else {
             self.pack_left(shared, left_offset, (m0, m1), tiles);
             let tile = self.steps() * TILE * STEP_BYTES;
-            Rows { start: tiles.as_ptr().cast(), pitch: STEP_BYTES, tile, offsets, count }
+            Rows { start: tiles.as_ptr().cast(), pitch: STEP_BYTES, tile, offsets, count, groups: 1, apart: 0 }
         };
         let packed = right_batch * self.panels * matrix::panel_len::<F::Right>(layout.k);
         let panel = |p: usize| match &self.right {

@@ -179,6 +179,8 @@ pub(super) struct TiledConvStep<F: Product, T> {
     strips: bool,
     /// Tasks down an image.
     down: usize,
+    /// Images of a task, where one is not cut.
+    images: usize,
     panel_parts: usize,
     data: PhantomData<T>,
 }
@@ -208,19 +210,25 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let down = height.div_ceil(most).max(threads.div_ceil(window.batch.max(1)).min(height));
         let copy = copy_of(height.div_ceil(down));
         let down = height.div_ceil(copy.rows);
-        let (tasks, panels) = (window.batch * down, parts.len() * window.rows.div_ceil(BLOCK));
+        // Small images go together: the weights are read once for them.
+        let together = (COPY_BYTES / copy.bytes.max(1)).min(TASK_ROWS / copy.count(copy.rows, &window).max(1));
+        let most = if down == 1 { together.min(window.batch / threads).max(1) } else { 1 };
+        let images = window.batch.div_ceil(window.batch.div_ceil(most).max(1));
+        let tasks = window.batch.div_ceil(images.max(1)) * down;
+        let panels = parts.len() * window.rows.div_ceil(BLOCK);
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
         let data = PhantomData;
-        TiledConvStep { window, parts, finish, machine, matrix, copy, strips, down, panel_parts, data }
+        TiledConvStep { window, parts, finish, machine, matrix, copy, strips, down, images, panel_parts, data }
     }
 
     fn sums(&self) -> usize {
-        matrix::sums_needed(self.copy.count(self.copy.rows, &self.window), self.copy.offsets.len())
+        let rows = self.copy.count(self.copy.rows, &self.window).next_multiple_of(BLOCK);
+        matrix::sums_needed(self.images * rows, self.copy.offsets.len())
     }
 
-    /// Numbers of the copy.
+    /// Numbers of the copies.
     fn numbers(&self) -> usize {
-        self.copy.bytes / size_of::<F>()
+        self.images * self.copy.bytes / size_of::<F>()
     }
 
     fn thread_bytes(&self) -> usize {
@@ -243,16 +251,18 @@ impl<F: Product, T: Converts<F>> Step for TiledConvStep<F, T> {
             return;
         }
         assert!(arguments.workspace.len() >= self.workspace());
-        let tasks = self.window.batch * self.down * self.panel_parts;
+        let tasks = self.window.batch.div_ceil(self.images) * self.down * self.panel_parts;
         self.machine.pool.run_tasks(self.machine.threads(), tasks, &|thread, task| {
             let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
-            self.run_task(arguments, thread, rest / self.down, rest % self.down, part);
+            let first = rest / self.down * self.images;
+            let images = (first, (first + self.images).min(self.window.batch));
+            self.run_task(arguments, thread, images, rest % self.down, part);
         });
     }
 }
 
 impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
-    fn run_task(&self, arguments: &Arguments<'_>, thread: usize, image: usize, down: usize, part: usize) {
+    fn run_task(&self, arguments: &Arguments<'_>, thread: usize, images: (usize, usize), down: usize, part: usize) {
         let (window, copy) = (&self.window, &self.copy);
         let first = down * copy.rows;
         let rows = copy.rows.min(window.out[1] - first);
@@ -264,14 +274,22 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let data = arguments.inputs[0].unwrap_or(View::empty());
         // SAFETY: inputs are not written during the step.
         let data = unsafe { data.slice::<T>() };
-        self.fill(data, image, first, rows, self.finish.border(arguments), numbers);
+        let border = self.finish.border(arguments);
+        for (image, numbers) in (images.0..images.1).zip(numbers.chunks_exact_mut((copy.bytes / size_of::<F>()).max(1)))
+        {
+            self.fill(data, image, first, rows, border, numbers);
+        }
         let left = Rows {
             start: numbers.as_ptr().cast(),
             pitch: copy.pitch,
             tile: TILE * copy.pitch,
             offsets: &copy.offsets,
             count: copy.count(rows, window),
+            groups: images.1 - images.0,
+            apart: copy.bytes,
         };
+        // Rows of the product from one image to the next.
+        let apart = left.count.next_multiple_of(BLOCK).max(1);
         // Of each part.
         let each = window.rows.div_ceil(BLOCK);
         let panels = self.parts.len() * each;
@@ -287,6 +305,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                 sums,
                 &mut |sums, (row, p), (from, to)| {
                     let (target, column) = (self.parts[p / each].0, p % each * BLOCK);
+                    let (image, row) = (images.0 + row / apart, row % apart);
                     let (mut at, end) = (row + from, row + to);
                     while at < end {
                         let (y, x) = (at / copy.width, at % copy.width);
