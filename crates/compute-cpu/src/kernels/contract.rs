@@ -197,6 +197,14 @@ impl Kernel for ContractKernel {
         Some(offer.tunable(operator, &self.machine.choices))
     }
 
+    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        match &self.weights {
+            Some(Packed::Tiled(weights)) => weights.in_place(),
+            Some(Packed::Integers(weights)) => weights.tiled.in_place(),
+            _ => SmallVec::new(),
+        }
+    }
+
     fn consumed(&self) -> SmallVec<[usize; 2]> {
         match &self.weights {
             Some(Packed::Grouped(_)) => smallvec::smallvec![1, 2, 3],

@@ -289,6 +289,14 @@ impl Kernel for ConvKernel {
         self.weights.as_ref().and_then(|_| tunable(&self.op, inputs, outputs.first()?, &self.machine))
     }
 
+    fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        match &self.weights {
+            Some(Packed::Tiled(weights)) => weights.in_place(),
+            Some(Packed::Integers(weights)) => weights.tiled.in_place(),
+            _ => SmallVec::new(),
+        }
+    }
+
     fn consumed(&self) -> SmallVec<[usize; 2]> {
         if self.weights.is_some() { smallvec::smallvec![1] } else { SmallVec::new() }
     }

@@ -12,6 +12,8 @@ mod gather;
 #[cfg(test)]
 mod grouped_tests;
 #[cfg(test)]
+mod in_place_tests;
+#[cfg(test)]
 mod integer_tests;
 mod map;
 #[cfg(test)]

@@ -174,7 +174,7 @@ fn narrow(tensor: &Tensor) -> Tensor {
 }
 
 /// `(result + bias of its column + residual)` through a function, rounded to bf16 where that is said.
-fn ending(residual: DType, function: Unary, rounded: bool) -> Map {
+pub(super) fn ending(residual: DType, function: Unary, rounded: bool) -> Map {
     let mut map = Map::default();
     let result = map.push(Instruction::Input(0));
     let mut other = map.push(Instruction::Input(1));

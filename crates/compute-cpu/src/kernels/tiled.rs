@@ -15,6 +15,7 @@ use halimede_graph::OpError;
 use halimede_graph::ops::Map;
 use halimede_tensor::{DType, Element, View};
 pub(super) use integers::IntegerWeights;
+use smallvec::SmallVec;
 
 /// Weights in panels of 32 columns, each as many steps deep as the summed axis needs.
 pub(super) struct TiledWeights<N = bf16> {
@@ -65,8 +66,20 @@ impl<N: Element> TiledWeights<N> {
     pub fn bytes(&self) -> usize {
         self.panels.bytes()
     }
+
+    /// Inputs whose memory the result may take: a residual then comes to the caches once, for reading and writing.
+    /// Each piece is added before it is written, but where registers overlap, as they do at the end of columns that
+    /// do not fill them.
+    pub fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
+        /// Behind the operands; a product has no more inputs than this.
+        const INPUTS: std::ops::Range<usize> = 2..8;
+        let whole = self.columns.is_multiple_of(REGISTER_MOST);
+        INPUTS.filter(|_| whole).map(|input| (input, 0)).collect()
+    }
 }
 
+/// Numbers of the widest registers.
+const REGISTER_MOST: usize = 16;
 /// Bytes of a result from which on its lines, and those of a residual, are asked for before they are needed: about
 /// what the second-level cache holds. Smaller ones are in it, and asking costs 1 %.
 const FAR_BYTES: usize = 2 << 20;
