@@ -174,17 +174,6 @@ pub(crate) fn multiply_add(a: f32, b: f32, sum: f32) -> f32 {
     if cfg!(any(target_arch = "aarch64", target_feature = "fma")) { a.mul_add(b, sum) } else { a * b + sum }
 }
 
-/// Asks for the cache line of an address, which need not be readable.
-#[inline(always)]
-pub(crate) fn prefetch(line: *const u8) {
-    #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch reads nothing and faults nowhere; every x86-64 has SSE.
-    unsafe {
-        x86::_mm_prefetch::<{ x86::_MM_HINT_T0 }>(line.cast());
-    }
-    let _ = line;
-}
-
 /// The widest register, in floats.
 pub(crate) const MOST_LANES: usize = 16;
 

@@ -10,12 +10,11 @@
 use super::{AHEAD, GroupedWeights, Grouping, LINE, SCALES_BYTES, Width};
 use crate::Isa;
 use crate::matrix::BLOCK;
-use crate::vector::{Vector, on_vectors, prefetch};
+use crate::prefetch;
+use crate::vector::{Vector, on_vectors};
 
 /// Rows that share what codes become.
 const ROWS: usize = 4;
-/// Bytes of a cache line.
-const CACHE_LINE: usize = 64;
 /// Registers of columns that are summed at a time.
 const VECTORS: usize = 2;
 
@@ -142,8 +141,8 @@ unsafe fn strip<V: Vector, const FOUR: bool, const R: usize, const CHAINS: usize
         let width = if FOUR { Width::Four } else { Width::Eight };
         for _ in 0..group.lines {
             // The first strip of a panel brings it.
-            for ahead in (0..width.line_bytes()).step_by(CACHE_LINE).filter(|_| column == 0) {
-                prefetch(line.wrapping_add(AHEAD + ahead));
+            for ahead in (0..width.line_bytes()).step_by(prefetch::LINE).filter(|_| column == 0) {
+                prefetch::to_first_level(line.wrapping_add(AHEAD + ahead));
             }
             for k in 0..LINE {
                 let sums = &mut sums[k % CHAINS];

@@ -3,6 +3,7 @@
 use super::digits::{DIGITS, DigitGroup, DigitRows};
 use super::{AHEAD, Grouping, LINE, SCALES_BYTES, Width};
 use crate::matrix::BLOCK;
+use crate::prefetch;
 use std::arch::x86_64::*;
 
 /// Bytes of a register.
@@ -92,8 +93,8 @@ unsafe fn add_group<const FOUR: bool, const R: usize, const CHAINS: usize>(group
         }
         let mut line = group.codes;
         for l in 0..group.lines {
-            for ahead in (0..line_bytes).step_by(REGISTER).filter(|_| group.is_first) {
-                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD + ahead).cast());
+            for ahead in (0..line_bytes).step_by(prefetch::LINE).filter(|_| group.is_first) {
+                prefetch::to_first_level(line.wrapping_add(AHEAD + ahead));
             }
             for part in 0..PARTS {
                 for v in 0..VECTORS {
