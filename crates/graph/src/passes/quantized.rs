@@ -27,8 +27,11 @@ pub fn quantizable(graph: &Graph) -> Vec<(&str, ValueId)> {
         return Vec::new();
     }
     let (producers, consumers) = (graph.producers(), graph.consumers());
-    let data =
-        |index: usize| graph.nodes[index].inputs[0].filter(|_| column_axis(graph, &graph.nodes[index]).is_some());
+    // A node may have no inputs at all.
+    let data = |index: usize| {
+        let node: &Node = &graph.nodes[index];
+        node.inputs.first().copied().flatten().filter(|_| column_axis(graph, node).is_some())
+    };
     let mut found: BTreeMap<usize, ValueId> =
         (0..graph.nodes.len()).filter_map(|index| Some((index, data(index)?))).collect();
     // Each that falls out may take others with it.
