@@ -18,7 +18,7 @@ ARROWS = {
     "platform": [],
     "tensor": ["platform"],
     "graph": ["tensor", "platform"],  # maps model files and their external data
-    "compute": ["graph", "tensor"],
+    "compute": ["graph", "tensor", "platform"],  # maps packed weights
     "compute-cpu": ["compute", "graph", "tensor", "platform"],
     "compute-gpu": ["compute", "graph", "tensor", "platform"],
     "compute-neural-engine": ["compute", "graph", "tensor", "platform", "coreml"],

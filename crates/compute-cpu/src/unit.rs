@@ -1,12 +1,17 @@
 use crate::kernels::{Blocking, Kernels, Machine};
 use crate::precision;
 use crate::{IntegerMatrix, Isa, Matrix, Pool};
+use halimede_compute::packed::Packer;
 use halimede_compute::tuning::Choices;
 use halimede_compute::{
     Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
 };
 use halimede_graph::{Graph, passes};
 use std::sync::{Arc, OnceLock};
+
+/// The hash of the sources that decide how weights are packed, `build.rs` makes it: packed weights that another version
+/// left in a file are never taken for this one's, whether somebody thought of that or not.
+const SOURCES: &str = env!("HALIMEDE_LAYOUT_SOURCES");
 
 /// The CPU as a compute unit.
 pub struct CpuUnit {
@@ -134,7 +139,12 @@ impl ComputeUnit for CpuUnit {
         Kernels::new(self.exact.clone()).cost(operation)
     }
 
-    fn compile(&self, part: &Graph, options: &CompileOptions) -> Result<Arc<dyn Executable>, CompileError> {
+    fn compile(
+        &self,
+        part: &Graph,
+        options: &CompileOptions,
+        packer: &Packer,
+    ) -> Result<Arc<dyn Executable>, CompileError> {
         let (mut graph, mut machine) = (part.clone(), self.exact.clone());
         if options.precision != Precision::Exact {
             machine.matrix = self.matrix();
@@ -149,6 +159,12 @@ impl ComputeUnit for CpuUnit {
             machine.integers = self.integers();
         }
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
-        Ok(Arc::new(Program::new(graph, &kernels, self.bytes_max)?))
+        Ok(Arc::new(Program::new(graph, &kernels, self.bytes_max, packer)?))
+    }
+    fn layouts(&self, options: &CompileOptions) -> String {
+        // Which unit is the fastest was measured: nobody who computes exactly has to wait for that.
+        let matrix = (options.precision != Precision::Exact).then(|| self.matrix()).flatten().map(Matrix::name);
+        let Machine { isa, winograd, choices, .. } = &self.exact;
+        format!("{SOURCES} {} {matrix:?} {winograd:?} {:016x}", isa.name(), choices.fingerprint())
     }
 }

@@ -1,5 +1,6 @@
 //! Which values a graph takes on its way, so that 8 bits can stand for them.
 
+use crate::packed::Packer;
 use crate::{CompileError, CompileOptions, ComputeUnit, Precision, RunError};
 use halimede_graph::passes::quantizable;
 use halimede_graph::{Graph, Range, ValueId};
@@ -35,7 +36,7 @@ pub fn output_ranges(
     samples: &[Vec<Value>],
 ) -> Result<Vec<Range>, CalibrationError> {
     let mut ranges = vec![Range::EMPTY; graph.outputs.len()];
-    let mut session = unit.compile(graph, &CompileOptions::default())?.session();
+    let mut session = unit.compile(graph, &CompileOptions::default(), &Packer::default())?.session();
     for inputs in samples {
         session.run(inputs)?;
         for ((range, value), id) in ranges.iter_mut().zip(session.take_outputs()?).zip(&graph.outputs) {

@@ -1,6 +1,7 @@
 //! Calls whose lowering lacked numbers when the model was loaded: with those of a request they become core
 //! operators after all, and run on kernels.
 
+use crate::packed::Packer;
 use crate::plan::node_error;
 use crate::session::Watch;
 use crate::{Executable, Kernels, Program, RunError, Session, TensorDesc};
@@ -88,7 +89,7 @@ fn compile(
 ) -> Result<Option<Box<Session>>, RunError> {
     let facts = known.iter().map(Known::fact).collect();
     match call.lowered(facts, &node.name, &node.origin) {
-        Ok(Some(graph)) => match Program::new(graph, kernels, bytes_max) {
+        Ok(Some(graph)) => match Program::new(graph, kernels, bytes_max, &Packer::default()) {
             Ok(program) => Ok(Some(Box::new(Arc::new(program).session()))),
             // Its definition says better what is wrong.
             Err(_) => Ok(None),

@@ -1,3 +1,4 @@
+use crate::packed::Packer;
 use crate::{CompileError, CompileOptions, ComputeUnit, Executable, Session};
 use halimede_graph::Graph;
 use halimede_graph::passes::{PassOptions, PassReport, optimize};
@@ -27,9 +28,19 @@ impl Default for ModelOptions {
 
 impl Model {
     /// Rewrites a graph by the passes and compiles it for a unit.
-    pub fn compile(mut graph: Graph, unit: &dyn ComputeUnit, options: &ModelOptions) -> Result<Model, CompileError> {
+    pub fn compile(graph: Graph, unit: &dyn ComputeUnit, options: &ModelOptions) -> Result<Model, CompileError> {
+        Model::compile_packed(graph, unit, options, &Packer::default())
+    }
+
+    /// The same with weights that `packer` packs or finds.
+    pub fn compile_packed(
+        mut graph: Graph,
+        unit: &dyn ComputeUnit,
+        options: &ModelOptions,
+        packer: &Packer,
+    ) -> Result<Model, CompileError> {
         let reports = options.passes.as_ref().map_or_else(Vec::new, |passes| optimize(&mut graph, passes));
-        let executable = unit.compile(&graph, &options.compile)?;
+        let executable = unit.compile(&graph, &options.compile, packer)?;
         Ok(Model { executable, graph, reports })
     }
 
@@ -50,7 +61,17 @@ impl Model {
 
     /// The same model under other options. The passes have run.
     pub(crate) fn recompiled(&self, unit: &dyn ComputeUnit, options: &CompileOptions) -> Result<Model, CompileError> {
-        let executable = unit.compile(&self.graph, options)?;
+        self.repacked(unit, options, &Packer::default())
+    }
+
+    /// The same with weights that `packer` packs or finds.
+    pub fn repacked(
+        &self,
+        unit: &dyn ComputeUnit,
+        options: &CompileOptions,
+        packer: &Packer,
+    ) -> Result<Model, CompileError> {
+        let executable = unit.compile(&self.graph, options, packer)?;
         Ok(Model { executable, graph: self.graph.clone(), reports: self.reports.clone() })
     }
 

@@ -1,3 +1,4 @@
+use crate::packed::Packer;
 use crate::plan::Plan;
 use crate::{CompileError, Executable, Kernel, RunError, Session, TensorDesc};
 use halimede_graph::ops::Factors;
@@ -41,8 +42,9 @@ pub(crate) enum Code {
 
 /// Where a [`Program`] gets its kernels.
 pub trait Kernels: Send + Sync {
-    /// The kernel of a node; `None` where the unit has none and the definition runs instead.
-    fn kernel(&self, graph: &Graph, node: &Node) -> Option<Box<dyn Kernel>>;
+    /// The kernel of a node, whose weights `packer` packs; `None` where the unit has none and the definition runs
+    /// instead.
+    fn kernel(&self, graph: &Graph, node: &Node, packer: &Packer) -> Option<Box<dyn Kernel>>;
 }
 
 impl Program {
@@ -51,13 +53,19 @@ impl Program {
     /// memory would end the process instead.
     ///
     /// Constants that a step reads are copied out of the file that they are mapped from: it may be
-    /// written over while the program lives. Those that kernels have packed stay where they are.
-    pub fn new(mut graph: Graph, kernels: &Arc<dyn Kernels>, bytes_max: usize) -> Result<Program, CompileError> {
+    /// written over while the program lives. Those that kernels have packed stay where they are. Copies and
+    /// packed weights come from `packer`.
+    pub fn new(
+        mut graph: Graph,
+        kernels: &Arc<dyn Kernels>,
+        bytes_max: usize,
+        packer: &Packer,
+    ) -> Result<Program, CompileError> {
         let codes: Vec<Code> =
-            graph.nodes.iter().map(|node| code(&graph, node, kernels, bytes_max)).collect::<Result<_, _>>()?;
+            graph.nodes.iter().map(|node| code(&graph, node, kernels, bytes_max, packer)).collect::<Result<_, _>>()?;
         for value in constants_read(&graph, &codes) {
             if let Some(constant) = &mut graph.values[value.index()].fact.constant {
-                *constant = constant.owned()?;
+                *constant = packer.owned(constant)?;
             }
         }
         Ok(Program { graph, codes, kernels: kernels.clone(), bytes_max, plans: Mutex::default() })
@@ -146,8 +154,14 @@ impl Code {
     }
 }
 
-fn code(graph: &Graph, node: &Node, kernels: &Arc<dyn Kernels>, bytes_max: usize) -> Result<Code, CompileError> {
-    let body = |body: &Graph| Program::new(body.clone(), kernels, bytes_max).map(Arc::new);
+fn code(
+    graph: &Graph,
+    node: &Node,
+    kernels: &Arc<dyn Kernels>,
+    bytes_max: usize,
+    packer: &Packer,
+) -> Result<Code, CompileError> {
+    let body = |body: &Graph| Program::new(body.clone(), kernels, bytes_max, packer).map(Arc::new);
     Ok(match &node.op {
         Op::If(op) => Code::Control(vec![body(&op.then_branch)?, body(&op.else_branch)?]),
         Op::Loop(op) => Code::Control(vec![body(&op.body)?]),
@@ -155,7 +169,7 @@ fn code(graph: &Graph, node: &Node, kernels: &Arc<dyn Kernels>, bytes_max: usize
         Op::Reshape(_) => Code::Alias,
         Op::ShapeOf(_) => Code::Shape,
         Op::Call(call) if call.operator.lower.is_some() => Code::Late(kernels.clone()),
-        _ => kernels.kernel(graph, node).map_or(Code::Reference, Code::Kernel),
+        _ => kernels.kernel(graph, node, packer).map_or(Code::Reference, Code::Kernel),
     })
 }
 

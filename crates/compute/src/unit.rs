@@ -1,5 +1,6 @@
 //! The contract between placement and a compute unit.
 
+use crate::packed::Packer;
 use crate::{CompileError, Session, TensorDesc};
 use halimede_graph::{Graph, Op, Range};
 use std::collections::{BTreeMap, BTreeSet};
@@ -18,8 +19,17 @@ pub trait ComputeUnit: Send + Sync {
     /// Whether the unit has a kernel for an operation, and what it would cost.
     fn supports(&self, operation: &OpDesc<'_>) -> Option<CostHint>;
 
-    /// Compiles a graph or a part of one. May be slow; the result serves all shapes.
-    fn compile(&self, part: &Graph, options: &CompileOptions) -> Result<Arc<dyn Executable>, CompileError>;
+    /// Compiles a graph or a part of one, whose weights `packer` packs. May be slow; the result serves all shapes.
+    fn compile(
+        &self,
+        part: &Graph,
+        options: &CompileOptions,
+        packer: &Packer,
+    ) -> Result<Arc<dyn Executable>, CompileError>;
+
+    /// What the layouts of weights depend on beside the graph and these options: the version of the kernels, what of the
+    /// machine they use. Weights that were packed under the same text can be read.
+    fn layouts(&self, options: &CompileOptions) -> String;
 }
 
 /// What a unit has, for listings.

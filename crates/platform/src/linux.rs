@@ -156,6 +156,14 @@ fn group_limit(line: &str, root: &Path) -> Option<u64> {
         .min()
 }
 
+pub(crate) fn release_memory() {
+    // SAFETY: the allocator's own function, which any thread may call. musl keeps nothing worth it.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        libc::malloc_trim(0);
+    }
+}
+
 // ---- utilization ----
 
 pub(crate) fn cpu_ticks() -> Option<CpuTicks> {

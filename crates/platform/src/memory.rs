@@ -43,6 +43,12 @@ pub fn process() -> ProcessMemory {
     system::process_memory()
 }
 
+/// Gives memory that was freed back to the system, where the allocator would keep it for what comes: after work that
+/// took much more than what follows will.
+pub fn release() {
+    system::release_memory();
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -76,5 +82,19 @@ mod tests {
         assert_eq!(memory(Some(8), Some(u64::MAX)), Some(8));
         assert_eq!(memory(None, Some(4)), Some(4));
         assert_eq!(memory(None, None), None);
+    }
+
+    #[test]
+    #[cfg(all(target_os = "linux", target_env = "gnu"))]
+    fn what_was_freed_is_given_back() {
+        // Blocks that the allocator takes from its heap, the last one kept so that the heap cannot shrink by itself.
+        let mut blocks: Vec<Vec<u8>> = (0..1024).map(|_| vec![1; 64 << 10]).collect();
+        let last = blocks.pop();
+        drop(blocks);
+        let before = process().private.unwrap();
+        release();
+        let after = process().private.unwrap();
+        assert!(before - after > 32 << 20, "{before} bytes before, {after} after");
+        drop(last);
     }
 }

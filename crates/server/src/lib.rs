@@ -20,5 +20,6 @@ mod logging;
 mod metrics;
 mod services;
 mod shared_memory;
+mod source;
 mod tuning;
 pub mod units;

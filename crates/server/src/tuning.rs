@@ -7,37 +7,17 @@ use std::{
 
 use halimede_compute::tuning::{Choices, Damage, Database, DatabaseError, Origin};
 use halimede_compute_cpu::KERNELS_VERSION;
-use halimede_platform::{chip::Chip, directories};
+use halimede_platform::chip::Chip;
+
+use crate::source::Source;
 
 /// What was measured before this version was published, with release kernels.
 const SHIPPED: &str = include_str!("../tuned.jsonl");
 
-/// Which database to read, beside the entries that the program brings along.
-#[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub enum Source {
-    /// The one in the user's cache, where there is one.
-    #[default]
-    Usual,
-    /// This one.
-    File(PathBuf),
-    /// None at all: every kernel does what it does by itself.
-    Off,
-}
-
-impl From<&str> for Source {
-    fn from(text: &str) -> Source {
-        if text == "off" { Source::Off } else { Source::File(text.into()) }
-    }
-}
-
 impl Source {
-    /// The file, where there is one to read or to write.
+    /// The database, where there is one to read or to write.
     pub fn file(&self) -> Option<PathBuf> {
-        match self {
-            Source::Usual => directories::cache().map(|cache| cache.join("tuning.jsonl")),
-            Source::File(file) => Some(file.clone()),
-            Source::Off => None,
-        }
+        self.path("tuning.jsonl")
     }
 
     /// What is known about the kernels of the CPU, and the lines that could not be read.

@@ -113,8 +113,10 @@ impl fmt::Debug for Buffer {
 }
 
 pub(crate) struct Heap {
-    start: NonNull<u8>,
+    block: NonNull<u8>,
     layout: Layout,
+    /// The first aligned byte of the block.
+    start: NonNull<u8>,
 }
 
 // SAFETY: a block of plain bytes.
@@ -128,17 +130,22 @@ impl Heap {
     }
 
     pub(crate) fn zeroed(len: usize) -> Result<Heap, TensorError> {
-        let layout = Layout::from_size_align(len.max(1), ALIGNMENT).map_err(|_| TensorError::OutOfMemory(len))?;
+        // An allocator that is asked for such an alignment writes zeros over pages that the system hands out zeroed:
+        // it is asked for a few bytes more instead.
+        let size = len.max(1).checked_add(ALIGNMENT).ok_or(TensorError::OutOfMemory(len))?;
+        let layout = Layout::from_size_align(size, align_of::<usize>()).map_err(|_| TensorError::OutOfMemory(len))?;
         // SAFETY: the layout has a size above zero.
-        let start = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(TensorError::OutOfMemory(len))?;
-        Ok(Heap { start, layout })
+        let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(TensorError::OutOfMemory(len))?;
+        // SAFETY: the next multiple is less than `ALIGNMENT` bytes away, and the block has so many more than `len`.
+        let start = unsafe { block.add(block.align_offset(ALIGNMENT)) };
+        Ok(Heap { block, layout, start })
     }
 }
 
 impl Drop for Heap {
     fn drop(&mut self) {
         // SAFETY: allocated in `zeroed` with this layout.
-        unsafe { dealloc(self.start.as_ptr(), self.layout) }
+        unsafe { dealloc(self.block.as_ptr(), self.layout) }
     }
 }
 

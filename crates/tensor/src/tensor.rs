@@ -179,6 +179,15 @@ impl Tensor {
         }
     }
 
+    /// Whether the data lie in somebody else's memory: a mapped file, a request body.
+    pub fn is_foreign(&self) -> bool {
+        match &self.data {
+            Data::Bytes(buffer) => buffer.is_foreign(),
+            Data::Misaligned(bytes) => bytes.lying.is_foreign(),
+            Data::Strings(_) => false,
+        }
+    }
+
     /// The same data in memory of our own, copied where it lies in somebody else's.
     pub fn owned(&self) -> Result<Tensor, TensorError> {
         let data = match &self.data {

@@ -19,6 +19,7 @@ use crate::real::Converts;
 use generic::GenericStep;
 use grouped::GroupedStep;
 use half::bf16;
+use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::ops::{Contract, Factors, Map, whole_weights};
@@ -79,19 +80,19 @@ impl<P> From<Option<Arc<P>>> for Right<P> {
 }
 
 impl ContractKernel {
-    pub fn new(op: &Contract, graph: &Graph, node: &Node, machine: Machine) -> ContractKernel {
+    pub fn new(op: &Contract, graph: &Graph, node: &Node, machine: Machine, packer: &Packer) -> ContractKernel {
         let micro = Micro::new(machine.isa);
         let constant = node.inputs.get(1).copied().flatten().and_then(|value| graph.constant(value));
         let weights = constant.and_then(|tensor| match op.multiply {
             _ if op.dequantize.is_some() => pack_grouped(op, graph, node).map(Arc::new).map(Packed::Grouped),
-            None => Weights::pack(op, tensor, &micro).map(Arc::new).map(Packed::Panels),
+            None => Weights::pack(op, tensor, &micro, packer).map(Arc::new).map(Packed::Panels),
             Some(Factors::Bf16) => {
                 machine.matrix?;
-                pack_tiled::<bf16, f32>(op, tensor, machine.isa).map(Arc::new).map(Packed::Tiled)
+                pack_tiled::<bf16, f32>(op, tensor, machine.isa, packer).map(Arc::new).map(Packed::Tiled)
             }
             Some(Factors::Integers) => {
                 let whole = whole_weights(tensor, op.column_axis()?).ok()?;
-                pack_tiled::<i8, i8>(op, &whole, machine.isa).map(IntegerWeights::new).map(Packed::Integers)
+                pack_tiled::<i8, i8>(op, &whole, machine.isa, packer).map(IntegerWeights::new).map(Packed::Integers)
             }
         });
         let packed = match &weights {
@@ -104,12 +105,17 @@ impl ContractKernel {
     }
 }
 
-fn pack_tiled<N: Element, T: Converts<N>>(op: &Contract, tensor: &Tensor, isa: Isa) -> Option<TiledWeights<N>> {
+fn pack_tiled<N: Element, T: Converts<N>>(
+    op: &Contract,
+    tensor: &Tensor,
+    isa: Isa,
+    packer: &Packer,
+) -> Option<TiledWeights<N>> {
     let elements = tensor.bytes().ok().filter(|_| tensor.dtype() == T::DTYPE)?.as_ptr().cast::<T>();
     let (n, k) = layout::weight_axes(op, tensor.shape())?;
     let (sizes, strides) = ((n.size, k.size), (k.stride, n.stride));
     // SAFETY: the strides are those of the tensor, whose elements the bytes hold.
-    unsafe { TiledWeights::pack(isa, elements, tensor.shape(), &[0], strides, sizes) }
+    unsafe { TiledWeights::pack((isa, packer), elements, tensor.shape(), &[0], strides, sizes) }
 }
 
 /// Weights whose dequantisation is part of the product.
@@ -130,15 +136,15 @@ fn pack_grouped(op: &Contract, graph: &Graph, node: &Node) -> Option<GroupedWeig
 
 impl Weights {
     /// Packs a constant whose axes are summed ones and columns of the output, each kind together.
-    fn pack(op: &Contract, tensor: &Tensor, micro: &Micro) -> Option<Weights> {
+    fn pack(op: &Contract, tensor: &Tensor, micro: &Micro, packer: &Packer) -> Option<Weights> {
         let elements = f32_bytes(tensor)?;
         let (n, k) = layout::weight_axes(op, tensor.shape())?;
-        let mut panels = PackedWeights::zeroed(gemm::panels_len(micro, n.size, k.size))?;
-        // SAFETY: the strides are those of the tensor, whose elements the bytes hold.
-        unsafe {
+        let len = gemm::panels_len(micro, n.size, k.size);
+        let panels = PackedWeights::new(packer, "panels", len, |panels| {
             let strides = (k.stride, n.stride);
-            gemm::pack_columns(micro, elements.as_ptr().cast(), strides, (n.size, k.size), panels.elements_mut());
-        }
+            // SAFETY: the strides are those of the tensor, whose elements the bytes hold.
+            unsafe { gemm::pack_columns(micro, elements.as_ptr().cast(), strides, (n.size, k.size), panels) };
+        })?;
         Some(Weights { shape: tensor.shape().to_vec(), n: n.size, k: k.size, panels })
     }
 }

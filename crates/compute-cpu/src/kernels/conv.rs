@@ -28,6 +28,7 @@ use crate::map::Register;
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
 use half::bf16;
+use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::ops::{Conv, Factors, channels_first, whole_weights};
@@ -110,9 +111,9 @@ struct Weights {
 }
 
 impl ConvKernel {
-    pub fn new(op: &Conv, graph: &Graph, node: &Node, machine: Machine) -> ConvKernel {
+    pub fn new(op: &Conv, graph: &Graph, node: &Node, machine: Machine, packer: &Packer) -> ConvKernel {
         let micro = Micro::new(machine.isa);
-        let weights = Packed::new(op, graph, node, &machine, &micro);
+        let weights = Packed::new(op, graph, node, (&machine, &micro), packer);
         let packed = if weights.is_some() { ", packed weights" } else { "" };
         let kind = match (&op.transposed, &weights) {
             (Some(_), Some(Packed::Phases(_) | Packed::TiledPhases(_))) => "transposed conv of pixels",
@@ -135,12 +136,18 @@ impl ConvKernel {
 }
 
 impl Packed {
-    fn new(op: &Conv, graph: &Graph, node: &Node, machine: &Machine, micro: &Micro) -> Option<Packed> {
+    fn new(
+        op: &Conv,
+        graph: &Graph,
+        node: &Node,
+        (machine, micro): (&Machine, &Micro),
+        packer: &Packer,
+    ) -> Option<Packed> {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
         let chosen = planned(op, graph, node, machine).and_then(|tunable| tuning::form(&tunable.chosen?));
         let usual = || Form::choose(machine.winograd, op, tensor.shape(), output_shape(graph, node));
         if let Some(form) = chosen.unwrap_or_else(usual) {
-            return winograd::Weights::pack(tensor, form, micro).map(Arc::new).map(Packed::Winograd);
+            return winograd::Weights::pack(tensor, form, micro, packer).map(Arc::new).map(Packed::Winograd);
         }
         let groups = op.groups.max(1);
         match *tensor.shape() {
@@ -153,7 +160,7 @@ impl Packed {
                 match op.multiply? {
                     Factors::Bf16 => {
                         machine.matrix?;
-                        let pack = |lying: &Lying<'_>| tiled::pack::<bf16, f32>(machine.isa, tensor, lying);
+                        let pack = |lying: &Lying<'_>| tiled::pack::<bf16, f32>((machine.isa, packer), tensor, lying);
                         if op.transposed.is_some() {
                             return Phases::pack(op, tensor, pack).map(Arc::new).map(Packed::TiledPhases);
                         }
@@ -162,21 +169,23 @@ impl Packed {
                     Factors::Integers if op.transposed.is_some() => None,
                     Factors::Integers => {
                         let whole = whole_weights(tensor, 0).ok()?;
-                        let weights = tiled::pack::<i8, i8>(machine.isa, &whole, &lying)?;
+                        let weights = tiled::pack::<i8, i8>((machine.isa, packer), &whole, &lying)?;
                         Some(Packed::Integers(IntegerWeights::new(weights)))
                     }
                 }
             }
             [_, _, ..] if op.channels_last && op.transposed.is_some() => {
-                let phases = Phases::pack(op, tensor, |lying| Panels::pack_from(tensor, lying, micro));
+                let phases = Phases::pack(op, tensor, |lying| Panels::pack_from(tensor, lying, micro, packer));
                 phases.map(Arc::new).map(Packed::Phases)
             }
             [channels, ..] if !channels.is_multiple_of(groups) => None,
             [channels, 1, ..] if op.channels_last && channels == groups && groups > 1 => {
-                TapWeights::pack(tensor).map(Arc::new).map(Packed::Taps)
+                TapWeights::pack(tensor, packer).map(Arc::new).map(Packed::Taps)
             }
-            [_, _, ..] if op.channels_last => Panels::pack(tensor, groups, micro).map(Arc::new).map(Packed::Panels),
-            _ => Weights::pack(op, tensor, micro).map(Arc::new).map(Packed::Tiles),
+            [_, _, ..] if op.channels_last => {
+                Panels::pack(tensor, groups, micro, packer).map(Arc::new).map(Packed::Panels)
+            }
+            _ => Weights::pack(op, tensor, micro, packer).map(Arc::new).map(Packed::Tiles),
         }
     }
 
@@ -208,7 +217,7 @@ impl Packed {
 }
 
 impl Weights {
-    fn pack(op: &Conv, tensor: &Tensor, micro: &Micro) -> Option<Weights> {
+    fn pack(op: &Conv, tensor: &Tensor, micro: &Micro, packer: &Packer) -> Option<Weights> {
         let (elements, shape) = (f32_bytes(tensor)?, tensor.shape());
         let (&channels, taps) = (shape.first()?, shape.get(1..)?.iter().product::<usize>());
         let rows = channels / op.groups.max(1);
@@ -217,14 +226,15 @@ impl Weights {
             return None;
         }
         let len = gemm::rows_len(micro, rows, taps);
-        let mut tiles = PackedWeights::zeroed(len * op.groups)?;
-        for (group, tiles) in tiles.elements_mut().chunks_exact_mut(len.max(1)).enumerate() {
-            // SAFETY: the rows of this group, which the tensor's bytes hold.
-            unsafe {
-                let start = elements.as_ptr().cast::<f32>().add(group * rows * taps);
-                gemm::pack_rows(micro, start, rows, taps, tiles);
+        let tiles = PackedWeights::new(packer, "tiles", len * op.groups, |tiles| {
+            for (group, tiles) in tiles.chunks_exact_mut(len.max(1)).enumerate() {
+                // SAFETY: the rows of this group, which the tensor's bytes hold.
+                unsafe {
+                    let start = elements.as_ptr().cast::<f32>().add(group * rows * taps);
+                    gemm::pack_rows(micro, start, rows, taps, tiles);
+                }
             }
-        }
+        })?;
         Some(Weights { shape: shape.into(), tiles })
     }
 }

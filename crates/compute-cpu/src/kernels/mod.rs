@@ -45,6 +45,7 @@ mod tuning_tests;
 
 use crate::{IntegerMatrix, Isa, Matrix, Pool, Winograd};
 use gather::{GatherKernel, Gathering};
+use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Choices, Tunable};
 use halimede_compute::{CostHint, Kernel, OpDesc};
 use halimede_graph::ops::Factors;
@@ -112,14 +113,14 @@ impl Kernels {
             inputs: Default::default(),
             outputs: Default::default(),
         };
-        let kernel = halimede_compute::Kernels::kernel(self, &graph, &node)?;
+        let kernel = halimede_compute::Kernels::kernel(self, &graph, &node, &Packer::default())?;
         kernel.prepare(operation.inputs, operation.outputs).ok()?;
         CostHint::of(operation.op, operation.inputs, operation.outputs)
     }
 }
 
 impl halimede_compute::Kernels for Kernels {
-    fn kernel(&self, graph: &Graph, node: &Node) -> Option<Box<dyn Kernel>> {
+    fn kernel(&self, graph: &Graph, node: &Node, packer: &Packer) -> Option<Box<dyn Kernel>> {
         let machine = self.machine.clone();
         let gather = |gathering, machine| Box::new(GatherKernel { gathering, machine });
         let parts = |parts, machine| Box::new(PartsKernel { parts, machine });
@@ -129,8 +130,8 @@ impl halimede_compute::Kernels for Kernels {
             Op::Attention(op) => Box::new(attention::AttentionKernel { op: op.clone(), machine }),
             Op::Cast(op) => Box::new(cast::CastKernel { op: op.clone(), machine }),
             Op::Concat(op) => Box::new(concat::ConcatKernel { op: op.clone(), machine }),
-            Op::Contract(op) => Box::new(contract::ContractKernel::new(op, graph, node, machine)),
-            Op::Conv(op) => Box::new(conv::ConvKernel::new(op, graph, node, machine)),
+            Op::Contract(op) => Box::new(contract::ContractKernel::new(op, graph, node, machine, packer)),
+            Op::Conv(op) => Box::new(conv::ConvKernel::new(op, graph, node, machine, packer)),
             Op::Cumulative(op) => Box::new(running::CumulativeKernel { op: op.clone(), machine }),
             Op::Dequantize(op) => Box::new(quantize::DequantizeKernel { op: op.clone(), machine }),
             Op::Expand(_) => parts(Parts::Expand, machine),
@@ -145,7 +146,7 @@ impl halimede_compute::Kernels for Kernels {
             Op::Range(_) => Box::new(running::RangeKernel),
             Op::Reduce(op) => Box::new(reduce::ReduceKernel { op: op.clone(), machine }),
             Op::Resize(op) => Box::new(resize::ResizeKernel::new(op, graph, node, machine)),
-            Op::Rnn(op) => Box::new(rnn::RnnKernel::new(op, graph, node, machine)),
+            Op::Rnn(op) => Box::new(rnn::RnnKernel::new(op, graph, node, machine, packer)),
             Op::Rope(op) => Box::new(rope::RopeKernel { op: op.clone(), machine }),
             Op::ScatterElements(op) => scatter(Scattering::Elements { axis: op.axis }, op.reduction, machine),
             Op::ScatterNd(op) => scatter(Scattering::Tuples, op.reduction, machine),

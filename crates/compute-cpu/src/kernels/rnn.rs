@@ -19,6 +19,7 @@ use super::packed::{PackedWeights, f32_bytes};
 use super::parameters::{Integers, desc, is_wide};
 use crate::gemm::{self, Left, Micro, Target};
 use cell::Cell;
+use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::ops::{Rnn, RnnActivation, RnnDirection, RnnKind};
 use halimede_graph::{Graph, Node, OpError};
@@ -38,14 +39,14 @@ pub(super) struct RnnKernel {
 }
 
 impl RnnKernel {
-    pub fn new(op: &Rnn, graph: &Graph, node: &Node, machine: Machine) -> RnnKernel {
-        let packed = pack(op, graph, node, &Micro::new(machine.isa)).map(Arc::new);
+    pub fn new(op: &Rnn, graph: &Graph, node: &Node, machine: Machine, packer: &Packer) -> RnnKernel {
+        let packed = pack(op, graph, node, &Micro::new(machine.isa), packer).map(Arc::new);
         RnnKernel { op: op.clone(), machine, packed }
     }
 }
 
 /// Constant weights of all directions in panels.
-fn pack(op: &Rnn, graph: &Graph, node: &Node, micro: &Micro) -> Option<PackedWeights> {
+fn pack(op: &Rnn, graph: &Graph, node: &Node, micro: &Micro, packer: &Packer) -> Option<PackedWeights> {
     let constant = |index: usize| node.inputs.get(index).copied().flatten().and_then(|value| graph.constant(value));
     let (w, r) = (constant(1)?, constant(2)?);
     let (directions, rows) = (directions(op), gates(op).0.checked_mul(op.hidden)?);
@@ -55,12 +56,14 @@ fn pack(op: &Rnn, graph: &Graph, node: &Node, micro: &Micro) -> Option<PackedWei
     }
     let (w, r) = (f32_bytes(w)?.as_ptr().cast::<f32>(), f32_bytes(r)?.as_ptr().cast::<f32>());
     let weights = Weights { op, width };
-    let mut packed = PackedWeights::zeroed(directions * weights.len(micro))?;
-    for (direction, panels) in packed.elements_mut().chunks_exact_mut(weights.len(micro).max(1)).enumerate() {
-        // SAFETY: the tensors have those shapes.
-        unsafe { weights.pack(micro, w.add(direction * rows * width), r.add(direction * rows * op.hidden), panels) };
-    }
-    Some(packed)
+    PackedWeights::new(packer, "recurrent panels", directions * weights.len(micro), |packed| {
+        for (direction, panels) in packed.chunks_exact_mut(weights.len(micro).max(1)).enumerate() {
+            // SAFETY: the tensors have those shapes.
+            unsafe {
+                weights.pack(micro, w.add(direction * rows * width), r.add(direction * rows * op.hidden), panels)
+            };
+        }
+    })
 }
 
 fn directions(op: &Rnn) -> usize {

@@ -2,11 +2,13 @@
 
 use super::{Blocking, Kernels, Machine};
 use crate::{IntegerMatrix, Isa, Matrix, Winograd};
-use halimede_compute::{Executable, Program};
+use halimede_compute::packed::{Key, Packer, Store};
+use halimede_compute::{CompileOptions, Executable, Program};
 use halimede_graph::ops::*;
 use halimede_graph::{Builder, Fact, Graph, Op};
 use halimede_tensor::{CastOptions, DType, Tensor, Value};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// Runs one operation as a program and by definition, and compares. `weights` are inputs that are
 /// constants of the graph.
@@ -39,15 +41,39 @@ pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], 
         let units = (machine.matrix.map(Matrix::name), machine.integers.name());
         let place = format!("{} {units:?}", machine.isa.name());
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
-        let program = Arc::new(Program::new(graph, &kernels, usize::MAX).unwrap());
-        let mut session = program.session();
-        session.run(&given).unwrap_or_else(|error| panic!("{op:?}: {error}"));
-        assert_eq!(session.coverage().reference, 0, "{op:?} ran by its definition");
-        let made = session.take_outputs().unwrap();
-        for (made, expected) in made.iter().zip(&expected) {
-            compare(&op, &place, made.tensor().unwrap(), expected.tensor().unwrap(), tolerance);
+        let program = |packer: &Packer| Arc::new(Program::new(graph.clone(), &kernels, usize::MAX, packer).unwrap());
+        let mut programs = vec![program(&Packer::default())];
+        if programs[0].packed_bytes() > 0 {
+            programs.push(program(&in_a_file(&|packer| drop(program(packer)))));
+        }
+        for program in programs {
+            let mut session = program.session();
+            session.run(&given).unwrap_or_else(|error| panic!("{op:?}: {error}"));
+            assert_eq!(session.coverage().reference, 0, "{op:?} ran by its definition");
+            let made = session.take_outputs().unwrap();
+            for (made, expected) in made.iter().zip(&expected) {
+                compare(&op, &place, made.tensor().unwrap(), expected.tensor().unwrap(), tolerance);
+            }
         }
     }
+}
+
+/// What `pack` packs, mapped from a file that has lost its name.
+fn in_a_file(pack: &dyn Fn(&Packer)) -> Packer {
+    static COUNT: AtomicU32 = AtomicU32::new(0);
+    let name = format!("halimede-kernels-{}-{}", std::process::id(), COUNT.fetch_add(1, Ordering::Relaxed));
+    let folder = std::env::temp_dir().join(name);
+    let (store, key) = (Store::new(folder.clone(), u64::MAX), Key::new(0, "", &CompileOptions::default()));
+    let writer = store.writer(key).unwrap();
+    pack(&writer);
+    writer.finish().unwrap();
+    // Packing again from the file takes all of it, and nothing else.
+    let again = store.find(key).unwrap().unwrap();
+    pack(&again);
+    again.finish().unwrap();
+    let packer = store.find(key).unwrap().unwrap();
+    std::fs::remove_dir_all(folder).unwrap();
+    packer
 }
 
 /// Every machine that an operation's kernel may meet here: instruction sets, matrix units for products in

@@ -10,6 +10,7 @@ use crate::map::Register;
 use crate::matrix::{BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_len, step};
 use crate::real::{Converts, Numbers};
 use half::bf16;
+use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Map;
@@ -34,7 +35,7 @@ impl<N: Element> TiledWeights<N> {
     /// # Safety
     /// Every piece can be read, as numbers of any alignment.
     pub unsafe fn pack<T: Converts<N>>(
-        isa: Isa,
+        (isa, packer): (Isa, &Packer),
         start: *const T,
         shape: &[usize],
         pieces: &[usize],
@@ -43,13 +44,15 @@ impl<N: Element> TiledWeights<N> {
     ) -> Option<TiledWeights<N>> {
         let (row, column) = part;
         let (steps, piece_len) = (pieces.len() * k.div_ceil(step::<N>()), panel_len::<N>(k));
-        let mut panels = PackedWeights::zeroed(n.div_ceil(BLOCK) * pieces.len() * piece_len)?;
-        for (index, packed) in panels.elements_mut().chunks_exact_mut(piece_len.max(1)).enumerate() {
-            let (panel, piece) = (index / pieces.len(), pieces[index % pieces.len()]);
-            let start = start.wrapping_add(piece);
-            // SAFETY: the caller's promise.
-            unsafe { pack_panel::<N, T>(isa, &Panels { start, row, column, n, k }, panel * BLOCK, packed) };
-        }
+        let len = n.div_ceil(BLOCK) * pieces.len() * piece_len;
+        let panels = PackedWeights::new(packer, "tiled panels", len, |panels| {
+            for (index, packed) in panels.chunks_exact_mut(piece_len.max(1)).enumerate() {
+                let (panel, piece) = (index / pieces.len(), pieces[index % pieces.len()]);
+                let start = start.wrapping_add(piece);
+                // SAFETY: the caller's promise.
+                unsafe { pack_panel::<N, T>(isa, &Panels { start, row, column, n, k }, panel * BLOCK, packed) };
+            }
+        })?;
         Some(TiledWeights { shape: shape.to_vec(), steps, columns: n, panels })
     }
 

@@ -2,6 +2,7 @@
 
 use super::tests::{compare, conv, floats, machines};
 use super::{Kernels, Machine};
+use halimede_compute::packed::Packer;
 use halimede_compute::tuning::Config;
 use halimede_compute::{Executable, Program, Session};
 use halimede_graph::ops::*;
@@ -19,7 +20,7 @@ fn ran(op: &Op, inputs: &[Tensor; 2], machine: &Machine) -> Session {
     graph.inputs = vec![x];
     graph.outputs = Builder::new(&mut graph).add_all(op.clone(), &[Some(x), Some(w)]).unwrap().to_vec();
     let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine.clone()));
-    let mut session = Arc::new(Program::new(graph, &kernels, usize::MAX).unwrap()).session();
+    let mut session = Arc::new(Program::new(graph, &kernels, usize::MAX, &Packer::default()).unwrap()).session();
     session.run(&[Value::from(inputs[0].clone())]).unwrap();
     assert_eq!(session.coverage().reference, 0, "{op:?} ran by its definition");
     session

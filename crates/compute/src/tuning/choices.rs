@@ -1,6 +1,7 @@
 use super::{Config, Operator};
 use parking_lot::RwLock;
 use std::collections::HashMap;
+use xxhash_rust::xxh3::xxh3_64;
 
 /// The configurations that operators have been given, for one unit on one machine. Shared by everything that
 /// compiles for it; what changes holds for plans that are made afterwards.
@@ -26,6 +27,14 @@ impl Choices {
             Some(config) => choices.insert(operator.to_string(), config),
             None => choices.remove(&operator.to_string()),
         };
+    }
+
+    /// The hash of all of them.
+    pub fn fingerprint(&self) -> u64 {
+        let choices = self.0.read();
+        // Their order is that of a hash map: the sum does not depend on it.
+        let each = |(operator, config): (&String, &Config)| xxh3_64(format!("{operator}\0{config}").as_bytes());
+        choices.iter().map(each).fold(0, u64::wrapping_add)
     }
 
     /// How many there are.

@@ -1,5 +1,6 @@
 use super::{Operator, Tunable};
 use crate::guard::inputs;
+use crate::packed::Packer;
 use crate::{CompileError, Executable, Kernels, Program, Session};
 use halimede_graph::{Fact, Graph, Node};
 use halimede_tensor::{TensorError, Value};
@@ -54,7 +55,7 @@ impl Part {
 
     /// Compiles the step again, as what is chosen now tells its kernel to.
     pub fn session(&self) -> Result<Session, CompileError> {
-        Ok(Arc::new(Program::new(self.graph.clone(), &self.kernels, self.bytes_max)?).session())
+        Ok(Arc::new(Program::new(self.graph.clone(), &self.kernels, self.bytes_max, &Packer::default())?).session())
     }
 
     /// Made-up inputs for such a session.

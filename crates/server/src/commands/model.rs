@@ -16,7 +16,7 @@ use halimede_platform::threads;
 use halimede_tensor::Value;
 
 use crate::{
-    tuning::Source,
+    source::Source,
     units::{self, Choice},
 };
 

@@ -8,9 +8,12 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_compute::Precision;
+use halimede_compute::{Precision, packed::Store};
 use halimede_platform::{directories, signals::SignalListener};
-use halimede_serving::{Error, ModelState, Server, backends::Onnx};
+use halimede_serving::{
+    Error, ModelState, Server,
+    backends::{Kept, Onnx},
+};
 use tokio::runtime::Runtime;
 
 use crate::{
@@ -113,8 +116,11 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         units::find("cpu", Choice { threads, matrix, choices: choices.clone() }).map(Arc::from)
     };
     let precision = flags.precision.unwrap_or(name.precision());
-    let verdicts = directories::cache().map(|cache| cache.join("precision"));
-    options.backends.push(Arc::new(Onnx::new(precision, verdicts, unit)));
+    let kept = Kept {
+        verdicts: directories::cache().map(|cache| cache.join("precision")),
+        packed: flags.packed_weights.path("packed").map(|folder| Store::new(folder, flags.packed_weights_bytes_max)),
+    };
+    options.backends.push(Arc::new(Onnx::new(precision, kept, unit)));
     let server = Server::start(options).map_err(during("creating server"))?;
     let server = Arc::new(server);
     let services = Arc::new(Services {

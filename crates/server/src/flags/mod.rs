@@ -17,7 +17,7 @@ use halimede_serving::{ControlMode, Error, MetricsOptions};
 
 pub(crate) use parse::{FlagError, parse, usage};
 
-use crate::{grpc::PingLimits, tuning::Source};
+use crate::{grpc::PingLimits, source::Source};
 
 /// What the flags say. The defaults are Triton's but for [`Flags::address`].
 #[derive(Debug, Clone)]
@@ -48,6 +48,10 @@ pub(crate) struct Flags {
     pub matrix: bool,
     /// Where the fastest configurations of kernels are kept.
     pub tuning_database: Source,
+    /// Where packed weights are kept.
+    pub packed_weights: Source,
+    /// All of them together take no more.
+    pub packed_weights_bytes_max: u64,
     pub pinned_pool_bytes: u64,
     /// Where services listen whose address no flag gives.
     pub address: &'static str,
@@ -201,6 +205,8 @@ impl Flags {
             client_shared_memory: true,
             precision: None,
             tuning_database: Source::default(),
+            packed_weights: Source::default(),
+            packed_weights_bytes_max: 8 << 30,
             matrix: true,
             pinned_pool_bytes: 256 << 20,
             address,

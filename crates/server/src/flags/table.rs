@@ -1,6 +1,6 @@
 //! The one list of flags.
 
-use crate::tuning::Source;
+use crate::source::Source;
 
 use super::{
     Flags,
@@ -657,6 +657,20 @@ pub(super) const FLAGS: &[Flag] = &[
         value: "string",
         help: "File with the fastest configurations of kernels, as `halimede tune` writes it; off lets every kernel do what it does by itself. Default: tuning.jsonl in the user's cache.",
         set: |flags, value| set(&mut flags.tuning_database, Ok(Source::from(value))),
+    },
+    Flag {
+        group: "Engine",
+        name: "packed-weights",
+        value: "string",
+        help: "Directory in which weights are kept as kernels want them, so that models load faster and several servers share their memory; off keeps none. Default: packed in the user's cache.",
+        set: |flags, value| set(&mut flags.packed_weights, Ok(Source::from(value))),
+    },
+    Flag {
+        group: "Engine",
+        name: "packed-weights-byte-size",
+        value: "integer",
+        help: "Bytes of the packed weights that are kept, at most; those that were used longest ago go first. Default: 8589934592.",
+        set: |flags, value| set(&mut flags.packed_weights_bytes_max, number(value)),
     },
     Flag {
         group: "Deprecated",

@@ -6,7 +6,7 @@ use halimede_compute::Precision;
 use halimede_compute_cpu::{CpuOptions, CpuUnit};
 use halimede_tensor::{Buffer, DType};
 
-use super::{Onnx, built_in};
+use super::{Kept, Onnx, built_in};
 use crate::{
     Code, InputTensor, Options, Parameter, Response, Server,
     backend::{Backend, Batch, ModelContext},
@@ -25,7 +25,7 @@ fn examples() -> Server {
 }
 
 fn onnx() -> Onnx {
-    Onnx::new(Precision::Exact, None, |threads| {
+    Onnx::new(Precision::Exact, Kept::default(), |threads| {
         Ok(Arc::new(CpuUnit::new(&CpuOptions { threads: threads.or(Some(2)), ..CpuOptions::default() })))
     })
 }

@@ -21,6 +21,7 @@ use crate::map::{BLOCK, Register};
 use crate::real::{Numbers, Real};
 use crate::vector::{Four, Vector};
 use half::bf16;
+use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, Tensor, View};
 use std::sync::Arc;
@@ -39,15 +40,16 @@ pub(super) struct TapWeights {
 }
 
 impl TapWeights {
-    pub fn pack(tensor: &Tensor) -> Option<TapWeights> {
+    pub fn pack(tensor: &Tensor, packer: &Packer) -> Option<TapWeights> {
         let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape().to_vec());
         let (&channels, taps) = (shape.first()?, shape[1..].iter().product::<usize>());
-        let mut elements = PackedWeights::zeroed(channels * taps)?;
-        let (source, target) = (bytes.as_ptr().cast::<f32>(), elements.elements_mut());
-        for (channel, tap) in (0..channels).flat_map(|channel| (0..taps).map(move |tap| (channel, tap))) {
-            // SAFETY: an element of the tensor, read where it lies.
-            target[tap * channels + channel] = unsafe { source.add(channel * taps + tap).read_unaligned() };
-        }
+        let elements = PackedWeights::new(packer, "taps", channels * taps, |target| {
+            let source = bytes.as_ptr().cast::<f32>();
+            for (channel, tap) in (0..channels).flat_map(|channel| (0..taps).map(move |tap| (channel, tap))) {
+                // SAFETY: an element of the tensor, read where it lies.
+                target[tap * channels + channel] = unsafe { source.add(channel * taps + tap).read_unaligned() };
+            }
+        })?;
         Some(TapWeights { shape, elements })
     }
 }

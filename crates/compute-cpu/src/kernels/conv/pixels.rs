@@ -20,9 +20,10 @@ use super::window::Window;
 use crate::gemm::{self, Ahead, Micro};
 use crate::kernels::Machine;
 use crate::kernels::epilogue::Epilogue;
-use crate::kernels::packed::{PackedWeights, f32_bytes};
+use crate::kernels::packed::{PackedWeights, f32_bytes, number};
 use crate::map::Register;
 use crate::prefetch;
+use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{Tensor, View};
 use std::sync::Arc;
@@ -73,34 +74,47 @@ impl<'a> Lying<'a> {
         let (group_stride, channel_stride) = (rows * row_stride, taps.len());
         Lying { groups, rows, channels, group_stride, row_stride, channel_stride, taps, row, apart }
     }
+
+    /// Packs the rows of a group from `first` on, at most `nr`, into a panel: the numbers of `bytes`, aligned or not.
+    fn pack_panel(&self, bytes: &[u8], group: usize, first: usize, nr: usize, panel: &mut [f32]) {
+        /// Channels that are packed of one row after the other: their lines of the panel stay in the first-level cache.
+        const BLOCK: usize = 16;
+        for channels in (0..self.channels).step_by(BLOCK) {
+            for (lane, row) in (first..self.rows.min(first + nr)).enumerate() {
+                for channel in channels..self.channels.min(channels + BLOCK) {
+                    let from = group * self.group_stride + row * self.row_stride + channel * self.channel_stride;
+                    for (index, tap) in self.taps.iter().enumerate() {
+                        panel[(index * self.channels + channel) * nr + lane] = number(bytes, from + tap);
+                    }
+                }
+            }
+        }
+    }
 }
 
 impl Panels {
     /// Packs the weights `[M, C/groups, ...]` of a convolution.
-    pub fn pack(tensor: &Tensor, groups: usize, micro: &Micro) -> Option<Panels> {
+    pub fn pack(tensor: &Tensor, groups: usize, micro: &Micro, packer: &Packer) -> Option<Panels> {
         let (&outputs, &channels) = (tensor.shape().first()?, tensor.shape().get(1)?);
         let taps: Vec<usize> = (0..tensor.shape()[2..].iter().product()).collect();
-        Panels::pack_from(tensor, &Lying::plain((outputs, channels), groups, &taps, (taps.len(), 1)), micro)
+        let lying = Lying::plain((outputs, channels), groups, &taps, (taps.len(), 1));
+        Panels::pack_from(tensor, &lying, micro, packer)
     }
 
     /// Packs what `lying` names of a tensor, which must lie inside it.
-    pub fn pack_from(tensor: &Tensor, lying: &Lying<'_>, micro: &Micro) -> Option<Panels> {
+    pub fn pack_from(tensor: &Tensor, lying: &Lying<'_>, micro: &Micro, packer: &Packer) -> Option<Panels> {
         let bytes = f32_bytes(tensor)?;
         let Lying { rows, channels, taps, .. } = *lying;
         let depth = channels * taps.len();
         let group_len = gemm::panels_len(micro, rows, depth);
-        let mut elements = PackedWeights::zeroed(group_len * lying.groups)?;
-        for (group, packed) in elements.elements_mut().chunks_exact_mut(group_len.max(1)).enumerate() {
-            for (row, channel) in (0..rows).flat_map(|row| (0..channels).map(move |channel| (row, channel))) {
-                let panel = &mut packed[row / micro.nr * depth * micro.nr..];
-                let from = group * lying.group_stride + row * lying.row_stride + channel * lying.channel_stride;
-                for (index, tap) in taps.iter().enumerate() {
-                    let at = (from + tap) * size_of::<f32>();
-                    let weight: [u8; 4] = bytes[at..at + size_of::<f32>()].try_into().expect("four bytes");
-                    panel[(index * channels + channel) * micro.nr + row % micro.nr] = f32::from_le_bytes(weight);
+        let len = group_len * lying.groups;
+        let elements = PackedWeights::new(packer, "panels of taps", len, |elements| {
+            for (group, packed) in elements.chunks_exact_mut(group_len.max(1)).enumerate() {
+                for (index, panel) in packed.chunks_exact_mut((depth * micro.nr).max(1)).enumerate() {
+                    lying.pack_panel(bytes, group, index * micro.nr, micro.nr, panel);
                 }
             }
-        }
+        })?;
         Some(Panels { shape: tensor.shape().to_vec(), elements })
     }
 

@@ -33,6 +33,7 @@ use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{self, BLOCK, Factor, MatrixUnit, Rows, STEP_BYTES, TILE, step};
 use crate::real::Converts;
+use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Element, Tensor, View};
 use std::marker::PhantomData;
@@ -56,7 +57,7 @@ fn strip_steps<N>(channels: usize, taps: usize, apart: usize) -> usize {
 
 /// Packs those weights of a convolution of one group that `lying` names, tap after tap.
 pub(super) fn pack<N: Element, T: Converts<N>>(
-    isa: Isa,
+    place: (Isa, &Packer),
     tensor: &Tensor,
     lying: &Lying<'_>,
 ) -> Option<TiledWeights<N>> {
@@ -83,10 +84,10 @@ pub(super) fn pack<N: Element, T: Converts<N>>(
             }
         }
         // SAFETY: a row-major matrix of these numbers.
-        return unsafe { TiledWeights::pack(isa, strips.as_ptr(), shape, &[0], (1, depth), (rows, depth)) };
+        return unsafe { TiledWeights::pack(place, strips.as_ptr(), shape, &[0], (1, depth), (rows, depth)) };
     }
     // SAFETY: the last number lies inside (just checked).
-    unsafe { TiledWeights::pack(isa, start, shape, taps, (channel_stride, row_stride), (rows, channels)) }
+    unsafe { TiledWeights::pack(place, start, shape, taps, (channel_stride, row_stride), (rows, channels)) }
 }
 
 /// How a task's copy lies.

@@ -7,19 +7,14 @@ use super::{
 use halimede_compute::{Budget, CompileOptions, ComputeUnit, Difference, Guard, Precision, Verdict};
 use halimede_graph::onnx::import::Files;
 use halimede_tensor::Value;
-use parking_lot::Mutex;
 use std::{
     collections::BTreeSet,
     panic::{AssertUnwindSafe, catch_unwind},
-    sync::{
-        Arc, Weak,
-        mpsc::{self, Sender},
-    },
-    thread,
+    sync::{Arc, Weak},
 };
 
 /// A model to compare with its exact form.
-pub(super) struct Task {
+pub(super) struct Examination {
     pub name: String,
     pub served: Weak<Served>,
     pub unit: Arc<dyn ComputeUnit>,
@@ -33,51 +28,20 @@ pub(super) struct Task {
     pub files: Files,
 }
 
-/// Examines models one after the other, on a thread that the first one starts.
-pub(super) struct Examiner {
-    verdicts: Verdicts,
-    queue: Mutex<Option<Sender<Task>>>,
-}
-
-impl Examiner {
-    /// What it finds out is kept among `verdicts`.
-    pub fn new(verdicts: Verdicts) -> Self {
-        Self { verdicts, queue: Mutex::default() }
-    }
-
-    /// What is known already.
-    pub fn known(&self, key: &Key) -> Option<Verdict> {
-        self.verdicts.find(key)
-    }
-
-    /// Puts a model behind those that wait. It serves exactly until its turn has come, and longer where it has to.
-    pub fn add(&self, task: Task) {
-        let mut queue = self.queue.lock();
-        let sender = queue.get_or_insert_with(|| {
-            let (sender, tasks) = mpsc::channel::<Task>();
-            let verdicts = self.verdicts.clone();
-            let work = move || tasks.iter().for_each(|task| task.run(&verdicts));
-            if let Err(error) = thread::Builder::new().name("examiner".to_owned()).spawn(work) {
-                tracing::warn!("models stay exact: no thread to compare them on: {error}");
-            }
-            sender
-        });
-        // Without a thread nobody receives it, which was said.
-        let _ = sender.send(task);
-    }
-}
-
-impl Task {
-    /// Examines the model; a panic is told and leaves it exact.
-    fn run(self, verdicts: &Verdicts) {
-        let precision = self.options.precision;
+impl Examination {
+    /// Examines the model, which serves exactly until then, and longer where it has to; a panic is told and leaves it
+    /// exact. Gives the options that it is compiled by from now on; `None` where it is gone.
+    pub fn run(&self, verdicts: &Verdicts) -> Option<CompileOptions> {
         let verdict = catch_unwind(AssertUnwindSafe(|| self.examine()))
-            .unwrap_or_else(|_| Some(Verdict::Untested("the comparison panicked".to_owned())));
-        let Some(verdict) = verdict else { return };
-        report(&self.name, precision, &verdict);
+            .unwrap_or_else(|_| Some(Verdict::Untested("the comparison panicked".to_owned())))?;
+        report(&self.name, self.options.precision, &verdict);
         if let Err(error) = verdicts.keep(&self.key, &verdict) {
             tracing::warn!("what was found out about model '{}' is not remembered: {error}", self.name);
         }
+        Some(match verdict {
+            Verdict::Within { options, .. } => options,
+            _ => CompileOptions::default(),
+        })
     }
 
     /// The verdict, after the form that it allows has taken its place; `None` where the model is gone.

@@ -1,10 +1,12 @@
 //! ONNX models on the project's own engine, under the names that configurations give to ONNX Runtime.
 
 mod examiner;
+mod packed;
 mod sampler;
 mod samples;
 mod served;
 mod verdicts;
+mod worker;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
@@ -14,6 +16,7 @@ use std::{
 
 use halimede_compute::{
     Budget, CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision, RunError, Verdict,
+    fingerprint::of_graph, packed::Store, release_memory,
 };
 use halimede_graph::{
     Fact, Graph, Op,
@@ -29,9 +32,11 @@ use crate::{
     error::Error,
     wire,
 };
-use examiner::{Examiner, Task, report};
+use examiner::{Examination, report};
+use packed::Place;
 use served::{Seat, Served};
 use verdicts::{Key, Verdicts};
+use worker::Worker;
 
 /// The file of a version, where the configuration names none.
 const MODEL_FILE: &str = "model.onnx";
@@ -49,19 +54,30 @@ pub struct Onnx {
     make_unit: Box<MakeUnit>,
     /// The units made so far by number of threads: models that ask for the same share one.
     units: Mutex<BTreeMap<Option<usize>, Arc<dyn ComputeUnit>>>,
-    examiner: Examiner,
+    verdicts: Verdicts,
+    packed: Option<Arc<Store>>,
+    worker: Worker,
+}
+
+/// What is kept for the next start.
+#[derive(Debug, Default)]
+pub struct Kept {
+    /// The folder of what was found out about models in fewer bits.
+    pub verdicts: Option<PathBuf>,
+    /// Packed weights.
+    pub packed: Option<Store>,
 }
 
 impl Onnx {
-    /// Runs models on units that `make_unit` makes, in `precision` where their configuration names none. What is
-    /// found out about models in fewer bits is kept in the folder `verdicts`, if there is one.
+    /// Runs models on units that `make_unit` makes, in `precision` where their configuration names none.
     pub fn new(
         precision: Precision,
-        verdicts: Option<PathBuf>,
+        kept: Kept,
         make_unit: impl Fn(Option<usize>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
     ) -> Self {
-        let examiner = Examiner::new(Verdicts(verdicts));
-        Self { precision, make_unit: Box::new(make_unit), units: Mutex::default(), examiner }
+        let (verdicts, packed) = (Verdicts(kept.verdicts), kept.packed.map(Arc::new));
+        let (make_unit, units) = (Box::new(make_unit), Mutex::default());
+        Self { precision, make_unit, units, verdicts, packed, worker: Worker::default() }
     }
 
     fn unit(&self, threads: Option<usize>) -> Result<Arc<dyn ComputeUnit>, Error> {
@@ -133,22 +149,47 @@ impl Onnx {
         if wanted.precision == Precision::Fast && !is_offered {
             tracing::warn!("model '{name}' computes in exact precision: nothing here multiplies 8-bit integers fast");
         }
-        let key = (wanted.precision != Precision::Exact && is_offered)
-            .then(|| Key::new(&graph, unit.as_ref(), &wanted, &budget, &samples));
-        let known = key.as_ref().and_then(|key| self.examiner.known(key));
+        let is_wanted = wanted.precision != Precision::Exact && is_offered;
+        let fingerprint = if is_wanted || self.packed.is_some() { of_graph(&graph) } else { 0 };
+        let key = is_wanted.then(|| Key::new(fingerprint, unit.as_ref(), &wanted, &budget, &samples));
+        let known = key.as_ref().and_then(|key| self.verdicts.find(key));
         if let Some(verdict) = &known {
             report(name, wanted.precision, verdict);
             if let Verdict::Within { options, .. } = verdict {
                 compile = options.clone();
             }
         }
-        let compiled = Compiled::compile(graph, unit.as_ref(), &ModelOptions { passes: None, compile })
-            .map_err(|error| error.to_string())?;
+        let place =
+            self.packed.clone().map(|store| Place { model: name.to_owned(), store, fingerprint, unit: unit.clone() });
+        let options = ModelOptions { passes: None, compile };
+        let (compiled, is_packed) = match &place {
+            Some(place) => place.compile(graph, &options),
+            None => Compiled::compile(graph, unit.as_ref(), &options).map(|compiled| (compiled, false)),
+        }
+        .map_err(|error| error.to_string())?;
         files.release();
         let served = Arc::new(Served::new(compiled));
-        if let (Some(key), None) = (key, known) {
-            let (name, served) = (name.to_owned(), Arc::downgrade(&served));
-            self.examiner.add(Task { name, served, unit, options: wanted, budget, samples, key, files });
+        let examination = match (key, known) {
+            (Some(key), None) => {
+                let (name, served, files) = (name.to_owned(), Arc::downgrade(&served), files.clone());
+                Some(Examination { name, served, unit, options: wanted, budget, samples, key, files })
+            }
+            _ => None,
+        };
+        let place = place.filter(|_| !is_packed || examination.is_some());
+        if examination.is_some() || place.is_some() {
+            let (served, verdicts) = (Arc::downgrade(&served), self.verdicts.clone());
+            self.worker.add(move || {
+                let options = match examination {
+                    Some(examination) => examination.run(&verdicts),
+                    None => Some(options.compile),
+                };
+                if let (Some(place), Some(options)) = (place, options) {
+                    place.settle(&served, &files, &options);
+                }
+                // Forms that were tried and given up took much more than the one that stays.
+                release_memory();
+            });
         }
         Ok(served)
     }

@@ -1,7 +1,7 @@
 //! What was found out about models, kept in files, so that the next start need not find it out again.
 
-use halimede_compute::{Budget, CompileOptions, ComputeUnit, Difference, Verdict, fingerprint};
-use halimede_graph::{Graph, Range};
+use halimede_compute::{Budget, CompileOptions, ComputeUnit, Difference, Verdict, fingerprint::of_values};
+use halimede_graph::Range;
 use halimede_tensor::Value;
 use serde::{Deserialize, Serialize};
 use std::{
@@ -46,26 +46,24 @@ struct KeptDifference {
 }
 
 impl Key {
-    /// The key of a model whose passes have run.
+    /// The key of a model by the fingerprint that its graph has after the passes.
     pub fn new(
-        graph: &Graph,
+        fingerprint: u128,
         unit: &dyn ComputeUnit,
         options: &CompileOptions,
         budget: &Budget,
         samples: &[Vec<Value>],
     ) -> Self {
-        let unit_facts = unit.describe();
+        // The unit's layouts stand for its numbers too: they tell versions, machines and tuned configurations apart.
         let rest = format!(
-            "{} {} {:?} {:?} {budget:?} {}",
-            env!("CARGO_PKG_VERSION"),
+            "{} {} {options:?} {budget:?} {}",
             unit.name(),
-            unit_facts.features,
-            options,
-            fingerprint::of_values(samples.iter().flatten()),
+            unit.layouts(options),
+            of_values(samples.iter().flatten()),
         );
         let mut hash = std::hash::DefaultHasher::new();
         hash.write(rest.as_bytes());
-        Self(format!("{:032x}-{:016x}", fingerprint::of_graph(graph), hash.finish()))
+        Self(format!("{:032x}-{:016x}", fingerprint, hash.finish()))
     }
 }
 

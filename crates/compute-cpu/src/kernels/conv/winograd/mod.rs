@@ -24,8 +24,9 @@ mod transform;
 
 use super::window::Window;
 use crate::gemm::{self, Micro};
-use crate::kernels::packed::{PackedWeights, f32_bytes};
+use crate::kernels::packed::{PackedWeights, f32_bytes, number};
 use crate::unit::Winograd;
+use halimede_compute::packed::Packer;
 use halimede_graph::ops::Conv;
 use halimede_tensor::Tensor;
 pub(super) use step::WinogradStep;
@@ -127,35 +128,43 @@ pub(super) struct Weights {
 
 impl Weights {
     /// Transforms the weights `[outputs, inputs, 3, 3]`, in f64.
-    pub fn pack(tensor: &Tensor, form: Form, micro: &Micro) -> Option<Weights> {
+    pub fn pack(tensor: &Tensor, form: Form, micro: &Micro, packer: &Packer) -> Option<Weights> {
         let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape());
         let [outputs, inputs, 3, 3] = *shape else { return None };
         let points = form.points();
         let factors = transform::weight_factors(form.outputs() / 2);
         let depth = points * points * inputs;
-        let mut elements = PackedWeights::zeroed(gemm::panels_len(micro, outputs, depth))?;
-        for (index, panel) in elements.elements_mut().chunks_exact_mut((depth * micro.nr).max(1)).enumerate() {
-            let first = index * micro.nr;
-            let lanes = || 0..micro.nr.min(outputs - first);
-            for (input, lane) in (0..inputs).flat_map(|input| lanes().map(move |lane| (input, lane))) {
-                let at = ((first + lane) * inputs + input) * 9 * size_of::<f32>();
-                let taps: [f64; 9] = std::array::from_fn(|tap| {
-                    let at = at + tap * size_of::<f32>();
-                    f64::from(f32::from_le_bytes(bytes[at..at + size_of::<f32>()].try_into().expect("four bytes")))
-                });
-                for (row, down) in factors.iter().enumerate() {
-                    let half: [f64; 3] = std::array::from_fn(|tap| {
-                        down[0] * taps[tap] + down[1] * taps[3 + tap] + down[2] * taps[6 + tap]
-                    });
-                    for (column, across) in factors.iter().enumerate() {
-                        let weight = across[0] * half[0] + across[1] * half[1] + across[2] * half[2];
-                        panel[((row * points + column) * inputs + input) * micro.nr + lane] = weight as f32;
+        let len = gemm::panels_len(micro, outputs, depth);
+        let elements = PackedWeights::new(packer, form.name(), len, |elements| {
+            let mut taps = [[0f64; LANES]; 9];
+            for (index, panel) in elements.chunks_exact_mut((depth * micro.nr).max(1)).enumerate() {
+                let first = index * micro.nr;
+                let lanes = micro.nr.min(outputs - first);
+                for input in 0..inputs {
+                    for (lane, tap) in (0..lanes).flat_map(|lane| (0..9).map(move |tap| (lane, tap))) {
+                        taps[tap][lane] = f64::from(number(bytes, ((first + lane) * inputs + input) * 9 + tap));
+                    }
+                    for (row, down) in factors.iter().enumerate() {
+                        let half = [0, 1, 2].map(|tap| sum(down, [&taps[tap], &taps[3 + tap], &taps[6 + tap]]));
+                        for (column, across) in factors.iter().enumerate() {
+                            let line = &mut panel[((row * points + column) * inputs + input) * micro.nr..][..lanes];
+                            let weights = sum(across, [&half[0], &half[1], &half[2]]);
+                            line.iter_mut().zip(&weights).for_each(|(to, weight)| *to = *weight as f32);
+                        }
                     }
                 }
             }
-        }
+        })?;
         Some(Weights { shape: shape.to_vec(), form, elements })
     }
+}
+
+/// Output channels that are transformed together: those of the widest panel.
+const LANES: usize = 32;
+
+/// A sum of three weighted rows.
+fn sum(weights: &[f64; 3], rows: [&[f64; LANES]; 3]) -> [f64; LANES] {
+    std::array::from_fn(|lane| weights[0] * rows[0][lane] + weights[1] * rows[1][lane] + weights[2] * rows[2][lane])
 }
 
 /// How the output is cut into tiles. They are numbered along rows, then down, then by image.
