@@ -2,6 +2,7 @@
 
 use super::Kernels;
 use super::tests::{compare, conv, ending, floats, machines};
+use halimede_compute::packed::Packer;
 use halimede_compute::{Executable, Program};
 use halimede_graph::ops::*;
 use halimede_graph::{Builder, Fact, Graph, Op, ValueId};
@@ -36,7 +37,7 @@ fn check(op: Op, x: &Tensor, residual: &Tensor, constants: &[Tensor]) {
         graph.outputs = vec![wide];
         let place = format!("{} {:?}", machine.isa.name(), machine.matrix.map(crate::Matrix::name));
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
-        let mut session = Arc::new(Program::new(graph, &kernels, usize::MAX).unwrap()).session();
+        let mut session = Arc::new(Program::new(graph, &kernels, usize::MAX, &Packer::default()).unwrap()).session();
         for _ in 0..2 {
             session.run(&[x.clone().into(), residual.clone().into()]).unwrap();
             let made = session.take_outputs().unwrap();

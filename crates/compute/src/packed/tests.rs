@@ -236,7 +236,7 @@ proptest! {
         let mut file = head.to_vec();
         file.resize(end.max(HEAD_BYTES), 0);
         file.extend(table);
-        let fits = |piece: &Piece| piece.bytes.start % ALIGNMENT == 0 && piece.bytes.start >= HEAD_BYTES && piece.bytes.end <= end;
+        let fits = |piece: &Piece| piece.bytes.start.is_multiple_of(ALIGNMENT) && piece.bytes.start >= HEAD_BYTES && piece.bytes.end <= end;
         let parsed = parse(&file, key(1));
         prop_assert_eq!(parsed.is_ok(), end >= HEAD_BYTES && pieces.iter().all(fits));
         prop_assert!(parsed.is_err() || parsed == Ok(pieces));
