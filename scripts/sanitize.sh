@@ -52,7 +52,12 @@ run_sanitizer() {
     local build=(--locked --target "$host" --config profile.dev.opt-level=1)
     # The standard library is built with it too, or ThreadSanitizer would not see its locks.
     [ "$1" != thread ] || build+=(-Zbuild-std)
-    tested cargo "+$toolchain" test "${build[@]}" --lib -p halimede-platform -p halimede-tensor -p halimede-compute
+    # ThreadSanitizer keeps a signal back until its thread calls a function that it knows. The system may choose the
+    # harness's main thread, which waits in none: the test of signals then waits for ever.
+    local left_out=(--)
+    [ "$1" != thread ] || left_out+=(--skip signals_arrive)
+    tested cargo "+$toolchain" test "${build[@]}" --lib -p halimede-platform -p halimede-tensor -p halimede-compute \
+        "${left_out[@]}"
     tested cargo "+$toolchain" test "${build[@]}" --lib -p halimede-compute-cpu pool
     cargo "+$toolchain" build "${build[@]}" -p halimede-server --bin halimede
     "$python" scripts/mixed_load.py --seconds "${SECONDS_MAX:-10}" "$CARGO_TARGET_DIR/$host/debug/halimede"
