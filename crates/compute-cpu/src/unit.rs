@@ -161,6 +161,7 @@ impl ComputeUnit for CpuUnit {
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
         Ok(Arc::new(Program::new(graph, &kernels, self.bytes_max, packer)?))
     }
+
     fn layouts(&self, options: &CompileOptions) -> String {
         // Which unit is the fastest was measured: nobody who computes exactly has to wait for that.
         let matrix = (options.precision != Precision::Exact).then(|| self.matrix()).flatten().map(Matrix::name);

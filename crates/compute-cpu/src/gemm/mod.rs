@@ -63,8 +63,9 @@ pub(crate) type Finish<'a> = &'a dyn Fn(&mut [f32], usize, usize, usize, usize);
 /// Multiplies rows `m0..m1` of A (`m0` a multiple of [`Micro::mr`]) with the panels `p0..p1` of B, whose columns are `n` in all.
 ///
 /// `panel(p, k)` gives the packed rows from `k` on of panel `p` (a multiple of [`KC`] on), after `ready(k)` was
-/// called for that block: a driver that packs on the fly does so there. Without it panels are whole. `panel` is also asked for later blocks and for
-/// panels of B beyond `p1`, where it may give any address: those are prefetched, never read.
+/// called for that block: a driver that packs on the fly does so there. Without it panels are whole. `panel` is also
+/// asked for later blocks and for panels of B beyond `p1`, where it may give any address: those are prefetched, never
+/// read.
 ///
 /// # Safety
 /// `left` and `target` are valid for those rows and columns, nobody else touches that part of the

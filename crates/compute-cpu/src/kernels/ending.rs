@@ -88,6 +88,21 @@ impl<'a> Ending<'a> {
         (self.function, self.bounds) = (common.function, (common.low, common.high));
     }
 
+    /// Asks for the lines of the row that is [`Ending::ahead`] of one.
+    #[inline(always)]
+    fn ask_ahead(&self, row: usize, target: Option<Numbers>) {
+        if self.ahead == 0 {
+            return;
+        }
+        let coming = (row + self.ahead) * self.apart;
+        if let Some(target) = target {
+            target.ask_for(coming);
+        }
+        if let Some(residual) = self.residual {
+            residual.numbers.ask_for(coming);
+        }
+    }
+
     /// Whether integers are read or written.
     fn has_integers(&self) -> bool {
         let is_integer = |numbers: Numbers| matches!(numbers, Numbers::U8(_) | Numbers::I8(_));
@@ -261,11 +276,8 @@ unsafe fn write_rows<V: Vector, const INTEGERS: bool>(
             // Nearly every piece is as wide as a block: its places are known but for the row.
             const ROWS: usize = TOGETHER / PAIR;
             while row + ROWS <= rows {
-                if ending.ahead > 0 {
-                    for coming in (row..row + ROWS).map(|row| (row + ending.ahead) * apart) {
-                        target.inspect(|target| target.ask_for(coming));
-                        ending.residual.inspect(|residual| residual.numbers.ask_for(coming));
-                    }
+                for row in row..row + ROWS {
+                    ending.ask_ahead(row, target);
                 }
                 let places: [Place; TOGETHER] = std::array::from_fn(|index| {
                     let (row, column) = (row + index / PAIR, index % PAIR * V::LANES);

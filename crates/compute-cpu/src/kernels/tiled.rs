@@ -84,7 +84,7 @@ impl<N: Element> TiledWeights<N> {
 /// Numbers of the widest registers.
 const REGISTER_MOST: usize = 16;
 /// Bytes of a result from which on its lines, and those of a residual, are asked for before they are needed: about
-/// what the second-level cache holds. Smaller ones are in it, and asking costs 1 %.
+/// what the second-level cache holds. Smaller ones are in it, and asking only takes time.
 const FAR_BYTES: usize = 2 << 20;
 
 /// Factors whose sums a kernel finishes.

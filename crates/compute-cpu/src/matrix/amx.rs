@@ -13,6 +13,7 @@
 //! measured on Sapphire Rapids that is worth half the speed.
 
 use super::{Ahead, BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
+use crate::prefetch::LINE;
 use halimede_platform::chip::{Chip, Feature, permit_matrix_tiles};
 use std::arch::asm;
 
@@ -57,7 +58,6 @@ pub(super) unsafe fn release() {
 const PART_STEPS: usize = 8;
 /// Parts of other work, at most.
 const PARTS_MAX: usize = 4;
-const CACHE_LINE: usize = 64;
 /// Bytes of a row of sums, which are of 32 bits.
 const SUMS_ROW: usize = BLOCK * size_of::<u32>();
 
@@ -112,7 +112,7 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: Block<'_, F>, m
             if from < until {
                 let left = Left { offsets: &left.offsets[from..until], ..left };
                 let panel = panel.add(from * PANEL_STEP_BYTES);
-                let ahead = Ahead { start: ahead.start.wrapping_add(from * CACHE_LINE), ..ahead };
+                let ahead = Ahead { start: ahead.start.wrapping_add(from * LINE), ..ahead };
                 match height {
                     Height::Whole => (products.whole)(left, panel, ahead),
                     Height::Half => (products.half)(left, panel, ahead),

@@ -1,5 +1,6 @@
 //! Blocks with AVX-512: each `vdpbf16ps` (BF16) or `vpdpbusd` (VNNI) adds the products of a group of rows of
-//! the panel to 16 sums. The hardware's prefetching keeps up with them but where a panel is read once, and they leave nothing idle.
+//! the panel to 16 sums. The hardware's prefetching keeps up with them but where a panel is read once, and they leave
+//! nothing idle.
 
 use super::{BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
 use std::arch::x86_64::*;

@@ -112,8 +112,7 @@ pub struct Left<'a> {
 /// asks for the next cache line of each. It need not be readable.
 ///
 /// One stream alone is slow. What fetches ahead by itself, beside the second-level cache, follows each page of
-/// memory for itself and only so far: with tiles loaded in between, lines of one page came at 9 GB/s, those of
-/// eight pages in turns at 15 (measured on Emerald Rapids; reading and nothing else: 19).
+/// memory for itself and only so far; with tiles loaded in between it falls behind.
 #[derive(Clone, Copy)]
 pub struct Ahead {
     pub start: *const u8,

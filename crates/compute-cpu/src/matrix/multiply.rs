@@ -8,15 +8,15 @@
 //!             after the last pass: store, beside the next product
 //! ```
 //!
-//! So weights are read in the order in which they lie in memory. Passes over several panels in turns read the
-//! rows of a pass while they are near, and were slower by 1 to 5 % on AMX.
+//! So weights are read in the order in which they lie in memory: that is worth more than reading the rows of a pass
+//! again while they are near.
 //!
 //! Where the result lies beyond that cache, the rows are the outer loop, if one pass is enough and the panels, being
 //! less than the rows, stay in the cache: they stream from there just as well, and whole rows of the result are
-//! written while their lines are near (ResNet-50 of 8 images: 1.09 times as fast; of one, whose results the cache
-//! holds, 0.97).
+//! written while their lines are near. Results that the cache holds gain nothing by that.
 
 use super::{Ahead, BLOCK, Block, Factor, Left, MatrixUnit, PANEL_STEP_BYTES, Sums, TILE, Tiles};
+use crate::prefetch::LINE;
 
 /// Steps of a pass.
 const DEPTH: usize = 16;
@@ -24,8 +24,6 @@ const DEPTH: usize = 16;
 const DEPTH_ALONE: usize = 18;
 /// Bytes of panels up to which rows may be the outer loop.
 const PANELS_BYTES: usize = 512 << 10;
-/// Bytes of a cache line.
-const LINE: usize = 64;
 /// Cache lines of a step of a panel.
 const STEP_LINES: usize = PANEL_STEP_BYTES / LINE;
 

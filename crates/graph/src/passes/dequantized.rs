@@ -1,9 +1,9 @@
-use super::edit::{done, refuse};
+use super::edit::{Made, Reason, rework};
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::{Contract, Dequantize, Op};
 use crate::{Graph, ValueId};
 use halimede_tensor::DType;
-use smallvec::{SmallVec, smallvec};
+use smallvec::smallvec;
 
 /// Lets a product read weights of few bits as they are kept, and dequantise them as it multiplies: they stay as small
 /// in memory, and a product of few rows takes as long as they take to be read.
@@ -16,28 +16,10 @@ use smallvec::{SmallVec, smallvec};
 /// It runs before constants are folded, while weights still are integers.
 pub(super) const PASS: Pass = Pass { name: "dequantised weights", run };
 
-type Reason = &'static str;
-
 fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
-    let producers = graph.producers();
-    for index in 0..graph.nodes.len() {
-        match product(graph, index, &producers) {
-            None => {}
-            Some(Err(reason)) => {
-                let what = format!("its weights are dequantised before: {reason}");
-                refuse(graph, &graph.nodes[index], what, report);
-            }
-            Some(Ok((op, inputs))) => {
-                let node = &mut graph.nodes[index];
-                (node.op, node.inputs) = (Op::Contract(op), inputs);
-                done(graph, &graph.nodes[index], "dequantises its weights as it multiplies", report);
-            }
-        }
-    }
+    let said = ("its weights are dequantised before", "dequantises its weights as it multiplies");
+    rework(graph, report, said, |graph, index, producers| product(graph, index, producers));
 }
-
-/// The product and its inputs.
-type Made = (Contract, SmallVec<[Option<ValueId>; 4]>);
 
 /// The product that reads its right operand before its dequantisation; `None` where there is none.
 fn product(graph: &Graph, index: usize, producers: &[Option<usize>]) -> Option<Result<Made, Reason>> {
@@ -69,7 +51,7 @@ fn product(graph: &Graph, index: usize, producers: &[Option<usize>]) -> Option<R
     } else if graph.constant(data).is_some() || !scales_follow_columns(graph, &op, dequantize, scales?) {
         "their scales do not stand for columns"
     } else {
-        return Some(Ok((op, smallvec![Some(data), codes, scales, zeros])));
+        return Some(Ok((Op::Contract(op), smallvec![Some(data), codes, scales, zeros])));
     };
     Some(Err(reason))
 }

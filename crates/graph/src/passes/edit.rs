@@ -1,7 +1,8 @@
 //! What passes share: who reads a value, putting one value in place of another.
 
 use super::{PassReport, Refusal, Rewrite};
-use crate::{Graph, Node, ValueId};
+use crate::{Graph, Node, Op, ValueId};
+use smallvec::SmallVec;
 
 /// Counts of readers: every use by a node, and by the graph's outputs.
 pub(super) fn readers(graph: &Graph) -> Vec<usize> {
@@ -53,4 +54,32 @@ pub(super) fn refuse(graph: &Graph, node: &Node, reason: impl Into<String>, repo
 pub(super) fn done(graph: &Graph, node: &Node, what: impl Into<String>, report: &mut PassReport) {
     report.changed += 1;
     report.rewrites.push(Rewrite { node: name(graph, node), what: what.into() });
+}
+
+/// Why a node is left alone.
+pub(super) type Reason = &'static str;
+
+/// An operation and its inputs, to stand where another one did.
+pub(super) type Made = (Op, SmallVec<[Option<ValueId>; 4]>);
+
+/// Gives each node what `make` makes of it by its place and the producers of the graph's values, which stay where they
+/// are. `kept` stands before the reasons why others are left alone, `what` is said of those that changed.
+pub(super) fn rework(
+    graph: &mut Graph,
+    report: &mut PassReport,
+    (kept, what): (&str, &str),
+    make: impl Fn(&mut Graph, usize, &[Option<usize>]) -> Option<Result<Made, Reason>>,
+) {
+    let producers = graph.producers();
+    for index in 0..graph.nodes.len() {
+        match make(graph, index, &producers) {
+            None => {}
+            Some(Err(reason)) => refuse(graph, &graph.nodes[index], format!("{kept}: {reason}"), report),
+            Some(Ok(made)) => {
+                let node = &mut graph.nodes[index];
+                (node.op, node.inputs) = made;
+                done(graph, &graph.nodes[index], what, report);
+            }
+        }
+    }
 }

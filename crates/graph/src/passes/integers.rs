@@ -1,4 +1,4 @@
-use super::edit::{done, is_output, readers, refuse, remove};
+use super::edit::{Made, Reason, is_output, readers, remove, rework};
 use super::layout::CHANNELS_MIN;
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::{
@@ -20,24 +20,9 @@ use std::collections::HashSet;
 /// constants are folded, while weights still are integers.
 pub(super) const PASS: Pass = Pass { name: "integer products", run };
 
-type Reason = &'static str;
-
 fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
-    let producers = graph.producers();
-    for index in 0..graph.nodes.len() {
-        match product(graph, index, &producers) {
-            None => {}
-            Some(Err(reason)) => {
-                let what = format!("it multiplies in f32: {reason}");
-                refuse(graph, &graph.nodes[index], what, report);
-            }
-            Some(Ok(made)) => {
-                let node = &mut graph.nodes[index];
-                (node.op, node.inputs) = made;
-                done(graph, &graph.nodes[index], "its integers are multiplied as they are", report);
-            }
-        }
-    }
+    let said = ("it multiplies in f32", "its integers are multiplied as they are");
+    rework(graph, report, said, product);
     if graph.nodes.iter().any(multiplies_integers) {
         conversions(graph, report);
         quantizations(graph, report);
@@ -84,9 +69,6 @@ fn dequantization<'g>(graph: &'g Graph, value: ValueId, producers: &[Option<usiz
     let fits = is_byte(graph.fact(node.inputs[0]?).dtype) && graph.fact(value).dtype == Some(DType::F32);
     fits.then_some((node, *axis))
 }
-
-/// An operation and its inputs.
-type Made = (Op, SmallVec<[Option<ValueId>; 4]>);
 
 /// The product of integers that a product of dequantised operands is; `None` where it is none.
 fn product(graph: &mut Graph, index: usize, producers: &[Option<usize>]) -> Option<Result<Made, Reason>> {
