@@ -89,7 +89,7 @@ fn graph() -> Graph {
     let x = b.add(Op::Contract(Contract::matmul(0)), &[x, w]).unwrap();
     let scores = b.add(Op::Softmax(Softmax { axis: 1, log: false }), &[x]).unwrap();
 
-    let attention = Attention { scale: None, causal: true, causal_from_end: false, multiply: None, softcap: 0.0 };
+    let attention = Attention { causal: true, ..Attention::default() };
     let tokens = b.unary(Unary::Tanh, tokens).unwrap();
     let y = b.add(Op::Attention(attention), &[tokens, tokens, tokens]).unwrap();
     let y = b.binary(Binary::Add, y, tokens).unwrap();

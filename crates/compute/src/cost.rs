@@ -19,7 +19,7 @@ impl CostHint {
             }
             Op::Attention(op) => {
                 let (query, key, value) = (shape(0)?, shape(1)?, shape(2)?);
-                let (&width, &keys, &values) = (query.last()?, key.get(key.len().checked_sub(2)?)?, value.last()?);
+                let (&width, &keys, &values) = (query.last()?, key.get(op.axes(1)[2])?, value.last()?);
                 let rows = elements(query.get(..query.len() - 1)?);
                 let seen = if op.causal { 0.5 } else { 1.0 };
                 2.0 * rows * keys as f64 * (width + values) as f64 * seen

@@ -14,25 +14,24 @@
 //! ```
 
 mod tiled;
+mod vectors;
+mod weigh;
 
 use super::Machine;
-use super::softmax::{exp_and_sum, max_of};
 use crate::Isa;
-use crate::gemm::{self, Left, Micro, Target};
+use crate::gemm::Micro;
 use crate::isa::multiversion;
-use crate::map::{exp, tanh};
-use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
+use crate::map::tanh;
+use halimede_compute::{Arguments, Kernel, Prepared, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::{Attention, Factors};
-use halimede_tensor::{DType, View};
+use halimede_tensor::DType;
+use std::ops::Range;
 use tiled::TiledStep;
+use vectors::VectorStep;
 
-/// Queries in a block; a multiple of every micro-kernel's rows.
-const QUERIES: usize = 48;
 /// Products below which one thread does it all: waking another takes longer.
 const PARALLEL_PRODUCTS: usize = 64 * 1024;
-/// Keys in a block: the scores of a block take 48 KiB. A multiple of every micro-kernel's columns.
-const KEYS: usize = 256;
 
 pub(super) struct AttentionKernel {
     pub op: Attention,
@@ -54,27 +53,29 @@ impl Kernel for AttentionKernel {
         if [q, k, v, output].iter().any(|desc| !known || desc.dtype != q.dtype || desc.shape.len() != 4) {
             return Err(OpError::unsupported("attention but for one datatype and rank 4"));
         }
+        let lines = [(0, q), (1, k), (2, v), (3, output)].map(|(index, desc)| Lines::new(desc, self.op.axes(index)));
+        let [batch, heads, queries, depth] = self.op.axes(0).map(|axis| q.shape[axis]);
+        let [_, groups, keys, _] = self.op.axes(1).map(|axis| k.shape[axis]);
         let mask = match operand(3) {
             None => None,
             Some(mask) if matches!(mask.dtype, DType::F32 | DType::Bool) => {
-                Some(Mask::new(mask, [q.shape[0], q.shape[1], q.shape[2], k.shape[2]])?)
+                Some(Mask::new(mask, [batch, heads, queries, keys])?)
             }
             Some(mask) => return Err(OpError::unsupported(format!("an attention mask of {}", mask.dtype))),
         };
-        let (heads, groups) = (q.shape[1], k.shape[1]);
         if groups == 0 || !heads.is_multiple_of(groups) {
             return Err(OpError::invalid(format!("{heads} query heads do not divide over {groups} key heads")));
         }
-        let (queries, keys) = (q.shape[2], k.shape[2]);
         let heads = Heads {
-            batch: q.shape[0],
+            batch,
             heads,
             groups,
             queries,
             keys,
-            depth: q.shape[3],
+            depth,
             width: v.shape[3],
-            scale: self.op.scale.unwrap_or_else(|| 1.0 / (q.shape[3] as f32).sqrt()),
+            lines,
+            scale: self.op.scale.unwrap_or_else(|| 1.0 / (depth as f32).sqrt()),
             causal: self.op.causal.then(|| if self.op.causal_from_end { keys as isize - queries as isize } else { 0 }),
             softcap: self.op.softcap,
             mask,
@@ -89,8 +90,8 @@ impl Kernel for AttentionKernel {
         if q.dtype != DType::F32 {
             return Err(OpError::unsupported(format!("attention of {} with heads {} deep", q.dtype, heads.depth)));
         }
-        let step = AttentionStep { heads, micro: Micro::new(machine.isa), machine };
-        let workspace = step.shared_bytes() + step.thread_bytes() * self.machine.pool.threads();
+        let step = VectorStep { heads, micro: Micro::new(machine.isa), machine };
+        let workspace = step.workspace();
         Ok(Prepared { step: Box::new(step), workspace })
     }
 }
@@ -116,6 +117,32 @@ impl Mask {
         }
         Ok(Mask { strides, boolean: desc.dtype == DType::Bool })
     }
+
+    /// Where the element for a head, counted over the batch, a query and a key lies.
+    fn at(&self, heads: &Heads, head: usize, query: usize, key: usize) -> usize {
+        let [b, h, q, k] = self.strides;
+        head / heads.heads * b + head % heads.heads * h + query * q + key * k
+    }
+
+    /// Whether it has an element for each key, rather than one for all.
+    fn has_lines(&self) -> bool {
+        self.strides[3] == 1
+    }
+}
+
+/// Where the lines of an operand lie, in elements: a line holds the features of one token for one head.
+#[derive(Clone, Copy)]
+struct Lines {
+    batch: usize,
+    head: usize,
+    token: usize,
+}
+
+impl Lines {
+    fn new(desc: &TensorDesc, [batch, head, token, _]: [usize; 4]) -> Lines {
+        let strides = halimede_tensor::strides(&desc.shape);
+        Lines { batch: strides[batch], head: strides[head], token: strides[token] }
+    }
 }
 
 /// What is computed, for known sizes.
@@ -129,17 +156,13 @@ struct Heads {
     depth: usize,
     /// Features of values.
     width: usize,
+    /// Of queries, keys, values and the result.
+    lines: [Lines; 4],
     scale: f32,
     /// Query `s` sees key `t` where `t <= s + this`.
     causal: Option<isize>,
     softcap: f32,
     mask: Option<Mask>,
-}
-
-struct AttentionStep {
-    heads: Heads,
-    micro: Micro,
-    machine: Machine,
 }
 
 impl Heads {
@@ -153,6 +176,25 @@ impl Heads {
         head / self.heads * self.groups + head % self.heads / (self.heads / self.groups)
     }
 
+    /// The query heads of a key head, both counted over the batch.
+    fn query_heads(&self, head: usize) -> Range<usize> {
+        let each = self.heads / self.groups;
+        let first = head / self.groups * self.heads + head % self.groups * each;
+        first..first + each
+    }
+
+    /// Where a line begins: that of queries, keys, values or the result by number, with its head counted over the
+    /// batch.
+    fn at(&self, operand: usize, head: usize, token: usize) -> usize {
+        let (lines, heads) = (&self.lines[operand], if matches!(operand, 1 | 2) { self.groups } else { self.heads });
+        head / heads * lines.batch + head % heads * lines.head + token * lines.token
+    }
+
+    /// Elements from the first to the last of so many lines `width` long.
+    fn span(&self, operand: usize, lines: usize, width: usize) -> usize {
+        lines.checked_sub(1).map_or(0, |last| last * self.lines[operand].token + width)
+    }
+
     /// Keys beyond the last that the last of `rows` queries from `first` on sees are skipped.
     fn seen(&self, first: usize, rows: usize) -> usize {
         match self.causal {
@@ -161,198 +203,31 @@ impl Heads {
         }
     }
 
-    /// Scales a line of scores from key `start` on and applies softcap, mask and causality; `head` is
-    /// counted over the batch.
-    fn mask_line(
-        &self,
-        isa: Isa,
-        arguments: &Arguments<'_>,
-        line: &mut [f32],
-        head: usize,
-        query: usize,
-        start: usize,
-    ) {
-        scale_line(isa, line, self.scale, self.softcap);
-        if let (Some(mask), Some(view)) = (&self.mask, arguments.inputs.get(3).copied().flatten()) {
-            let [b, h, q, k] = mask.strides;
-            let base = head / self.heads * b + head % self.heads * h + query * q + start * k;
-            // Adjacent, or one for all keys.
-            let count = if k == 0 { 1 } else { line.len() };
-            // SAFETY: inputs are not written during the step.
-            unsafe {
-                match mask.boolean {
-                    true => hide(isa, line, &view.slice::<u8>()[base..base + count]),
-                    false => bias(isa, line, &view.slice::<f32>()[base..base + count]),
-                }
-            }
-        }
-        if let Some(offset) = self.causal {
-            let visible = usize::try_from(query as isize + offset + 1 - start as isize).unwrap_or(0).min(line.len());
-            line[visible..].fill(f32::NEG_INFINITY);
+    /// How many of `count` keys from `start` on a query sees.
+    fn visible(&self, query: usize, start: usize, count: usize) -> usize {
+        match self.causal {
+            Some(offset) => usize::try_from(query as isize + offset + 1 - start as isize).unwrap_or(0).min(count),
+            None => count,
         }
     }
 
-    /// Whether a score is no more than a product.
-    fn is_plain(&self) -> bool {
-        self.softcap <= 0.0 && self.mask.is_none() && self.causal.is_none()
-    }
-}
-
-impl AttentionStep {
-    fn packed_keys(&self) -> usize {
-        gemm::panels_len(&self.micro, self.heads.keys, self.heads.depth)
+    /// Scales scores and bends them under softcap.
+    fn scale(&self, isa: Isa, scores: &mut [f32]) {
+        scale_line(isa, scores, self.scale, self.softcap);
     }
 
-    fn packed_values(&self) -> usize {
-        gemm::panels_len(&self.micro, self.heads.width, self.heads.keys)
-    }
-
-    /// Packed keys and values of every key head.
-    fn shared_bytes(&self) -> usize {
-        let floats = self.heads.batch * self.heads.groups * (self.packed_keys() + self.packed_values());
-        (floats * size_of::<f32>()).next_multiple_of(64)
-    }
-
-    /// Scores, block result, sums and maxima, scratch of the driver.
-    fn thread_bytes(&self) -> usize {
-        let floats = QUERIES * (KEYS + self.heads.width + 2) + gemm::scratch_len(&self.micro);
-        (floats * size_of::<f32>()).next_multiple_of(64)
-    }
-}
-
-impl Step for AttentionStep {
-    fn run(&self, arguments: &Arguments<'_>) {
-        let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
-        assert!(arguments.workspace.len() >= self.shared_bytes() + self.thread_bytes() * self.machine.pool.threads());
+    /// Applies the mask to a line of scores from key `start` on; `head` is counted over the batch.
+    fn mask(&self, isa: Isa, arguments: &Arguments<'_>, line: &mut [f32], head: usize, query: usize, start: usize) {
+        let (Some(mask), Some(view)) = (&self.mask, arguments.inputs.get(3).copied().flatten()) else { return };
+        let base = mask.at(self, head, query, start);
+        // Adjacent, or one for all keys.
+        let count = if mask.strides[3] == 0 { 1 } else { line.len() };
         // SAFETY: inputs are not written during the step.
-        let (k, v) = unsafe { (view(1).slice::<f32>(), view(2).slice::<f32>()) };
-        let packed_len = self.packed_keys() + self.packed_values();
-        let workspace = Shared(arguments.workspace.as_ptr());
-        let workspace = &workspace;
-        let small = self.heads.products() < PARALLEL_PRODUCTS;
-        let each = |parts: usize, task: &(dyn Fn(usize) + Sync)| match small {
-            true => (0..parts).for_each(task),
-            false => self.machine.pool.run(parts, task),
-        };
-        each(self.heads.batch * self.heads.groups, &|head| {
-            // SAFETY: each part packs its own head; operands have those sizes.
-            unsafe {
-                let start = workspace.0.cast::<f32>().add(head * packed_len);
-                let packed = std::slice::from_raw_parts_mut(start, packed_len);
-                let (keys, values) = packed.split_at_mut(self.packed_keys());
-                let k = &k[head * self.heads.keys * self.heads.depth..];
-                let v = &v[head * self.heads.keys * self.heads.width..];
-                gemm::pack_columns(
-                    &self.micro,
-                    k.as_ptr(),
-                    (1, self.heads.depth),
-                    (self.heads.keys, self.heads.depth),
-                    keys,
-                );
-                gemm::pack_columns(
-                    &self.micro,
-                    v.as_ptr(),
-                    (self.heads.width, 1),
-                    (self.heads.width, self.heads.keys),
-                    values,
-                );
+        unsafe {
+            match mask.boolean {
+                true => hide(isa, line, &view.slice::<u8>()[base..base + count]),
+                false => bias(isa, line, &view.slice::<f32>()[base..base + count]),
             }
-        });
-        let blocks = self.heads.queries.div_ceil(QUERIES);
-        let tasks = self.heads.batch * self.heads.heads * blocks;
-        let threads = if small { 1 } else { self.machine.pool.threads() };
-        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
-            // SAFETY: behind the packed operands each thread has its own part.
-            let scratch = unsafe {
-                let start = workspace.0.add(self.shared_bytes() + thread * self.thread_bytes());
-                std::slice::from_raw_parts_mut(start.cast::<f32>(), self.thread_bytes() / size_of::<f32>())
-            };
-            self.run_block(arguments, workspace, scratch, task / blocks, task % blocks * QUERIES);
-        });
-    }
-}
-
-/// The workspace's address, shared by threads that use disjoint parts.
-struct Shared(*mut u8);
-// SAFETY: see the type's text.
-unsafe impl Sync for Shared {}
-
-impl AttentionStep {
-    /// One block of queries of one head.
-    fn run_block(&self, arguments: &Arguments<'_>, shared: &Shared, scratch: &mut [f32], head: usize, first: usize) {
-        let micro = &self.micro;
-        let rows = QUERIES.min(self.heads.queries - first);
-        let key_head = self.heads.key_head(head);
-        let (scores, rest) = scratch.split_at_mut(QUERIES * KEYS);
-        let (result, rest) = rest.split_at_mut(QUERIES * self.heads.width);
-        let (maxima, rest) = rest.split_at_mut(QUERIES);
-        let (sums, driver) = rest.split_at_mut(QUERIES);
-        maxima.fill(f32::NEG_INFINITY);
-        sums.fill(0.0);
-        // SAFETY: packed before this loop began; the output's rows are this task's alone.
-        let (packed, q, out) = unsafe {
-            let packed = shared.0.cast::<f32>().add(key_head * (self.packed_keys() + self.packed_values()));
-            let q = arguments.inputs[0].unwrap_or(View::empty()).as_ptr().cast::<f32>();
-            let offset = (head * self.heads.queries + first) * self.heads.width;
-            let out = super::rows::part_mut::<f32>(arguments.outputs[0], offset, rows * self.heads.width);
-            (packed, q.add((head * self.heads.queries + first) * self.heads.depth), out)
-        };
-        out.fill(0.0);
-        let seen = self.heads.seen(first, rows);
-        for start in (0..seen).step_by(KEYS) {
-            let count = KEYS.min(seen - start);
-            let panels = (start / micro.nr, (start + count).div_ceil(micro.nr));
-            // SAFETY: the operands have those sizes; scores hold QUERIES x KEYS elements, the columns of
-            // this block beginning at 0 (the driver counts them from the first key).
-            unsafe {
-                gemm::multiply(
-                    micro,
-                    Left::Strided { start: q, row: self.heads.depth, column: 1 },
-                    (0, rows),
-                    panels,
-                    (self.heads.keys, self.heads.depth),
-                    &|p, k| packed.add((p * self.heads.depth + k) * micro.nr),
-                    None,
-                    Target { start: scores.as_mut_ptr().wrapping_sub(start), row: KEYS },
-                    driver,
-                    None,
-                );
-            }
-            for row in 0..rows {
-                let line = &mut scores[row * KEYS..row * KEYS + count];
-                self.heads.mask_line(self.machine.isa, arguments, line, head, first + row, start);
-                online_row(
-                    self.machine.isa,
-                    line,
-                    &mut maxima[row],
-                    &mut sums[row],
-                    &mut out[row * self.heads.width..(row + 1) * self.heads.width],
-                );
-            }
-            let values = packed.wrapping_add(self.packed_keys());
-            // SAFETY: as above; the block's values are rows start..start + count of the packed panels.
-            unsafe {
-                gemm::multiply(
-                    micro,
-                    Left::Strided { start: scores.as_ptr(), row: KEYS, column: 1 },
-                    (0, rows),
-                    (0, self.heads.width.div_ceil(micro.nr)),
-                    (self.heads.width, count),
-                    &|p, k| values.add((p * self.heads.keys + start + k) * micro.nr),
-                    None,
-                    Target { start: result.as_mut_ptr(), row: self.heads.width },
-                    driver,
-                    None,
-                );
-            }
-            for (out, &part) in out.iter_mut().zip(&*result) {
-                *out += part;
-            }
-        }
-        for (row, line) in out.chunks_exact_mut(self.heads.width.max(1)).enumerate() {
-            // A query that sees no key gives zeros.
-            let factor = if sums[row] > 0.0 || sums[row].is_nan() { 1.0 / sums[row] } else { 0.0 };
-            line.iter_mut().for_each(|element| *element *= factor);
         }
     }
 }
@@ -394,24 +269,4 @@ fn bias_each(line: &mut [f32], mask: &[f32]) {
         [bias] => line.iter_mut().for_each(|score| *score += bias),
         mask => line.iter_mut().zip(mask).for_each(|(score, bias)| *score += bias),
     }
-}
-
-multiversion! {
-    /// Turns a line of scores into weights against the running maximum, and rescales what was summed.
-    fn online_row(line: &mut [f32], max: &mut f32, sum: &mut f32, out: &mut [f32]) = online
-}
-
-#[inline(always)]
-fn online(line: &mut [f32], max: &mut f32, sum: &mut f32, out: &mut [f32]) {
-    let larger = max.max(max_of(line));
-    if larger == f32::NEG_INFINITY {
-        line.fill(0.0);
-        return;
-    }
-    let factor = exp(*max - larger);
-    *sum = *sum * factor + exp_and_sum(line, larger);
-    if factor != 1.0 {
-        out.iter_mut().for_each(|element| *element *= factor);
-    }
-    *max = larger;
 }

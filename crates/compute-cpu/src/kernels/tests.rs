@@ -602,13 +602,13 @@ fn pooling() {
 
 #[test]
 fn attention_with_masks_and_groups() {
-    let exact = Attention { scale: None, causal: false, causal_from_end: false, multiply: None, softcap: 0.0 };
+    let exact = Attention::default();
     // Weights are rounded to bf16 as well: by half a part in 256.
     let narrow = (Attention { multiply: Some(Factors::Bf16), ..exact.clone() }, 4e-3);
     for (dtype, (base, tolerance)) in
         [(DType::F32, (exact.clone(), 3e-6)), (DType::F32, narrow.clone()), (DType::Bf16, narrow)]
     {
-        for (queries, keys) in [(1, 1), (5, 7), (60, 300), (130, 70)] {
+        for (queries, keys) in [(1, 1), (5, 7), (64, 128), (60, 300), (130, 70)] {
             let operand =
                 |shape: &[usize], seed| Some(floats(shape, seed).cast(dtype, CastOptions::default()).unwrap());
             let q = operand(&[2, 4, queries, 16], 1);
@@ -627,6 +627,15 @@ fn attention_with_masks_and_groups() {
             let bools: Vec<bool> = (0..queries * keys).map(|i| i % 3 != 0 && i >= keys).collect();
             let mask = Tensor::from_bools(&[queries, keys], &bools).unwrap();
             check(Op::Attention(base.clone()), &with(mask), &[], tolerance);
+            let turned = |at: usize| {
+                let perm = halimede_graph::ops::Transpose { perm: [0, 2, 1, 3].as_slice().into() };
+                perm.evaluate(&[plain[at].as_ref()]).unwrap().remove(0)
+            };
+            for tokens_first in [[true; 4], [true, false, true, false], [false, true, false, true]] {
+                let operands: Vec<_> =
+                    (0..3).map(|at| if tokens_first[at] { Some(turned(at)) } else { plain[at].clone() }).collect();
+                check(Op::Attention(Attention { tokens_first, ..base.clone() }), &operands, &[], tolerance);
+            }
         }
     }
 }

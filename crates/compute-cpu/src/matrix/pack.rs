@@ -11,24 +11,11 @@ use halimede_tensor::Element;
 /// Numbers of a step's part that are packed together where the step is not whole.
 const PART: usize = 8;
 
+/// Groups of a step.
+const STEP_GROUPS: usize = STEP_BYTES / GROUP_BYTES;
+
 /// Neighbours of the summed axis in a group, at most.
 const GROUP_MAX: usize = GROUP_BYTES;
-
-/// Converts numbers, `apart` numbers from one to the next.
-///
-/// # Safety
-/// `from` can be read for them, as bytes of any alignment; `to` holds as many.
-unsafe fn line<N: Element, T: Converts<N>>(isa: Isa, from: *const T, apart: usize, to: &mut [N]) {
-    if apart == 1 && from.is_aligned() {
-        // SAFETY: the caller's promise.
-        T::convert_all(isa, unsafe { std::slice::from_raw_parts(from, to.len()) }, to);
-        return;
-    }
-    for (index, number) in to.iter_mut().enumerate() {
-        // SAFETY: the caller's promise.
-        *number = unsafe { from.add(index * apart).read_unaligned() }.convert();
-    }
-}
 
 /// Numbers of a step of a panel.
 const fn panel_step<N>() -> usize {
@@ -56,79 +43,153 @@ pub(crate) struct Panels<T> {
 /// # Safety
 /// `from` can be read for its rows and columns; `panel` has [`panel_len`] numbers.
 pub(crate) unsafe fn pack_panel<N: Element, T: Converts<N>>(isa: Isa, from: &Panels<T>, first: usize, panel: &mut [N]) {
-    let (group, step) = (group::<N>(), step::<N>());
     let columns = BLOCK.min(from.n - first);
     let start = from.start.wrapping_add(first * from.column);
-    panel.fill(N::zeroed());
-    if from.column == 1 {
-        let mut lines = [[N::zeroed(); BLOCK]; GROUP_MAX];
-        let groups = panel.chunks_exact_mut(group * BLOCK).enumerate();
-        for (index, packed) in groups.take(from.k.div_ceil(group)) {
-            for (numbers, k) in lines.iter_mut().zip(group * index..).take(group) {
-                match k < from.k {
-                    // SAFETY: `columns` numbers of row k.
-                    true => unsafe { line(isa, start.add(k * from.row), 1, &mut numbers[..columns]) },
-                    false => numbers.fill(N::zeroed()),
-                }
-            }
-            interleave(isa, &lines[..group], packed);
-        }
-        return;
+    let from = Panels { start, n: columns, ..*from };
+    // Both read what the caller promises.
+    match from.column {
+        1 => pack_lines(isa, from, panel),
+        _ => pack_columns(isa, from, panel),
     }
-    // A column at a time reads memory in order where the operand is transposed. The neighbours of a group
-    // move as one.
-    let mut lines = Lines([[0; STEP_BYTES / GROUP_BYTES]; BLOCK]);
-    for (from_k, packed) in (0..from.k).step_by(step).zip(panel.chunks_exact_mut(panel_step::<N>())) {
-        let count = step.min(from.k - from_k);
-        for (column, numbers) in lines.0[..columns].iter_mut().enumerate() {
-            let numbers: &mut [N] = bytemuck::cast_slice_mut(numbers);
-            // SAFETY: `count` numbers of this column.
-            unsafe {
-                let source = start.add(column * from.column + from_k * from.row);
-                line(isa, source, from.row, &mut numbers[..count]);
+}
+
+multiversion! {
+    /// The whole panel from rows whose numbers are neighbours.
+    fn pack_lines<N: Element, T: Converts<N>>(from: Panels<T>, panel: &mut [N]) = pack_each_line
+}
+
+#[inline(always)]
+fn pack_each_line<N: Element, T: Converts<N>>(from: Panels<T>, panel: &mut [N]) {
+    let group = group::<N>();
+    let mut lines = [[N::zeroed(); BLOCK]; GROUP_MAX];
+    let mut groups = panel.chunks_exact_mut(group * BLOCK).enumerate();
+    for (index, packed) in groups.by_ref().take(from.k.div_ceil(group)) {
+        for (line, k) in lines.iter_mut().zip(group * index..).take(group) {
+            // SAFETY: `pack_panel` is called for an operand that has these numbers.
+            match k < from.k {
+                true => unsafe { convert(from.start.wrapping_add(k * from.row), 1, from.n, line) },
+                false => line.fill(N::zeroed()),
             }
-            numbers[count..].fill(N::zeroed());
         }
+        let packed: &mut [u32] = bytemuck::cast_slice_mut(packed);
+        let lines = lines.each_ref().map(|line| bytemuck::cast_slice(line));
+        match group {
+            2 => interleave_pairs([lines[0], lines[1]].map(bytemuck::cast_slice), packed),
+            _ => interleave_fours(lines, packed),
+        }
+    }
+    groups.for_each(|(_, packed)| packed.fill(N::zeroed()));
+}
+
+/// The whole panel a column at a time, which reads memory in order where the operand is transposed.
+fn pack_columns<N: Element, T: Converts<N>>(isa: Isa, from: Panels<T>, panel: &mut [N]) {
+    let mut lines = [[0u32; STEP_GROUPS]; BLOCK];
+    for (k, packed) in (0..from.k).step_by(step::<N>()).zip(panel.chunks_exact_mut(panel_step::<N>())) {
+        let start = from.start.wrapping_add(k * from.row);
+        let from = Panels { start, k: step::<N>().min(from.k - k), ..from };
+        convert_columns(isa, from, &mut lines);
         transpose(isa, &lines, bytemuck::cast_slice_mut(packed));
     }
 }
 
-/// The groups of a step of 32 columns, column by column.
-struct Lines([[u32; STEP_BYTES / GROUP_BYTES]; BLOCK]);
-
 multiversion! {
-    /// Writes each column of the lines as a line.
-    fn transpose(lines: &Lines, packed: &mut [u32]) = transpose_each
+    /// A step of each column as a line. The neighbours of a group move as one.
+    fn convert_columns<N: Element, T: Converts<N>>(
+        from: Panels<T>,
+        lines: &mut [[u32; STEP_GROUPS]; BLOCK],
+    ) = convert_each_column::<N, T>
 }
 
 #[inline(always)]
-fn transpose_each(lines: &Lines, packed: &mut [u32]) {
+fn convert_each_column<N: Element, T: Converts<N>>(from: Panels<T>, lines: &mut [[u32; STEP_GROUPS]; BLOCK]) {
+    for (column, line) in lines[..from.n].iter_mut().enumerate() {
+        let source = from.start.wrapping_add(column * from.column);
+        // SAFETY: as above.
+        unsafe { convert::<N, T>(source, from.row, from.k, bytemuck::cast_slice_mut(line)) };
+    }
+}
+
+/// Writes each column of the lines as a line.
+fn transpose(isa: Isa, lines: &[[u32; STEP_GROUPS]; BLOCK], packed: &mut [u32]) {
+    assert_eq!(packed.len(), STEP_GROUPS * BLOCK);
+    #[cfg(target_arch = "x86_64")]
+    if isa.has_avx512() {
+        // SAFETY: the machine has AVX-512.
+        return unsafe { transpose_avx512(lines, packed) };
+    }
+    let _ = isa;
     for (index, packed) in packed.chunks_exact_mut(BLOCK).enumerate() {
-        for (group, line) in packed.iter_mut().zip(&lines.0) {
+        for (group, line) in packed.iter_mut().zip(lines) {
             *group = line[index];
         }
     }
 }
 
-multiversion! {
-    /// Writes the numbers of two or four lines in turns.
-    fn interleave<N: Element>(lines: &[[N; BLOCK]], packed: &mut [N]) = interleave_each
-}
-
-#[inline(always)]
-fn interleave_each<N: Element>(lines: &[[N; BLOCK]], packed: &mut [N]) {
-    #[inline(always)]
-    fn each<N: Element, const GROUP: usize>(lines: &[[N; BLOCK]; GROUP], packed: &mut [N]) {
-        for (column, group) in packed.chunks_exact_mut(GROUP).enumerate().take(BLOCK) {
-            for k in 0..GROUP {
-                group[k] = lines[k][column];
+/// [`transpose`] by shuffling: of 16 lines, each is interleaved with the one 8 lines on, four times.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx512f")]
+fn transpose_avx512(lines: &[[u32; STEP_GROUPS]; BLOCK], packed: &mut [u32]) {
+    use std::arch::x86_64 as x86;
+    let lower = x86::_mm512_setr_epi32(0, 16, 1, 17, 2, 18, 3, 19, 4, 20, 5, 21, 6, 22, 7, 23);
+    let upper = x86::_mm512_setr_epi32(8, 24, 9, 25, 10, 26, 11, 27, 12, 28, 13, 29, 14, 30, 15, 31);
+    for (half, lines) in lines.chunks_exact(STEP_GROUPS).enumerate() {
+        let mut registers = [x86::_mm512_setzero_si512(); STEP_GROUPS];
+        for (register, line) in registers.iter_mut().zip(lines) {
+            // SAFETY: a line fills a register.
+            *register = unsafe { x86::_mm512_loadu_si512(line.as_ptr().cast()) };
+        }
+        for _ in 0..STEP_GROUPS.ilog2() {
+            let before = registers;
+            for line in 0..STEP_GROUPS / 2 {
+                let (a, b) = (before[line], before[line + STEP_GROUPS / 2]);
+                registers[2 * line] = x86::_mm512_permutex2var_epi32(a, lower, b);
+                registers[2 * line + 1] = x86::_mm512_permutex2var_epi32(a, upper, b);
             }
         }
+        for (line, register) in registers.into_iter().enumerate() {
+            let packed = &mut packed[line * BLOCK + half * STEP_GROUPS..][..STEP_GROUPS];
+            // SAFETY: as above.
+            unsafe { x86::_mm512_storeu_si512(packed.as_mut_ptr().cast(), register) };
+        }
     }
-    match lines {
-        [a, b] => each(&[*a, *b], packed),
-        [a, b, c, d] => each(&[*a, *b, *c, *d], packed),
-        _ => debug_assert!(false, "groups of {}", lines.len()),
+}
+
+/// Converts `count` numbers that lie `apart`, and makes what is left of `line` zeros.
+///
+/// # Safety
+/// They can be read, as bytes of any alignment; the line is not shorter.
+#[inline(always)]
+unsafe fn convert<N: Element, T: Converts<N>>(from: *const T, apart: usize, count: usize, line: &mut [N]) {
+    let whole = line.len();
+    // SAFETY: the caller's promise.
+    unsafe {
+        if apart == 1 && count == whole {
+            // A constant number of times, where the line is an array: vectors without a remainder.
+            for (index, number) in line.iter_mut().enumerate() {
+                *number = from.add(index).read_unaligned().convert();
+            }
+            return;
+        }
+        for (index, number) in line[..count].iter_mut().enumerate() {
+            *number = from.add(index * apart).read_unaligned().convert();
+        }
+    }
+    line[count..].fill(N::zeroed());
+}
+
+/// Writes the numbers of two lines in turns.
+#[inline(always)]
+fn interleave_pairs([a, b]: [&[u16]; 2], packed: &mut [u32]) {
+    for (pair, (&a, &b)) in packed.iter_mut().zip(a.iter().zip(b)) {
+        *pair = u32::from(a) | u32::from(b) << 16;
+    }
+}
+
+/// Writes the numbers of four lines in turns.
+#[inline(always)]
+fn interleave_fours([a, b, c, d]: [&[u8]; 4], packed: &mut [u32]) {
+    for (column, four) in packed.iter_mut().enumerate() {
+        *four = u32::from_le_bytes([a[column], b[column], c[column], d[column]]);
     }
 }
 

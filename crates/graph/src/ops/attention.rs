@@ -1,6 +1,6 @@
 use super::inputs::{optional, required, typed};
 use super::movement::Offsets;
-use super::{Factors, Facts, TensorOp, Tensors};
+use super::{Factors, Facts, TensorOp, Tensors, Transpose};
 use crate::{Dim, Dims, Fact, OpError};
 use halimede_tensor::{CastOptions, DType, Tensor};
 use smallvec::smallvec;
@@ -11,7 +11,9 @@ use smallvec::smallvec;
 /// heads: query head `h` reads key head `h / (H / G)`), and optionally a mask that broadcasts to
 /// `[B, H, S, T]`: added where it is a float, and where it is Bool, `true` lets a key take part.
 /// Output: `[B, H, S, E]`. A row in which no key takes part gives zeros for a Bool mask.
-#[derive(Debug, Clone, PartialEq)]
+///
+/// Each of the four may have its tokens before its heads instead: see `tokens_first`.
+#[derive(Debug, Clone, PartialEq, Default)]
 pub struct Attention {
     /// Factor of the scores; `1 / sqrt(D)` where `None`.
     pub scale: Option<f32>,
@@ -25,6 +27,8 @@ pub struct Attention {
     pub multiply: Option<Factors>,
     /// Scores become `c · tanh(score / c)` before the mask, where positive.
     pub softcap: f32,
+    /// Which of `Q`, `K`, `V` and the output are `[B, S, H, D]`, as products of tokens write and read them.
+    pub tokens_first: [bool; 4],
 }
 
 impl TensorOp for Attention {
@@ -41,6 +45,13 @@ impl TensorOp for Attention {
         let (q, k, v) = (required(inputs, 0)?, required(inputs, 1)?, required(inputs, 2)?);
         let dims = |tensor: &Tensor| tensor.shape().iter().map(|&d| Dim::from(d)).collect::<Dims>();
         self.shape(&dims(q), &dims(k), &dims(v))?;
+        // Heads before tokens, here as in the definition.
+        let order = Transpose { perm: TURNED.as_slice().into() };
+        let heads_first = |tensor: &Tensor, index: usize| match self.tokens_first[index] {
+            true => Ok(order.evaluate(&[Some(tensor)])?.remove(0)),
+            false => Ok::<_, OpError>(tensor.clone()),
+        };
+        let (q, k, v) = (&heads_first(q, 0)?, &heads_first(k, 1)?, &heads_first(v, 2)?);
         let (heads, groups, queries, depth) = (q.shape()[1], k.shape()[1], q.shape()[2], q.shape()[3]);
         let (keys, width) = (k.shape()[2], v.shape()[3]);
         let shape = [q.shape()[0], heads, queries, width];
@@ -86,7 +97,8 @@ impl TensorOp for Attention {
                 result.iter_mut().zip(values).for_each(|(r, v)| *r += score / sum * v);
             }
         }
-        Ok(smallvec![Tensor::from_f64s(dtype, &shape, &out)?])
+        let out = Tensor::from_f64s(dtype, &shape, &out)?;
+        if self.tokens_first[3] { order.evaluate(&[Some(&out)]) } else { Ok(smallvec![out]) }
     }
 }
 
@@ -116,12 +128,22 @@ impl Mask {
     }
 }
 
+/// Where batch, heads, tokens and features are among axes of which tokens come first.
+const TURNED: [usize; 4] = [0, 2, 1, 3];
+
 impl Attention {
+    /// Where batch, heads, tokens and features are among the axes of `Q`, `K`, `V` or the output, by number.
+    pub fn axes(&self, operand: usize) -> [usize; 4] {
+        if self.tokens_first[operand] { TURNED } else { [0, 1, 2, 3] }
+    }
+
     fn shape(&self, q: &[Dim], k: &[Dim], v: &[Dim]) -> Result<Dims, OpError> {
         let wrong = || OpError::invalid(format!("attention of queries {q:?}, keys {k:?} and values {v:?}"));
         if q.len() != 4 || k.len() != 4 || v.len() != 4 {
             return Err(wrong());
         }
+        let heads_first = |dims: &[Dim], operand: usize| self.axes(operand).map(|axis| dims[axis].clone());
+        let (q, k, v) = (heads_first(q, 0), heads_first(k, 1), heads_first(v, 2));
         let same = |a: &Dim, b: &Dim| a.known().is_none() || b.known().is_none() || a == b;
         let grouped = match (q[1].known(), k[1].known()) {
             (Some(heads), Some(groups)) => groups > 0 && heads % groups == 0,
@@ -131,7 +153,9 @@ impl Attention {
         if !fits || !grouped || !same(&k[1], &v[1]) || !same(&k[2], &v[2]) {
             return Err(wrong());
         }
-        Ok(smallvec![q[0].clone(), q[1].clone(), q[2].clone(), v[3].clone()])
+        let result = [q[0].clone(), q[1].clone(), q[2].clone(), v[3].clone()];
+        // Tokens and heads change places: to and fro is the same.
+        Ok(heads_first(&result, 3).into_iter().collect())
     }
 }
 
@@ -140,7 +164,7 @@ mod tests {
     use super::*;
 
     fn op() -> Attention {
-        Attention { scale: Some(1.0), causal: false, causal_from_end: false, multiply: None, softcap: 0.0 }
+        Attention { scale: Some(1.0), ..Attention::default() }
     }
 
     fn run(op: &Attention, q: &Tensor, k: &Tensor, v: &Tensor, mask: Option<&Tensor>) -> Vec<f32> {

@@ -108,6 +108,7 @@ pub static PASSES: &[Pass] = &[
     cancel::PASS,
     dead::PASS,
     attention::PASS,
+    attention::HEADS,
     // Layers that share a mask each wrote it down.
     duplicates::PASS,
     dead::PASS,

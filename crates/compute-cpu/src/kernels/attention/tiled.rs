@@ -1,61 +1,103 @@
-//! Attention in bf16 on the matrix unit: as in f32, but scores are made and values weighed in blocks.
+//! Attention in bf16 on the matrix unit: as in f32, but by blocks of 32 queries and 32 keys.
 //!
-//! The weights of a block of keys are rounded to bf16 in the order of rows, which the matrix unit reads as
-//! they lie. Maxima, sums and the result stay in f32.
+//! Scores stay in the blocks in which they are made. The weights of a block of keys are rounded to bf16 in the order
+//! of rows, which the matrix unit reads as they lie. Maxima, sums and the result stay in f32.
 
-use super::super::rows::part_mut;
+use super::weigh::{self, RowMasks, weigh, write_means};
 use super::{Heads, PARALLEL_PRODUCTS};
 use crate::Matrix;
-use crate::isa::multiversion;
 use crate::kernels::Machine;
-use crate::map::exp;
-use crate::matrix::{self, BLOCK, Factor, LeftRows, Outer, Panels, Rows, STEP_BYTES, Sums, TILE};
-use crate::real::{Real, nearest};
-use crate::vector::{Vector, on_vectors};
+use crate::matrix::{self, Ahead, BLOCK, Block, Factor, Left, LeftRows, PANEL_STEP_BYTES, Panels, STEP_BYTES};
+use crate::matrix::{Sums, TILE, Tiles};
+use crate::real::{Numbers, Real};
 use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, View};
+use smallvec::SmallVec;
 
 /// Numbers of bf16 that a step multiplies.
 const STEP: usize = bf16::STEP;
+/// Blocks of queries whose work is done in turns: what one stores is read when it has arrived.
+const HALVES: usize = 2;
 /// Queries of a task.
-const QUERIES: usize = 2 * BLOCK;
-/// Keys of a block: its scores take 64 KiB.
-const KEYS: usize = 256;
-/// Bytes from one row of weights to the next: not a multiple of the caches' period.
-const WEIGHTS_PITCH: usize = KEYS * size_of::<bf16>() + STEP_BYTES;
+const QUERIES: usize = HALVES * BLOCK;
+/// Keys of a block: its scores take 32 KiB for each half.
+const KEYS: usize = 128;
+/// Numbers from one row of weights to the next: in bytes not a multiple of the caches' period.
+const WEIGHTS_PITCH: usize = KEYS + STEP;
 
 pub(super) struct TiledStep {
     heads: Heads,
     dtype: DType,
     matrix: Matrix,
     machine: Machine,
-    /// Of the steps in the tiles of queries, and in the rows of weights.
-    offsets: (Vec<usize>, Vec<usize>),
+    /// How queries lie, and where the steps of their tiles are.
+    queries: Queries,
+    /// Of the steps in the rows of weights.
+    weights_offsets: Vec<usize>,
 }
 
-/// One thread's memory.
+/// Where the matrix unit reads a block of queries.
+struct Queries {
+    /// Where they lie, if all of the block are there.
+    in_place: Option<Vec<usize>>,
+    /// Packed in tiles.
+    packed: Vec<usize>,
+}
+
+/// One thread's memory for a block of queries; the result follows, the queries in tiles, and what is added to scores.
 #[repr(C, align(64))]
 struct Scratch {
-    scores: [f32; QUERIES * KEYS],
-    weights: [u8; QUERIES * WEIGHTS_PITCH],
-    maxima: [f32; QUERIES],
-    sums: [f32; QUERIES],
-    blocks: [Sums; 2],
+    scores: [Sums; KEYS / BLOCK],
+    weights: [bf16; BLOCK * WEIGHTS_PITCH],
+    maxima: [f32; BLOCK],
+    sums: [f32; BLOCK],
+}
+
+/// The parts of a thread's memory.
+struct Room<'a> {
+    scratch: &'a mut [Scratch],
+    result: &'a mut [Sums],
+    tiles: &'a mut [bf16],
+    bias: &'a mut [f32],
+}
+
+/// A block of queries under way.
+struct Half<'a> {
+    /// Its first query, and how many there are.
+    first: usize,
+    rows: usize,
+    /// Keys up to the last that one of them sees.
+    seen: usize,
+    queries: Left<'a>,
+    scratch: &'a mut Scratch,
+    result: &'a mut [Sums],
+}
+
+/// Packed keys and values of a head.
+#[derive(Clone, Copy)]
+struct Packed {
+    keys: *mut bf16,
+    values: *mut bf16,
 }
 
 impl TiledStep {
-    /// Whether heads are not so deep that scores would be summed in several passes.
+    /// Whether there is something to multiply, and heads are not so deep that scores would be summed in several
+    /// passes.
     pub fn takes(heads: &Heads) -> bool {
-        matrix::passes(heads.depth.div_ceil(STEP)) == 1
+        heads.depth > 0 && heads.width > 0 && matrix::passes(heads.depth.div_ceil(STEP)) == 1
     }
 
     /// `dtype` is that of the operands and of the result.
     pub fn new(heads: Heads, dtype: DType, matrix: Matrix, machine: Machine) -> TiledStep {
+        let offsets = |count: usize, bytes: usize| (0..count).map(|step| step * bytes).collect::<Vec<_>>();
         let steps = heads.depth.div_ceil(STEP);
-        let offsets = |count: usize, bytes: usize| (0..count).map(|step| step * bytes).collect();
-        let offsets = (offsets(steps, TILE * STEP_BYTES), offsets(KEYS / STEP, STEP_BYTES));
-        TiledStep { heads, dtype, matrix, machine, offsets }
+        let reads_in_place = dtype == DType::Bf16 && heads.depth.is_multiple_of(STEP);
+        let queries = Queries {
+            in_place: reads_in_place.then(|| offsets(steps, STEP_BYTES)),
+            packed: offsets(steps, TILE * STEP_BYTES),
+        };
+        TiledStep { heads, dtype, matrix, machine, queries, weights_offsets: offsets(KEYS / STEP, STEP_BYTES) }
     }
 
     /// Numbers of the packed keys of a head.
@@ -68,286 +110,309 @@ impl TiledStep {
         self.heads.width.div_ceil(BLOCK) * matrix::panel_len::<bf16>(self.heads.keys)
     }
 
-    fn shared_bytes(&self) -> usize {
-        let heads = self.heads.batch * self.heads.groups;
-        heads * (self.keys_len() + self.values_len()) * size_of::<bf16>()
+    fn packed_bytes(&self) -> usize {
+        (self.keys_len() + self.values_len()) * size_of::<bf16>()
     }
 
-    /// Columns of the result, in whole blocks.
-    fn columns(&self) -> usize {
-        self.heads.width.next_multiple_of(BLOCK)
+    fn key_heads(&self) -> usize {
+        self.heads.batch * self.heads.groups
     }
 
-    fn queries_len(&self) -> usize {
-        matrix::tiles_len::<bf16>(QUERIES, self.heads.depth)
+    fn threads(&self) -> usize {
+        if self.heads.products() < PARALLEL_PRODUCTS { 1 } else { self.machine.pool.threads() }
     }
 
-    /// Scratch, the result of the task's queries, the queries in tiles.
+    /// Whether a thread packs the keys of a head and multiplies all its queries by them, while they are near: where
+    /// that keeps all threads busy.
+    fn is_by_heads(&self) -> bool {
+        self.threads() == 1 || self.key_heads() >= 4 * self.threads()
+    }
+
+    /// Heads whose keys and values are packed at a time.
+    fn packed_heads(&self) -> usize {
+        if self.is_by_heads() { self.threads() } else { self.key_heads() }
+    }
+
+    fn result_blocks(&self) -> usize {
+        self.heads.width.div_ceil(BLOCK)
+    }
+
+    fn tiles_len(&self) -> usize {
+        matrix::tiles_len::<bf16>(BLOCK, self.heads.depth)
+    }
+
+    /// Numbers of what is added to scores, where that does not lie ready.
+    fn bias_len(&self) -> usize {
+        let is_made = self.heads.mask.as_ref().is_some_and(|mask| !mask.has_lines());
+        if is_made { BLOCK * KEYS } else { 0 }
+    }
+
     fn thread_bytes(&self) -> usize {
-        size_of::<Scratch>() + QUERIES * self.columns() * size_of::<f32>() + self.queries_len() * size_of::<bf16>()
+        let tiles = self.tiles_len() * size_of::<bf16>();
+        let each = size_of::<Scratch>() + self.result_blocks() * size_of::<Sums>() + tiles;
+        HALVES * each + self.bias_len() * size_of::<f32>()
     }
 
     pub fn workspace(&self) -> usize {
-        self.shared_bytes() + self.thread_bytes() * self.machine.pool.threads()
+        self.packed_heads() * self.packed_bytes() + self.threads() * self.thread_bytes()
     }
 
     /// The packed keys and values of a head, by pointer: threads write different ones.
-    fn packed(&self, arguments: &Arguments<'_>, head: usize) -> (*mut bf16, *mut bf16) {
-        let start = arguments.workspace.as_ptr().cast::<bf16>();
-        let keys = start.wrapping_add(head * (self.keys_len() + self.values_len()));
-        (keys, keys.wrapping_add(self.keys_len()))
+    fn packed(&self, arguments: &Arguments<'_>, place: usize) -> Packed {
+        let keys = arguments.workspace.as_ptr().wrapping_add(place * self.packed_bytes()).cast::<bf16>();
+        Packed { keys, values: keys.wrapping_add(self.keys_len()) }
+    }
+
+    /// A thread's memory.
+    ///
+    /// # Safety
+    /// Each thread asks for its own, once at a time.
+    unsafe fn room<'a>(&self, arguments: &Arguments<'a>, thread: usize) -> Room<'a> {
+        let start = self.packed_heads() * self.packed_bytes() + thread * self.thread_bytes();
+        // SAFETY: the caller's promise; the workspace is as long, and any bytes are numbers.
+        unsafe {
+            let scratch = arguments.workspace.as_ptr().add(start).cast::<Scratch>();
+            let result = scratch.add(HALVES).cast::<Sums>();
+            let tiles = result.add(HALVES * self.result_blocks()).cast::<bf16>();
+            let bias = tiles.add(HALVES * self.tiles_len()).cast::<f32>();
+            Room {
+                scratch: std::slice::from_raw_parts_mut(scratch, HALVES),
+                result: std::slice::from_raw_parts_mut(result, HALVES * self.result_blocks()),
+                tiles: std::slice::from_raw_parts_mut(tiles, HALVES * self.tiles_len()),
+                bias: std::slice::from_raw_parts_mut(bias, self.bias_len()),
+            }
+        }
     }
 }
 
 impl Step for TiledStep {
     fn run(&self, arguments: &Arguments<'_>) {
         assert!(arguments.workspace.len() >= self.workspace());
-        let small = self.heads.products() < PARALLEL_PRODUCTS;
-        let each = |parts: usize, task: &(dyn Fn(usize) + Sync)| match small {
-            true => (0..parts).for_each(task),
-            false => self.machine.pool.run(parts, task),
-        };
-        each(self.heads.batch * self.heads.groups, &|head| match self.dtype {
-            DType::Bf16 => self.pack::<bf16>(arguments, head),
-            _ => self.pack::<f32>(arguments, head),
-        });
-        let blocks = self.heads.queries.div_ceil(QUERIES);
-        let tasks = self.heads.batch * self.heads.heads * blocks;
-        let threads = if small { 1 } else { self.machine.pool.threads() };
-        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
-            let (head, first) = (task / blocks, task % blocks * QUERIES);
-            match self.dtype {
-                DType::Bf16 => self.run_block::<bf16>(arguments, thread, head, first),
-                _ => self.run_block::<f32>(arguments, thread, head, first),
-            }
-        });
+        match self.dtype {
+            DType::Bf16 => self.run_of::<bf16>(arguments),
+            _ => self.run_of::<f32>(arguments),
+        }
     }
 }
 
 impl TiledStep {
+    fn run_of<T: Real>(&self, arguments: &Arguments<'_>) {
+        let (pool, threads) = (&self.machine.pool, self.threads());
+        let blocks = self.heads.queries.div_ceil(QUERIES);
+        if self.is_by_heads() {
+            return pool.run_tasks(threads, self.key_heads(), &|thread, head| {
+                let (tiles, packed) = (self.matrix.enter(), self.packed(arguments, thread));
+                self.pack::<T>(arguments, head, packed);
+                for head in self.heads.query_heads(head) {
+                    (0..blocks).for_each(|block| self.block::<T>(arguments, &tiles, thread, packed, head, block));
+                }
+            });
+        }
+        pool.run_tasks(threads, self.key_heads(), &|_, head| {
+            self.pack::<T>(arguments, head, self.packed(arguments, head));
+        });
+        pool.run_tasks(threads, self.heads.batch * self.heads.heads * blocks, &|thread, task| {
+            let (head, block) = (task / blocks, task % blocks);
+            let packed = self.packed(arguments, self.heads.key_head(head));
+            self.block::<T>(arguments, &self.matrix.enter(), thread, packed, head, block);
+        });
+    }
+
     /// Packs keys and values of one head.
-    fn pack<T: Real>(&self, arguments: &Arguments<'_>, head: usize) {
-        let Heads { keys, depth, width, .. } = self.heads;
-        let operand = |index: usize| arguments.inputs[index].unwrap_or(View::empty());
-        let (packed_keys, packed_values) = self.packed(arguments, head);
+    fn pack<T: Real>(&self, arguments: &Arguments<'_>, head: usize, packed: Packed) {
+        let Heads { keys, depth, width, lines, .. } = &self.heads;
         let isa = self.machine.isa;
-        // SAFETY: inputs are not written during the step; each part packs a head of its own, whose operands
-        // have those sizes.
+        let operand = |index: usize| arguments.inputs[index].unwrap_or(View::empty());
+        // SAFETY: inputs are not written during the step; nobody else packs into the same place.
         unsafe {
-            let k = operand(1).slice::<T>()[head * keys * depth..][..keys * depth].as_ptr();
-            let v = operand(2).slice::<T>()[head * keys * width..][..keys * width].as_ptr();
-            let transposed = Panels { start: k, row: 1, column: depth, n: keys, k: depth };
-            let plain = Panels { start: v, row: width, column: 1, n: width, k: keys };
-            let panels = std::slice::from_raw_parts_mut(packed_keys, self.keys_len());
-            for (index, panel) in panels.chunks_exact_mut(matrix::panel_len::<bf16>(depth).max(1)).enumerate() {
+            let k = &operand(1).slice::<T>()[self.heads.at(1, head, 0)..][..self.heads.span(1, *keys, *depth)];
+            let v = &operand(2).slice::<T>()[self.heads.at(2, head, 0)..][..self.heads.span(2, *keys, *width)];
+            let transposed = Panels { start: k.as_ptr(), row: 1, column: lines[1].token, n: *keys, k: *depth };
+            let plain = Panels { start: v.as_ptr(), row: lines[2].token, column: 1, n: *width, k: *keys };
+            let panels = std::slice::from_raw_parts_mut(packed.keys, self.keys_len());
+            for (index, panel) in panels.chunks_exact_mut(matrix::panel_len::<bf16>(*depth).max(1)).enumerate() {
                 matrix::pack_panel::<bf16, T>(isa, &transposed, index * BLOCK, panel);
             }
-            let panels = std::slice::from_raw_parts_mut(packed_values, self.values_len());
-            for (index, panel) in panels.chunks_exact_mut(matrix::panel_len::<bf16>(keys).max(1)).enumerate() {
+            let panels = std::slice::from_raw_parts_mut(packed.values, self.values_len());
+            for (index, panel) in panels.chunks_exact_mut(matrix::panel_len::<bf16>(*keys).max(1)).enumerate() {
                 matrix::pack_panel::<bf16, T>(isa, &plain, index * BLOCK, panel);
             }
         }
     }
 
     /// One block of queries of one head.
-    fn run_block<T: Real>(&self, arguments: &Arguments<'_>, thread: usize, head: usize, first: usize) {
-        let Heads { queries, keys, depth, width, .. } = self.heads;
-        let (isa, columns) = (self.machine.isa, self.columns());
-        let rows = QUERIES.min(queries - first);
-        let (packed_keys, packed_values) = self.packed(arguments, self.heads.key_head(head));
-        // SAFETY: each thread has its own part of the workspace, in which any bytes are numbers; inputs are
-        // not written during the step; the task's rows of the output are its alone.
-        let (scratch, result, tiles, q, out) = unsafe {
-            let start = arguments.workspace.as_ptr().add(self.shared_bytes() + thread * self.thread_bytes());
-            let result = start.add(size_of::<Scratch>()).cast::<f32>();
-            let tiles = result.add(QUERIES * columns).cast::<bf16>();
-            let q = arguments.inputs[0].unwrap_or(View::empty()).slice::<T>();
-            (
-                &mut *start.cast::<Scratch>(),
-                std::slice::from_raw_parts_mut(result, QUERIES * columns),
-                std::slice::from_raw_parts_mut(tiles, self.queries_len()),
-                &q[(head * queries + first) * depth..][..rows * depth],
-                part_mut::<T>(arguments.outputs[0], (head * queries + first) * width, rows * width),
-            )
-        };
-        let Scratch { scores, weights, maxima, sums, blocks } = scratch;
-        maxima.fill(f32::NEG_INFINITY);
-        sums.fill(0.0);
-        result.fill(0.0);
-        // SAFETY: `rows` rows of `depth` numbers.
-        unsafe {
-            let from = LeftRows { start: q.as_ptr(), row: depth, column: 1, rows, k: depth };
-            matrix::pack_tiles::<bf16, T>(isa, from, tiles);
-        }
-        let steps = depth.div_ceil(STEP);
-        let left = Rows {
-            start: tiles.as_ptr().cast(),
-            pitch: STEP_BYTES,
-            tile: steps * TILE * STEP_BYTES,
-            offsets: &self.offsets.0,
-            count: rows,
-            groups: 1,
-            apart: 0,
-        };
-        let seen = self.heads.seen(first, rows);
+    fn block<T: Real>(
+        &self,
+        arguments: &Arguments<'_>,
+        tiles: &Tiles<bf16>,
+        thread: usize,
+        packed: Packed,
+        head: usize,
+        block: usize,
+    ) {
+        let heads = &self.heads;
+        // SAFETY: the thread is this one, which computes one block at a time.
+        let Room { scratch, result, tiles: packed_queries, bias } = unsafe { self.room(arguments, thread) };
+        let parts = scratch.iter_mut().zip(result.chunks_exact_mut(self.result_blocks()));
+        let parts = parts.zip(packed_queries.chunks_exact_mut(self.tiles_len()));
+        let firsts = (block * QUERIES..heads.queries).step_by(BLOCK);
+        let mut halves: SmallVec<[Half<'_>; HALVES]> = firsts
+            .zip(parts)
+            .map(|(first, ((scratch, result), tiles))| {
+                let rows = BLOCK.min(heads.queries - first);
+                let queries = self.queries::<T>(arguments, (head, first, rows), tiles);
+                (scratch.maxima, scratch.sums) = ([f32::NEG_INFINITY; BLOCK], [0.0; BLOCK]);
+                Half { first, rows, seen: heads.seen(first, rows), queries, scratch, result }
+            })
+            .collect();
+        let seen = halves.iter().map(|half| half.seen).max().unwrap_or(0);
         for start in (0..seen).step_by(KEYS) {
-            let count = KEYS.min(seen - start);
-            let panel = |p: usize| packed_keys.wrapping_add(p * matrix::panel_len::<bf16>(depth)).cast_const().cast();
-            let range = (start / BLOCK, (start + count).div_ceil(BLOCK));
-            // SAFETY: queries and keys have as many steps.
-            unsafe {
-                let room = &mut blocks[..];
-                matrix::multiply(
-                    self.matrix,
-                    &left,
-                    range,
-                    &panel,
-                    Outer::Panels,
-                    room,
-                    &mut |sums, (row, p), (from, to)| {
-                        let at = p * BLOCK - start;
-                        for (r, sums) in sums.0.chunks_exact(BLOCK).enumerate().take(to).skip(from) {
-                            let line = &mut scores[(row + r) * KEYS + at..];
-                            // As arrays: a call for so few numbers would take longer.
-                            if let (Some(line), Some(sums)) = (line.first_chunk_mut::<BLOCK>(), sums.first_chunk()) {
-                                *line = *sums;
-                            }
-                        }
-                    },
-                );
-            }
-            let padded = count.next_multiple_of(STEP);
-            for row in 0..rows {
-                let line = &mut scores[row * KEYS..][..count];
-                let plain = self.heads.is_plain();
-                if !plain {
-                    self.heads.mask_line(isa, arguments, line, head, first + row, start);
+            for index in 0..KEYS.min(seen - start).div_ceil(BLOCK) {
+                let first = start + index * BLOCK;
+                let panel = packed.keys.wrapping_add(first / BLOCK * matrix::panel_len::<bf16>(heads.depth));
+                for half in halves.iter_mut().filter(|half| first < half.seen) {
+                    let sums = &mut half.scratch.scores[index];
+                    // SAFETY: queries and keys have as many steps.
+                    unsafe { multiply(tiles, half.queries, panel, half.rows, false, sums) };
                 }
-                let weights: &mut [bf16] = bytemuck::cast_slice_mut(&mut weights[row * WEIGHTS_PITCH..][..2 * padded]);
-                weights[count..].fill(bf16::ZERO);
-                let scale = if plain { self.heads.scale } else { 1.0 };
-                let state = (&mut maxima[row], &mut sums[row]);
-                weigh_row(isa, line, scale, &mut weights[..count], state, &mut result[row * columns..][..columns]);
             }
-            let left = Rows {
-                start: weights.as_ptr(),
-                pitch: WEIGHTS_PITCH,
-                tile: TILE * WEIGHTS_PITCH,
-                offsets: &self.offsets.1[..padded / STEP],
-                count: rows,
-                groups: 1,
-                apart: 0,
-            };
-            let first_step = start / STEP * BLOCK * STEP;
-            let panel = |p: usize| {
-                packed_values.wrapping_add(p * matrix::panel_len::<bf16>(keys) + first_step).cast_const().cast()
-            };
-            // SAFETY: weights have 64 rows of that pitch; the values' panels have the steps of these keys.
-            unsafe {
-                let room = &mut blocks[..];
-                matrix::multiply(
-                    self.matrix,
-                    &left,
-                    (0, columns / BLOCK),
-                    &panel,
-                    Outer::Panels,
-                    room,
-                    &mut |sums, (row, p), (from, to)| {
-                        let result = &mut result[row * columns + p * BLOCK..];
-                        add_rows(isa, sums, (from, to), result, columns);
-                    },
-                );
+            for half in halves.iter_mut().filter(|half| start < half.seen) {
+                self.weigh(arguments, half, head, start, bias);
+            }
+            for index in 0..self.result_blocks() {
+                let panel = index * matrix::panel_len::<bf16>(heads.keys) + start * BLOCK;
+                let panel = packed.values.wrapping_add(panel);
+                for half in halves.iter_mut().filter(|half| start < half.seen) {
+                    let weights: *const u8 = half.scratch.weights.as_ptr().cast();
+                    let pitch = WEIGHTS_PITCH * size_of::<bf16>();
+                    let offsets = &self.weights_offsets[..KEYS.min(half.seen - start).div_ceil(STEP)];
+                    let left = Left { tiles: [weights, weights.wrapping_add(TILE * pitch)], pitch, offsets };
+                    // SAFETY: weights have 32 rows of that pitch; the values' panels have the steps of these keys.
+                    unsafe { multiply(tiles, left, panel, half.rows, start > 0, &mut half.result[index]) };
+                }
             }
         }
-        for (row, line) in out.chunks_exact_mut(width.max(1)).enumerate() {
-            // A query that sees no key gives zeros.
-            let factor = if sums[row] > 0.0 || sums[row].is_nan() { 1.0 / sums[row] } else { 0.0 };
-            let result = &mut result[row * columns..][..width];
-            result.iter_mut().for_each(|element| *element *= factor);
-            T::narrow_all(isa, result, line);
+        for Half { first, rows, seen, scratch, result, .. } in halves {
+            if seen == 0 {
+                result.fill(Sums::default());
+            }
+            let span = heads.span(3, rows, heads.width);
+            let to = Numbers::of(arguments.outputs[0], self.dtype, heads.at(3, head, first), span);
+            let (width, pitch) = (heads.width, heads.lines[3].token);
+            let results = weigh::Results { count: rows, blocks: result, width, sums: &scratch.sums, to, pitch };
+            write_means(self.machine.isa, results);
         }
+    }
+
+    /// Makes weights of a block's scores for the keys from `start` on.
+    fn weigh(&self, arguments: &Arguments<'_>, half: &mut Half<'_>, head: usize, start: usize, bias: &mut [f32]) {
+        let heads = &self.heads;
+        let Half { first, rows, seen, scratch, result, .. } = half;
+        let Scratch { scores, weights, maxima, sums } = &mut **scratch;
+        let columns = KEYS.min(*seen - start);
+        let scores = &mut scores[..columns.div_ceil(BLOCK)];
+        let mut scale = heads.scale;
+        if heads.softcap > 0.0 || !(scale > 0.0) {
+            scores.iter_mut().for_each(|block| heads.scale(self.machine.isa, &mut block.0));
+            scale = 1.0;
+        }
+        let mask = self.row_masks(arguments, bias, (head, *first, *rows), (start, columns));
+        let seen = match heads.causal {
+            Some(offset) => (*first as isize + offset + 1 - start as isize, 1),
+            None => (columns as isize, 0),
+        };
+        let rows = weigh::Rows {
+            count: *rows,
+            scores,
+            seen,
+            columns,
+            scale,
+            mask,
+            weights,
+            weights_pitch: WEIGHTS_PITCH,
+            maxima,
+            sums,
+            result: if start == 0 { &mut [] } else { result },
+        };
+        weigh(self.machine.isa, rows);
+    }
+
+    /// Queries `first..first + rows` as the matrix unit reads them: where they lie if that is possible, or packed.
+    fn queries<'a, T: Real>(
+        &'a self,
+        arguments: &Arguments<'a>,
+        (head, first, rows): (usize, usize, usize),
+        packed: &'a mut [bf16],
+    ) -> Left<'a> {
+        let pitch = self.heads.lines[0].token;
+        // SAFETY: inputs are not written during the step.
+        let q = unsafe { arguments.inputs[0].unwrap_or(View::empty()).slice::<T>() };
+        let q = &q[self.heads.at(0, head, first)..][..self.heads.span(0, rows, self.heads.depth)];
+        match &self.queries.in_place {
+            Some(offsets) if rows.is_multiple_of(TILE) => {
+                let upper: *const u8 = q.as_ptr().cast();
+                let lower = if rows > TILE { upper.wrapping_add(TILE * pitch * size_of::<T>()) } else { upper };
+                Left { tiles: [upper, lower], pitch: pitch * size_of::<T>(), offsets }
+            }
+            _ => {
+                let from = LeftRows { start: q.as_ptr(), row: pitch, column: 1, rows, k: self.heads.depth };
+                // SAFETY: `rows` rows of `depth` numbers.
+                unsafe { matrix::pack_tiles::<bf16, T>(self.machine.isa, from, packed) };
+                let upper: *const u8 = packed.as_ptr().cast();
+                let offsets = &self.queries.packed;
+                Left {
+                    tiles: [upper, upper.wrapping_add(offsets.len() * TILE * STEP_BYTES)],
+                    pitch: STEP_BYTES,
+                    offsets,
+                }
+            }
+        }
+    }
+
+    /// The mask of queries `first..first + rows` and keys `start..start + count`: as it lies, or what it adds, made in
+    /// `room`.
+    fn row_masks<'a>(
+        &self,
+        arguments: &Arguments<'a>,
+        room: &'a mut [f32],
+        (head, first, rows): (usize, usize, usize),
+        (start, count): (usize, usize),
+    ) -> RowMasks<'a> {
+        let (Some(mask), Some(view)) = (&self.heads.mask, arguments.inputs.get(3).copied().flatten()) else {
+            return RowMasks::None;
+        };
+        let pitch = mask.strides[2];
+        let lines = if pitch == 0 { 1 } else { rows };
+        if mask.has_lines() {
+            let begin = mask.at(&self.heads, head, first, start);
+            let range = begin..begin + (lines - 1) * pitch + count;
+            // SAFETY: inputs are not written during the step.
+            return unsafe {
+                match mask.boolean {
+                    true => RowMasks::Shown(&view.slice::<u8>()[range], pitch),
+                    false => RowMasks::Bias(&view.slice::<f32>()[range], pitch),
+                }
+            };
+        }
+        for (row, line) in room.chunks_exact_mut(KEYS).enumerate().take(lines) {
+            let line = &mut line[..count];
+            line.fill(0.0);
+            self.heads.mask(self.machine.isa, arguments, line, head, first + row, start);
+        }
+        RowMasks::Bias(room, if pitch == 0 { 0 } else { KEYS })
     }
 }
 
-multiversion! {
-    /// Adds rows of a block to rows that lie `apart`.
-    fn add_rows(sums: &Sums, rows: (usize, usize), result: &mut [f32], apart: usize) = add_each_row
-}
-
-#[inline(always)]
-fn add_each_row(sums: &Sums, (from, to): (usize, usize), result: &mut [f32], apart: usize) {
-    for row in from..to {
-        let sums = sums.0[row * BLOCK..].first_chunk::<BLOCK>();
-        if let (Some(result), Some(sums)) = (result[row * apart..].first_chunk_mut::<BLOCK>(), sums) {
-            for column in 0..BLOCK {
-                result[column] += sums[column];
-            }
-        }
-    }
-}
-
-on_vectors! {
-    /// Turns a line of scores, still to be scaled, into weights against the running maximum and sum, and
-    /// rescales what was summed.
-    fn weigh_row(
-        line: &[f32],
-        scale: f32,
-        weights: &mut [bf16],
-        state: (&mut f32, &mut f32),
-        result: &mut [f32],
-    ) = weigh
-}
-
+/// One block: `sums = left · panel`, or on top of what they are.
+///
 /// # Safety
-/// As [`Vector`].
-#[inline(always)]
-unsafe fn weigh<V: Vector>(
-    line: &[f32],
-    scale: f32,
-    weights: &mut [bf16],
-    (max, sum): (&mut f32, &mut f32),
-    result: &mut [f32],
-) {
-    assert_eq!(line.len(), weights.len());
-    let whole = line.len() - line.len() % V::LANES;
-    // SAFETY: the caller's promise; registers lie inside the line and its weights.
-    unsafe {
-        // A NaN may be passed over: it shows in the sum.
-        let (mut larger, factor_of_all) = (*max, V::splat(scale));
-        let mut most = V::splat(larger);
-        for at in (0..whole).step_by(V::LANES) {
-            most = V::load(line.as_ptr().add(at)).times(factor_of_all).at_least(most);
-        }
-        larger = larger.max(most.largest_lane());
-        for &number in &line[whole..] {
-            larger = larger.max(number * scale);
-        }
-        if larger == f32::NEG_INFINITY {
-            weights.fill(bf16::ZERO);
-            return;
-        }
-        let less = V::splat(-larger);
-        let mut total = V::splat(0.0);
-        for at in (0..whole).step_by(V::LANES) {
-            let weight = less.plus_product(V::load(line.as_ptr().add(at)), factor_of_all).exp_near();
-            total = total.plus(weight);
-            weight.narrow(weights.as_mut_ptr().add(at));
-        }
-        let mut added = total.sum_of_lanes();
-        for (&score, weight) in line[whole..].iter().zip(&mut weights[whole..]) {
-            let number = exp(score.mul_add(scale, -larger));
-            added += number;
-            *weight = nearest(number);
-        }
-        // Before the first key the sum and what was summed are 0.
-        if *max < larger && *max > f32::NEG_INFINITY {
-            let factor = exp(*max - larger);
-            *sum *= factor;
-            for element in result {
-                *element *= factor;
-            }
-        }
-        *sum += added;
-        *max = larger;
-    }
+/// As [`Tiles::block`].
+unsafe fn multiply(tiles: &Tiles<bf16>, left: Left<'_>, panel: *mut bf16, rows: usize, on_top: bool, sums: &mut Sums) {
+    let panel: *const u8 = panel.cast_const().cast();
+    // What comes next lies behind it and was packed a moment ago.
+    let ahead = Ahead { start: panel.wrapping_add(left.offsets.len() * PANEL_STEP_BYTES), lines: 1, apart: 0 };
+    let to: *mut Sums = sums;
+    let so_far = if on_top { to.cast_const() } else { std::ptr::null() };
+    // SAFETY: the caller's promise.
+    unsafe { tiles.block(Block { left, panel, rows, so_far, to, ahead }, &mut |_, _| {}) };
 }

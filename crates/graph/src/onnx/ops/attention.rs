@@ -47,7 +47,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
         let Some(parts) = heads.by_parts(b, mask, scale, cap, node.opset < 25, mode)? else { return Ok(None) };
         parts
     } else {
-        let op = Attention { scale, causal, causal_from_end: past_k.is_some(), multiply: None, softcap };
+        let op = Attention { scale, causal, causal_from_end: past_k.is_some(), softcap, ..Attention::default() };
         let mask = mask.value(b)?;
         let y = b.add_with_optional(Op::Attention(op), &[Some(q), Some(heads.k), Some(heads.v), mask])?;
         (y, y)

@@ -1,8 +1,10 @@
 mod causal;
+mod heads;
 mod operands;
 mod scores;
 
 use self::causal::Causal;
+pub(super) use self::heads::PASS as HEADS;
 use self::operands::Operand;
 use self::scores::Bias;
 use super::edit::{done, is_output, refuse};
@@ -265,8 +267,7 @@ impl Found {
             scale: Some(self.scale),
             causal: self.causal.is_some(),
             causal_from_end: self.causal.is_some_and(|causal| causal.from_end),
-            multiply: None,
-            softcap: 0.0,
+            ..Attention::default()
         };
         let turned = self.out != [0, 1, 2, 3];
         let result = match turned {

@@ -138,8 +138,9 @@ fn scales_and_masks_become_its_own() {
         assert_eq!(op.scale, Some(scale), "case {index}");
         assert_eq!(inputs.get(3).map(|mask| graph.fact(mask.unwrap()).dtype.unwrap()), mask, "case {index}");
         assert!(!names.contains(&"Softmax") && !names.contains(&"Contract"), "case {index}: {names:?}");
-        // Keys are transposed once, into heads.
-        assert_eq!(names.iter().filter(|name| **name == "Transpose").count(), 3, "case {index}: {names:?}");
+        // Nothing is turned any more: keys were once, into heads.
+        assert_eq!(op.tokens_first, [true, true, true, false], "case {index}");
+        assert!(!names.contains(&"Transpose"), "case {index}: {names:?}");
     }
 }
 
@@ -197,7 +198,34 @@ fn scales_and_transpositions_of_operands() {
     };
     let (names, rewritten, reports) = optimized(graph(&[B, S, H * D], write));
     assert!(attention(&rewritten).is_some(), "{names:?} {reports:?}");
-    assert_eq!(names, ["Reshape", "Transpose", "Attention", "Transpose"]);
+    assert_eq!(names, ["Reshape", "Attention"]);
+    assert_eq!(attention(&rewritten).map(|(op, _)| op.tokens_first), Some([true; 4]));
+}
+
+#[test]
+fn heads_are_turned_only_for_others() {
+    let attention_of = |b: &mut Builder, q: ValueId, k: ValueId, v: ValueId| {
+        b.add(Op::Attention(Attention { scale: Some(0.3), ..Attention::default() }), &[q, k, v]).unwrap()
+    };
+    let turn = |b: &mut Builder, x: ValueId| b.transpose(x, &[0, 2, 1, 3]).unwrap();
+    // The keys and the result are read by others too, as they were turned.
+    let (names, rewritten, _) = optimized(graph(&[B, S, H * D], |b, x| {
+        let (q, k, v) = (heads(b, x, 0.1), heads(b, x, 0.07), heads(b, x, 0.3));
+        let made = attention_of(b, q, k, v);
+        let (turned, sum) = (turn(b, made), b.binary(Binary::Add, made, k).unwrap());
+        let sum = turn(b, sum);
+        b.binary(Binary::Add, turned, sum).unwrap()
+    }));
+    assert_eq!(attention(&rewritten).map(|(op, _)| op.tokens_first), Some([true, true, true, false]), "{names:?}");
+    // What reads tokens first already reads heads first where those lie so.
+    let (names, rewritten, _) = optimized(graph(&[B, H, S, D], |b, x| {
+        let tokens = turn(b, x);
+        let op = Attention { scale: Some(0.3), tokens_first: [true, false, false, true], ..Attention::default() };
+        let made = b.add(Op::Attention(op), &[tokens, x, x]).unwrap();
+        turn(b, made)
+    }));
+    assert_eq!(names, ["Attention"]);
+    assert_eq!(attention(&rewritten).map(|(op, _)| op.tokens_first), Some([false; 4]));
 }
 
 #[test]
@@ -273,8 +301,8 @@ fn grouped_heads_are_read_where_they_are() {
         })
     };
     let (names, graph, reports) = optimized(model(2, 2));
-    let (_, inputs) = attention(&graph).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
-    let heads = |input: usize| graph.fact(inputs[input].unwrap()).known_shape().unwrap()[1];
+    let (op, inputs) = attention(&graph).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
+    let heads = |input: usize| graph.fact(inputs[input].unwrap()).known_shape().unwrap()[op.axes(input)[1]];
     assert_eq!((heads(0), heads(1), heads(2)), (4, 2, 2));
     assert!(!names.contains(&"Expand"), "{names:?}");
     let (names, _, reports) = optimized(model(2, 1));
@@ -310,8 +338,9 @@ fn heads_merged_with_the_batch() {
     };
     for masked in [false, true] {
         let (names, graph, reports) = optimized(write(masked));
-        let (_, inputs) = attention(&graph).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
-        assert_eq!(graph.fact(inputs[0].unwrap()).known_shape().unwrap()[..2], [B, H]);
+        let (op, inputs) = attention(&graph).unwrap_or_else(|| panic!("{names:?} {reports:?}"));
+        let shape = graph.fact(inputs[0].unwrap()).known_shape().unwrap();
+        assert_eq!(op.axes(0).map(|axis| shape[axis]), [B, H, S, D]);
         assert!(!names.contains(&"Softmax") && !names.contains(&"Contract"), "{names:?}");
     }
     // Batches that come from nowhere become heads of one batch.

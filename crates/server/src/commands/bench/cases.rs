@@ -281,7 +281,7 @@ impl Case {
             Operation::Attention { length, causal } => {
                 let shape = [1, HEADS, length, HEAD_WIDTH];
                 let operands = [made.input(&shape)?, made.input(&shape)?, made.input(&shape)?];
-                let attention = Attention { scale: None, causal, causal_from_end: false, multiply: None, softcap: 0.0 };
+                let attention = Attention { causal, ..Attention::default() };
                 made.add(Op::Attention(attention), &operands)
             }
             Operation::Layernorm { rows, columns } => {

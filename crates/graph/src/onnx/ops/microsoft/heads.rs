@@ -24,7 +24,7 @@ impl Heads {
         // A scale of 0 stands for none.
         let scale = node.attributes.float("scale")?.filter(|&scale| scale != 0.0);
         let causal = node.attributes.flag_or("unidirectional", false)?;
-        let op = Attention { scale, causal, causal_from_end: self.past, multiply: None, softcap: 0.0 };
+        let op = Attention { scale, causal, causal_from_end: self.past, ..Attention::default() };
         let mask = mask.value(b)?;
         let y = b.add_with_optional(Op::Attention(op), &[Some(self.q), Some(self.k), Some(self.v), mask])?;
         join_heads(b, y)
