@@ -65,8 +65,8 @@ fn pack_each_line<N: Element, T: Converts<N>>(from: Panels<T>, panel: &mut [N]) 
     let mut groups = panel.chunks_exact_mut(group * BLOCK).enumerate();
     for (index, packed) in groups.by_ref().take(from.k.div_ceil(group)) {
         for (line, k) in lines.iter_mut().zip(group * index..).take(group) {
-            // SAFETY: `pack_panel` is called for an operand that has these numbers.
             match k < from.k {
+                // SAFETY: `pack_panel` is called for an operand that has these numbers.
                 true => unsafe { convert(from.start.wrapping_add(k * from.row), 1, from.n, line) },
                 false => line.fill(N::zeroed()),
             }

@@ -21,10 +21,9 @@ const STEP: usize = bf16::STEP;
 const HALVES: usize = 2;
 /// Queries of a task.
 const QUERIES: usize = HALVES * BLOCK;
-/// Keys of a block: its scores take 32 KiB for each half.
-const KEYS: usize = 128;
-/// Numbers from one row of weights to the next: in bytes not a multiple of the caches' period.
-const WEIGHTS_PITCH: usize = KEYS + STEP;
+/// Keys of a block, at most: its scores take 128 KiB for each half, in the second-level cache. More of them at a time
+/// are worth more than scores in the first.
+const KEYS: usize = 1024;
 
 pub(super) struct TiledStep {
     heads: Heads,
@@ -45,21 +44,20 @@ struct Queries {
     packed: Vec<usize>,
 }
 
-/// One thread's memory for a block of queries; the result follows, the queries in tiles, and what is added to scores.
-#[repr(C, align(64))]
-struct Scratch {
-    scores: [Sums; KEYS / BLOCK],
-    weights: [bf16; BLOCK * WEIGHTS_PITCH],
-    maxima: [f32; BLOCK],
-    sums: [f32; BLOCK],
-}
-
 /// The parts of a thread's memory.
 struct Room<'a> {
-    scratch: &'a mut [Scratch],
-    result: &'a mut [Sums],
-    tiles: &'a mut [bf16],
+    halves: [HalfRoom<'a>; HALVES],
+    /// What a mask adds, where that does not lie ready.
     bias: &'a mut [f32],
+}
+
+/// Memory for a block of queries.
+struct HalfRoom<'a> {
+    scores: &'a mut [Sums],
+    result: &'a mut [Sums],
+    weights: &'a mut [bf16],
+    /// The queries in tiles.
+    tiles: &'a mut [bf16],
 }
 
 /// A block of queries under way.
@@ -70,7 +68,11 @@ struct Half<'a> {
     /// Keys up to the last that one of them sees.
     seen: usize,
     queries: Left<'a>,
-    scratch: &'a mut Scratch,
+    scores: &'a mut [Sums],
+    weights: &'a mut [bf16],
+    /// Of each query so far.
+    maxima: [f32; BLOCK],
+    sums: [f32; BLOCK],
     result: &'a mut [Sums],
 }
 
@@ -137,6 +139,16 @@ impl TiledStep {
         self.heads.width.div_ceil(BLOCK)
     }
 
+    /// Keys of a block.
+    fn columns(&self) -> usize {
+        self.heads.keys.next_multiple_of(BLOCK).min(KEYS)
+    }
+
+    /// Numbers from one row of weights to the next: in bytes not a multiple of the caches' period.
+    fn weights_pitch(&self) -> usize {
+        self.columns() + STEP
+    }
+
     fn tiles_len(&self) -> usize {
         matrix::tiles_len::<bf16>(BLOCK, self.heads.depth)
     }
@@ -144,13 +156,16 @@ impl TiledStep {
     /// Numbers of what is added to scores, where that does not lie ready.
     fn bias_len(&self) -> usize {
         let is_made = self.heads.mask.as_ref().is_some_and(|mask| !mask.has_lines());
-        if is_made { BLOCK * KEYS } else { 0 }
+        if is_made { BLOCK * self.columns() } else { 0 }
+    }
+
+    fn half_bytes(&self) -> usize {
+        let sums = self.columns() / BLOCK + self.result_blocks();
+        sums * size_of::<Sums>() + (BLOCK * self.weights_pitch() + self.tiles_len()) * size_of::<bf16>()
     }
 
     fn thread_bytes(&self) -> usize {
-        let tiles = self.tiles_len() * size_of::<bf16>();
-        let each = size_of::<Scratch>() + self.result_blocks() * size_of::<Sums>() + tiles;
-        HALVES * each + self.bias_len() * size_of::<f32>()
+        HALVES * self.half_bytes() + self.bias_len() * size_of::<f32>()
     }
 
     pub fn workspace(&self) -> usize {
@@ -169,17 +184,23 @@ impl TiledStep {
     /// Each thread asks for its own, once at a time.
     unsafe fn room<'a>(&self, arguments: &Arguments<'a>, thread: usize) -> Room<'a> {
         let start = self.packed_heads() * self.packed_bytes() + thread * self.thread_bytes();
+        let start = arguments.workspace.as_ptr().wrapping_add(start);
         // SAFETY: the caller's promise; the workspace is as long, and any bytes are numbers.
         unsafe {
-            let scratch = arguments.workspace.as_ptr().add(start).cast::<Scratch>();
-            let result = scratch.add(HALVES).cast::<Sums>();
-            let tiles = result.add(HALVES * self.result_blocks()).cast::<bf16>();
-            let bias = tiles.add(HALVES * self.tiles_len()).cast::<f32>();
             Room {
-                scratch: std::slice::from_raw_parts_mut(scratch, HALVES),
-                result: std::slice::from_raw_parts_mut(result, HALVES * self.result_blocks()),
-                tiles: std::slice::from_raw_parts_mut(tiles, HALVES * self.tiles_len()),
-                bias: std::slice::from_raw_parts_mut(bias, self.bias_len()),
+                halves: std::array::from_fn(|half| {
+                    let scores = start.add(half * self.half_bytes()).cast::<Sums>();
+                    let result = scores.add(self.columns() / BLOCK);
+                    let weights = result.add(self.result_blocks()).cast::<bf16>();
+                    let tiles = weights.add(BLOCK * self.weights_pitch());
+                    HalfRoom {
+                        scores: std::slice::from_raw_parts_mut(scores, self.columns() / BLOCK),
+                        result: std::slice::from_raw_parts_mut(result, self.result_blocks()),
+                        weights: std::slice::from_raw_parts_mut(weights, BLOCK * self.weights_pitch()),
+                        tiles: std::slice::from_raw_parts_mut(tiles, self.tiles_len()),
+                    }
+                }),
+                bias: std::slice::from_raw_parts_mut(start.add(HALVES * self.half_bytes()).cast(), self.bias_len()),
             }
         }
     }
@@ -252,17 +273,15 @@ impl TiledStep {
     ) {
         let heads = &self.heads;
         // SAFETY: the thread is this one, which computes one block at a time.
-        let Room { scratch, result, tiles: packed_queries, bias } = unsafe { self.room(arguments, thread) };
-        let parts = scratch.iter_mut().zip(result.chunks_exact_mut(self.result_blocks()));
-        let parts = parts.zip(packed_queries.chunks_exact_mut(self.tiles_len()));
+        let Room { halves, bias } = unsafe { self.room(arguments, thread) };
         let firsts = (block * QUERIES..heads.queries).step_by(BLOCK);
         let mut halves: SmallVec<[Half<'_>; HALVES]> = firsts
-            .zip(parts)
-            .map(|(first, ((scratch, result), tiles))| {
+            .zip(halves)
+            .map(|(first, HalfRoom { scores, result, weights, tiles })| {
                 let rows = BLOCK.min(heads.queries - first);
                 let queries = self.queries::<T>(arguments, (head, first, rows), tiles);
-                (scratch.maxima, scratch.sums) = ([f32::NEG_INFINITY; BLOCK], [0.0; BLOCK]);
-                Half { first, rows, seen: heads.seen(first, rows), queries, scratch, result }
+                let (maxima, sums) = ([f32::NEG_INFINITY; BLOCK], [0.0; BLOCK]);
+                Half { first, rows, seen: heads.seen(first, rows), queries, scores, weights, maxima, sums, result }
             })
             .collect();
         let seen = halves.iter().map(|half| half.seen).max().unwrap_or(0);
@@ -271,7 +290,7 @@ impl TiledStep {
                 let first = start + index * BLOCK;
                 let panel = packed.keys.wrapping_add(first / BLOCK * matrix::panel_len::<bf16>(heads.depth));
                 for half in halves.iter_mut().filter(|half| first < half.seen) {
-                    let sums = &mut half.scratch.scores[index];
+                    let sums = &mut half.scores[index];
                     // SAFETY: queries and keys have as many steps.
                     unsafe { multiply(tiles, half.queries, panel, half.rows, false, sums) };
                 }
@@ -283,8 +302,8 @@ impl TiledStep {
                 let panel = index * matrix::panel_len::<bf16>(heads.keys) + start * BLOCK;
                 let panel = packed.values.wrapping_add(panel);
                 for half in halves.iter_mut().filter(|half| start < half.seen) {
-                    let weights: *const u8 = half.scratch.weights.as_ptr().cast();
-                    let pitch = WEIGHTS_PITCH * size_of::<bf16>();
+                    let weights: *const u8 = half.weights.as_ptr().cast();
+                    let pitch = self.weights_pitch() * size_of::<bf16>();
                     let offsets = &self.weights_offsets[..KEYS.min(half.seen - start).div_ceil(STEP)];
                     let left = Left { tiles: [weights, weights.wrapping_add(TILE * pitch)], pitch, offsets };
                     // SAFETY: weights have 32 rows of that pitch; the values' panels have the steps of these keys.
@@ -292,14 +311,14 @@ impl TiledStep {
                 }
             }
         }
-        for Half { first, rows, seen, scratch, result, .. } in halves {
+        for Half { first, rows, seen, sums, result, .. } in halves {
             if seen == 0 {
                 result.fill(Sums::default());
             }
             let span = heads.span(3, rows, heads.width);
             let to = Numbers::of(arguments.outputs[0], self.dtype, heads.at(3, head, first), span);
             let (width, pitch) = (heads.width, heads.lines[3].token);
-            let results = weigh::Results { count: rows, blocks: result, width, sums: &scratch.sums, to, pitch };
+            let results = weigh::Results { count: rows, blocks: result, width, sums: &sums, to, pitch };
             write_means(self.machine.isa, results);
         }
     }
@@ -307,12 +326,12 @@ impl TiledStep {
     /// Makes weights of a block's scores for the keys from `start` on.
     fn weigh(&self, arguments: &Arguments<'_>, half: &mut Half<'_>, head: usize, start: usize, bias: &mut [f32]) {
         let heads = &self.heads;
-        let Half { first, rows, seen, scratch, result, .. } = half;
-        let Scratch { scores, weights, maxima, sums } = &mut **scratch;
+        let Half { first, rows, seen, scores, weights, maxima, sums, result, .. } = half;
         let columns = KEYS.min(*seen - start);
         let scores = &mut scores[..columns.div_ceil(BLOCK)];
         let mut scale = heads.scale;
-        if heads.softcap > 0.0 || !(scale > 0.0) {
+        let keeps_order = scale > 0.0;
+        if heads.softcap > 0.0 || !keeps_order {
             scores.iter_mut().for_each(|block| heads.scale(self.machine.isa, &mut block.0));
             scale = 1.0;
         }
@@ -329,7 +348,7 @@ impl TiledStep {
             scale,
             mask,
             weights,
-            weights_pitch: WEIGHTS_PITCH,
+            weights_pitch: self.weights_pitch(),
             maxima,
             sums,
             result: if start == 0 { &mut [] } else { result },
@@ -394,12 +413,12 @@ impl TiledStep {
                 }
             };
         }
-        for (row, line) in room.chunks_exact_mut(KEYS).enumerate().take(lines) {
+        for (row, line) in room.chunks_exact_mut(self.columns()).enumerate().take(lines) {
             let line = &mut line[..count];
             line.fill(0.0);
             self.heads.mask(self.machine.isa, arguments, line, head, first + row, start);
         }
-        RowMasks::Bias(room, if pitch == 0 { 0 } else { KEYS })
+        RowMasks::Bias(room, if pitch == 0 { 0 } else { self.columns() })
     }
 }
 
