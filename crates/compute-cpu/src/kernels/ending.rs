@@ -48,6 +48,8 @@ pub(super) struct Ending<'a> {
     pub bounds: (f32, f32),
     /// What integers are written: points of a grid, counted from a zero point.
     pub quantize: Option<(Grid, f32)>,
+    /// What is summed was rounded for speed: integers need not be the nearest.
+    pub is_rounded: bool,
     pub target: Numbers,
     /// Distance of rows in residual and target.
     pub apart: usize,
@@ -70,6 +72,7 @@ impl<'a> Ending<'a> {
             function: None,
             bounds: UNBOUNDED,
             quantize: None,
+            is_rounded: false,
             target,
             apart,
             ahead: 0,
@@ -223,8 +226,9 @@ unsafe fn end<V: Vector, const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [
     let (residual, last) = if ending.residual_last { (None, ending.residual) } else { (ending.residual, None) };
     let Ending { integers, bias, snap, function, bounds, quantize, .. } = *ending;
     let all = Steps { integers, bias, snap, residual, function, last, bounds, quantize };
-    // What is rounded to bf16 next may be off by a small part of that rounding.
-    let near = matches!(ending.target, Numbers::Bf16(_)) && ending.function.is_some_and(is_logistic);
+    // What is rounded to 8 or 16 bits next may be off by a small part of that rounding.
+    let is_rounded = matches!(ending.target, Numbers::Bf16(_)) || ending.is_rounded && ending.quantize.is_some();
+    let near = is_rounded && ending.function.is_some_and(is_logistic);
     // SAFETY: the caller's promise.
     unsafe {
         if !INTEGERS && block::write::<V>(ending, sums.as_ptr()) {

@@ -126,6 +126,8 @@ pub(super) struct Finish<F: Product = bf16> {
     /// The first input that the epilogue reads.
     extra: usize,
     output: DType,
+    /// Factors were rounded for speed, so that a result of 8 bits need not be the nearest.
+    is_rounded: bool,
     isa: Isa,
 }
 
@@ -161,7 +163,8 @@ impl Finish {
         if plain || !matches!(output.dtype, DType::F32 | DType::Bf16) {
             return Err(OpError::unsupported(format!("a result in {}", output.dtype)));
         }
-        Ok(Finish { scaling: (), epilogue, bias: biased.and(bias), extra, output: output.dtype, isa })
+        let (bias, output) = (biased.and(bias), output.dtype);
+        Ok(Finish { scaling: (), epilogue, bias, extra, output, is_rounded: true, isa })
     }
 }
 
@@ -216,7 +219,7 @@ impl<F: Product> Finish<F> {
         let target = Numbers::of(output, self.output, piece.start, count);
         let ending = Ending::new((piece.rows, piece.columns), BLOCK, bias, target, piece.row);
         let ahead = if output.len() >= FAR_BYTES { BLOCK } else { 0 };
-        let mut ending = Ending { integers: scaling, ahead, ..ending };
+        let mut ending = Ending { integers: scaling, is_rounded: self.is_rounded, ahead, ..ending };
         let extra = arguments.inputs.get(self.extra..).unwrap_or_default();
         match (&self.epilogue, common) {
             (None, _) => {}

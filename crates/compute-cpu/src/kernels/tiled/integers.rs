@@ -167,9 +167,12 @@ impl<F: Product<Scaling = Scaling>> Finish<F> {
         let zero = zero.map(|zero| zero.dtype);
         let mut scaling =
             Scaling { columns: weights.columns.clone(), zero, lift, bias: None, factors: SmallVec::new() };
+        // Of a quantised model the weights are integers.
+        let is_rounded = input(1).is_some_and(|weights| weights.dtype == DType::F32);
         let Some(map) = map else {
-            let finish = Finish { scaling, epilogue: None, bias: None, extra: EXTRA, output: DType::I32, isa };
-            return if output.dtype == DType::I32 { Ok(finish) } else { Err(unsupported("another result than i32")) };
+            let (epilogue, bias, dtype) = (None, None, DType::I32);
+            let finish = Finish { scaling, epilogue, bias, extra: EXTRA, output: dtype, is_rounded, isa };
+            return if output.dtype == dtype { Ok(finish) } else { Err(unsupported("another result than i32")) };
         };
         let Scaled { bias, scales, rest } = Scaled::of(map).ok_or_else(|| unsupported("this epilogue"))?;
         let columns = output.shape.last().copied().unwrap_or(1);
@@ -189,6 +192,6 @@ impl<F: Product<Scaling = Scaling>> Finish<F> {
         scaling.factors = scales;
         scaling.bias = bias;
         let epilogue = Epilogue::narrowed(Some(&rest), inputs.get(EXTRA..).unwrap_or_default(), output, isa)?;
-        Ok(Finish { scaling, epilogue, bias: None, extra: EXTRA, output: output.dtype, isa })
+        Ok(Finish { scaling, epilogue, bias: None, extra: EXTRA, output: output.dtype, is_rounded, isa })
     }
 }
