@@ -8,8 +8,13 @@ use crate::isa::multiversion;
 use crate::real::Converts;
 use halimede_tensor::Element;
 
-/// Numbers of a step's part that are packed together where the step is not whole.
+/// Numbers of a line that are converted together: a step of 16 bits, half a step of 8.
+const WHOLE: usize = 32;
+/// Where fewer are left.
 const PART: usize = 8;
+
+/// Steps of a row that are packed before those of the next row.
+const STEPS_TOGETHER: usize = 24;
 
 /// Groups of a step.
 const STEP_GROUPS: usize = STEP_BYTES / GROUP_BYTES;
@@ -160,21 +165,37 @@ fn transpose_avx512(lines: &[[u32; STEP_GROUPS]; BLOCK], packed: &mut [u32]) {
 /// They can be read, as bytes of any alignment; the line is not shorter.
 #[inline(always)]
 unsafe fn convert<N: Element, T: Converts<N>>(from: *const T, apart: usize, count: usize, line: &mut [N]) {
-    let whole = line.len();
+    let mut done = 0;
     // SAFETY: the caller's promise.
     unsafe {
-        if apart == 1 && count == whole {
-            // A constant number of times, where the line is an array: vectors without a remainder.
-            for (index, number) in line.iter_mut().enumerate() {
-                *number = from.add(index).read_unaligned().convert();
+        if apart == 1 {
+            while done + WHOLE <= count {
+                convert_part::<N, T, WHOLE>(from.add(done), &mut line[done..]);
+                done += WHOLE;
             }
-            return;
+            while done + PART <= count {
+                convert_part::<N, T, PART>(from.add(done), &mut line[done..]);
+                done += PART;
+            }
         }
-        for (index, number) in line[..count].iter_mut().enumerate() {
+        for (index, number) in line[..count].iter_mut().enumerate().skip(done) {
             *number = from.add(index * apart).read_unaligned().convert();
         }
     }
     line[count..].fill(N::zeroed());
+}
+
+/// Converts neighbours, all of which are read before the first is written: only then are they registers.
+///
+/// # Safety
+/// As [`convert`].
+#[inline(always)]
+unsafe fn convert_part<N: Element, T: Converts<N>, const COUNT: usize>(from: *const T, line: &mut [N]) {
+    // SAFETY: the caller's promise.
+    let source = unsafe { from.cast::<[T; COUNT]>().read_unaligned() };
+    for (number, source) in line[..COUNT].iter_mut().zip(source) {
+        *number = source.convert();
+    }
 }
 
 /// Writes the numbers of two lines in turns.
@@ -226,34 +247,18 @@ multiversion! {
 fn fill_each_tile<F: Factor, T: Converts<F>>(from: LeftRows<T>, tiles: &mut [F]) {
     let tile_len = TILE * from.k.next_multiple_of(F::STEP);
     for (first, tile) in (0..from.rows).step_by(TILE).zip(tiles.chunks_exact_mut(tile_len.max(1))) {
-        for r in 0..TILE {
-            let row = from.start.wrapping_add((first + r) * from.row);
-            for (step, k) in (0..from.k).step_by(F::STEP).enumerate() {
-                let numbers = &mut tile[(step * TILE + r) * F::STEP..][..F::STEP];
-                let count = if first + r < from.rows { F::STEP.min(from.k - k) } else { 0 };
-                let source = row.wrapping_add(k * from.column);
-                // SAFETY: `pack_tiles` is called for an operand that has these numbers.
-                unsafe {
-                    if count == F::STEP && from.column == 1 {
-                        // A whole step is a few vectors.
-                        for (c, number) in numbers.iter_mut().enumerate() {
-                            *number = source.add(c).read_unaligned().convert();
-                        }
-                        continue;
-                    }
-                    let mut done = 0;
-                    while from.column == 1 && done + PART <= count {
-                        let source = source.add(done).cast::<[T; PART]>().read_unaligned();
-                        for (number, source) in numbers[done..done + PART].iter_mut().zip(source) {
-                            *number = source.convert();
-                        }
-                        done += PART;
-                    }
-                    for c in done..count {
-                        numbers[c] = source.add(c * from.column).read_unaligned().convert();
-                    }
+        let rows = TILE.min(from.rows - first);
+        // A few steps of each row at a time: neither what is read nor what is written lies too far apart.
+        let parts = tile.chunks_mut(STEPS_TOGETHER * TILE * F::STEP);
+        for (from_k, part) in (0..from.k).step_by(STEPS_TOGETHER * F::STEP).zip(parts) {
+            for r in 0..TILE {
+                for (index, step) in part.chunks_exact_mut(TILE * F::STEP).enumerate() {
+                    let k = from_k + index * F::STEP;
+                    let count = if r < rows { F::STEP.min(from.k - k) } else { 0 };
+                    let source = from.start.wrapping_add((first + r) * from.row + k * from.column);
+                    // SAFETY: `pack_tiles` is called for an operand that has these numbers.
+                    unsafe { convert(source, from.column, count, &mut step[r * F::STEP..][..F::STEP]) };
                 }
-                numbers[count..].fill(F::zeroed());
             }
         }
     }
