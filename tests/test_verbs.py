@@ -4,6 +4,7 @@ import json
 import math
 import re
 import subprocess
+import sys
 
 import numpy as np
 import onnx
@@ -190,6 +191,8 @@ def test_doctor_names_the_machine():
     printed = halimede("doctor")
     for word in ("chip", "features", "cache", "memory", "unit", "cpu: ", "rates"):
         assert word in printed, word
+    library = "by the system's accelerate" if sys.platform == "darwin" else "no library of this system multiplies f32"
+    assert library in printed
 
 
 def test_help_lists_the_verbs():

@@ -3,6 +3,7 @@
 //! [`CpuUnit`] compiles a graph into a program of kernels. A kernel is written once, generic over the
 //! instruction set ([`Isa`]), and splits its work over the unit's [`Pool`].
 
+mod blas;
 mod gemm;
 mod grouped;
 mod isa;
@@ -17,6 +18,7 @@ mod real;
 mod unit;
 mod vector;
 
+pub use blas::Blas;
 pub use isa::Isa;
 pub use kernels::VERSION as KERNELS_VERSION;
 pub use matrix::{IntegerMatrix, Matrix};

@@ -1,6 +1,6 @@
 use crate::kernels::{Blocking, Kernels, Machine};
 use crate::precision;
-use crate::{IntegerMatrix, Isa, Matrix, Pool};
+use crate::{Blas, IntegerMatrix, Isa, Matrix, Pool};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::Choices;
 use halimede_compute::{
@@ -22,6 +22,8 @@ pub struct CpuUnit {
     matrix: OnceLock<Option<Matrix>>,
     /// The same for products of integers, which every precision multiplies exactly.
     integers: OnceLock<IntegerMatrix>,
+    /// The same for products of f32, which every precision may give to it.
+    blas: OnceLock<Option<Blas>>,
     bytes_max: usize,
 }
 
@@ -59,15 +61,23 @@ pub enum Winograd {
     F6,
 }
 
+impl Winograd {
+    /// The choice where nothing was measured.
+    pub(crate) fn unmeasured(self) -> Winograd {
+        if self == Winograd::WherePays { Winograd::Never } else { self }
+    }
+}
+
 /// Which matrix unit to use.
 #[derive(Debug, Clone, Copy, Default)]
 pub enum MatrixChoice {
-    /// The fastest of this machine, where it is faster than f32.
+    /// The fastest of this machine, where it is faster than f32; and for f32 the system's library, where that is
+    /// faster than the unit's own kernels.
     #[default]
     Fastest,
-    /// This one.
+    /// This one, and nothing of the system's.
     Only(Matrix),
-    /// None: every product is in f32, and those of integers are made by vector instructions.
+    /// None: every product is in f32 on the unit's own kernels, and those of integers are made by vector instructions.
     None,
 }
 
@@ -83,12 +93,14 @@ impl CpuUnit {
             isa,
             matrix: None,
             integers: IntegerMatrix::PORTABLE,
+            blas: None,
             winograd: options.winograd,
             pool,
             choices: options.choices.clone(),
             blocking: Blocking::default(),
         };
-        CpuUnit { exact, choice: options.matrix, matrix: OnceLock::new(), integers: OnceLock::new(), bytes_max }
+        let (matrix, integers, blas) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
+        CpuUnit { exact, choice: options.matrix, matrix, integers, blas, bytes_max }
     }
 
     fn matrix(&self) -> Option<Matrix> {
@@ -96,6 +108,13 @@ impl CpuUnit {
             MatrixChoice::Fastest => Matrix::fastest(),
             MatrixChoice::Only(matrix) => Some(matrix),
             MatrixChoice::None => None,
+        })
+    }
+
+    fn blas(&self) -> Option<Blas> {
+        *self.blas.get_or_init(|| match self.choice {
+            MatrixChoice::Fastest => Blas::fastest(),
+            MatrixChoice::Only(_) | MatrixChoice::None => None,
         })
     }
 
@@ -120,6 +139,7 @@ impl ComputeUnit for CpuUnit {
             device: std::env::consts::ARCH.to_owned(),
             features: [self.exact.isa.name()]
                 .into_iter()
+                .chain(self.blas().map(Blas::name))
                 .chain(self.matrix().map(Matrix::name))
                 .map(str::to_owned)
                 .collect(),
@@ -145,7 +165,7 @@ impl ComputeUnit for CpuUnit {
         options: &CompileOptions,
         packer: &Packer,
     ) -> Result<Arc<dyn Executable>, CompileError> {
-        let (mut graph, mut machine) = (part.clone(), self.exact.clone());
+        let (mut graph, mut machine) = (part.clone(), Machine { blas: self.blas(), ..self.exact.clone() });
         if options.precision != Precision::Exact {
             machine.matrix = self.matrix();
         }
@@ -165,7 +185,8 @@ impl ComputeUnit for CpuUnit {
     fn layouts(&self, options: &CompileOptions) -> String {
         // Which unit is the fastest was measured: nobody who computes exactly has to wait for that.
         let matrix = (options.precision != Precision::Exact).then(|| self.matrix()).flatten().map(Matrix::name);
+        let blas = self.blas().map(Blas::name);
         let Machine { isa, winograd, choices, .. } = &self.exact;
-        format!("{SOURCES} {} {matrix:?} {winograd:?} {:016x}", isa.name(), choices.fingerprint())
+        format!("{SOURCES} {} {blas:?} {matrix:?} {winograd:?} {:016x}", isa.name(), choices.fingerprint())
     }
 }

@@ -19,6 +19,7 @@ compile_error!("halimede-platform knows Linux and macOS: add src/<system>.rs wit
 pub mod chip;
 pub mod cpu_time;
 pub mod directories;
+pub mod library;
 pub mod limits;
 pub mod memory;
 pub mod mmap;

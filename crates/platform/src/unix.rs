@@ -1,7 +1,7 @@
 //! What Linux and macOS share: mappings, POSIX shared memory, the signal pipe, resource limits.
 //! Thin: each function is one system call with its result turned into `io::Result`.
 
-use std::ffi::CStr;
+use std::ffi::{CStr, c_void};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -238,4 +238,31 @@ pub(crate) fn open_file_limit() -> io::Result<libc::rlimit> {
 pub(crate) fn set_open_file_limit(limit: libc::rlimit) -> io::Result<()> {
     // SAFETY: a readable `rlimit`.
     check(unsafe { libc::setrlimit(libc::RLIMIT_NOFILE, &limit) }).map(drop)
+}
+
+/// Loads a library with all that it needs.
+///
+/// # Errors
+/// What the loader says.
+///
+/// # Safety
+/// The library's own code runs.
+pub(crate) unsafe fn open_library(name: &CStr) -> Result<NonNull<c_void>, String> {
+    // SAFETY: a string that ends; the caller's promise for the library.
+    let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
+    NonNull::new(handle).ok_or_else(|| {
+        // SAFETY: has no preconditions; the message is this thread's own.
+        let message = unsafe { libc::dlerror() };
+        if message.is_null() {
+            return "the loader does not say why".to_owned();
+        }
+        // SAFETY: a string of the loader, valid until this thread calls it again.
+        unsafe { CStr::from_ptr(message) }.to_string_lossy().into_owned()
+    })
+}
+
+/// The address of a symbol of a loaded library.
+pub(crate) fn symbol(library: NonNull<c_void>, name: &CStr) -> Option<NonNull<c_void>> {
+    // SAFETY: the handle of a library that is never unloaded, and a string that ends.
+    NonNull::new(unsafe { libc::dlsym(library.as_ptr(), name.as_ptr()) })
 }

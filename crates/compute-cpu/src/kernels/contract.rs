@@ -1,5 +1,6 @@
 //! Sums of products: every matrix product, batched and transposed in any way.
 
+mod blas;
 mod generic;
 mod grouped;
 mod layout;
@@ -10,12 +11,13 @@ use super::epilogue::Epilogue;
 use super::packed::{PackedWeights, f32_bytes};
 use super::tiled::{Finish, IntegerWeights, Product, TiledWeights};
 use super::tuning::Offer;
-use crate::Isa;
 use crate::gemm::{self, Left, Micro, Target};
 use crate::grouped::{GroupedWeights, Source};
 use crate::map::Register;
 use crate::matrix::{BLOCK, Factor, MatrixUnit};
 use crate::real::Converts;
+use crate::{Blas, Isa};
+use blas::BlasStep;
 use generic::GenericStep;
 use grouped::GroupedStep;
 use half::bf16;
@@ -85,6 +87,8 @@ impl ContractKernel {
         let constant = node.inputs.get(1).copied().flatten().and_then(|value| graph.constant(value));
         let weights = constant.and_then(|tensor| match op.multiply {
             _ if op.dequantize.is_some() => pack_grouped(op, graph, node).map(Arc::new).map(Packed::Grouped),
+            // The library reads matrices as they lie.
+            None if machine.blas.is_some() => None,
             None => Weights::pack(op, tensor, &micro, packer).map(Arc::new).map(Packed::Panels),
             Some(Factors::Bf16) => {
                 machine.matrix?;
@@ -100,7 +104,8 @@ impl ContractKernel {
             Some(_) => ", packed weights",
             None => "",
         };
-        let name = format!("gemm {}{packed}", machine.unit_name(op.multiply).unwrap_or(micro.name()));
+        let blas = machine.blas_for(op.multiply).filter(|_| op.dequantize.is_none()).map(Blas::name);
+        let name = format!("gemm {}{packed}", machine.unit_name(op.multiply).or(blas).unwrap_or(micro.name()));
         ContractKernel { op: op.clone(), machine, micro, name, weights }
     }
 }
@@ -177,6 +182,11 @@ impl Kernel for ContractKernel {
             };
             if let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, packed.is_some()) {
                 let epilogue = Epilogue::new(self.op.epilogue.as_ref(), extra, output, self.machine.isa)?;
+                if let Some(blas) = self.machine.blas
+                    && let Some(operands) = BlasStep::operands(&layout)
+                {
+                    return Ok(BlasStep { layout, operands, epilogue, machine, blas }.prepared());
+                }
                 return Ok(
                     GemmStep::new(layout, packed.into(), epilogue, machine, self.micro, output.len()).prepared(2)
                 );
@@ -194,8 +204,8 @@ impl Kernel for ContractKernel {
     }
 
     fn tunable(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Tunable> {
-        // Blocking was measured for operands that are numbers.
-        self.op.dequantize.is_none().then_some(())?;
+        // Blocking was measured for operands that are numbers, and is none of the library's business.
+        (self.op.dequantize.is_none() && self.machine.blas_for(self.op.multiply).is_none()).then_some(())?;
         let offer = Offer::of_contract(&self.op, inputs, outputs.first()?, self.weights.is_some(), &self.machine)?;
         let weights = self.weights.is_some();
         let threads = self.machine.pool.threads();

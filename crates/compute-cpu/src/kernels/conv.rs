@@ -6,6 +6,7 @@
 //! falls outside. Channels that see one input channel only (depthwise) have a loop of their own, and so
 //! have transposed convolutions.
 
+mod blas;
 mod depthwise;
 mod depthwise_pixels;
 mod finish;
@@ -23,8 +24,10 @@ use super::epilogue::Epilogue;
 use super::packed::{PackedWeights, f32_bytes};
 use super::tiled::{Finish, IntegerWeights, TiledWeights};
 use super::tuning::{self, Offer};
+use crate::Blas;
 use crate::gemm::{self, KC, Left, Micro, Target};
 use crate::map::Register;
+use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
 use half::bf16;
@@ -65,6 +68,7 @@ pub(super) struct ConvKernel {
 enum Packed {
     Tiles(Arc<Weights>),
     Panels(Arc<Panels>),
+    Rows(Arc<TapRows>),
     Winograd(Arc<winograd::Weights>),
     Taps(Arc<TapWeights>),
     Phases(Arc<Phases<Panels>>),
@@ -81,8 +85,20 @@ fn output_shape(graph: &Graph, node: &Node) -> Option<[usize; 3]> {
     Some([batch.size().unwrap_or(1), height.size()?, width.size()?])
 }
 
+/// What multiplies whole matrices for a convolution.
+fn by_blas(op: &Conv, machine: &Machine) -> Option<Blas> {
+    machine.blas_for(op.multiply).filter(|_| op.transposed.is_none())
+}
+
+/// Input channels of a group, by the weights.
+fn channels(graph: &Graph, weights: ValueId) -> Option<usize> {
+    graph.fact(weights).shape.as_ref()?.get(1)?.size()
+}
+
 /// What can be chosen about a convolution with constant weights.
 fn tunable(op: &Conv, inputs: &[Option<TensorDesc>], output: &TensorDesc, machine: &Machine) -> Option<Tunable> {
+    // Its blocks are none of the library's business.
+    by_blas(op, machine).is_none().then_some(())?;
     let offer = Offer::of_conv(op, inputs, output, machine)?;
     let operator = Operator::conv(op, inputs, output, true, machine.pool.threads())?;
     Some(offer.tunable(operator, &machine.choices))
@@ -113,12 +129,18 @@ struct Weights {
 impl ConvKernel {
     pub fn new(op: &Conv, graph: &Graph, node: &Node, machine: Machine, packer: &Packer) -> ConvKernel {
         let micro = Micro::new(machine.isa);
+        // Depthwise ones are no products of matrices.
+        let depthwise =
+            op.groups > 1 && node.inputs.get(1).copied().flatten().is_some_and(|w| channels(graph, w) == Some(1));
+        let machine = if depthwise { Machine { blas: None, ..machine } } else { machine };
         let weights = Packed::new(op, graph, node, (&machine, &micro), packer);
         let packed = if weights.is_some() { ", packed weights" } else { "" };
         let kind = match (&op.transposed, &weights) {
             (Some(_), Some(Packed::Phases(_) | Packed::TiledPhases(_))) => "transposed conv of pixels",
             (Some(_), _) => "transposed conv",
-            (None, Some(Packed::Panels(_) | Packed::Tiled(_) | Packed::Integers(_))) => "conv of pixels",
+            (None, Some(Packed::Panels(_) | Packed::Rows(_) | Packed::Tiled(_) | Packed::Integers(_))) => {
+                "conv of pixels"
+            }
             (None, Some(Packed::Taps(_))) => "depthwise conv of pixels",
             _ => "conv",
         };
@@ -129,7 +151,7 @@ impl ConvKernel {
             (Some(Packed::Winograd(weights)), _) => {
                 format!("conv by Winograd's {} {}{packed}", weights.form.name(), micro.name())
             }
-            _ => format!("{kind} {}{packed}", micro.name()),
+            _ => format!("{kind} {}{packed}", by_blas(op, &machine).map_or(micro.name(), Blas::name)),
         };
         ConvKernel { op: op.clone(), machine, micro, name, weights }
     }
@@ -145,7 +167,10 @@ impl Packed {
     ) -> Option<Packed> {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
         let chosen = planned(op, graph, node, machine).and_then(|tunable| tuning::form(&tunable.chosen?));
-        let usual = || Form::choose(machine.winograd, op, tensor.shape(), output_shape(graph, node));
+        // Where Winograd's algorithm pays was measured beside the unit's own kernels.
+        let by_blas = by_blas(op, machine).is_some();
+        let policy = if by_blas { machine.winograd.unmeasured() } else { machine.winograd };
+        let usual = || Form::choose(policy, op, tensor.shape(), output_shape(graph, node));
         if let Some(form) = chosen.unwrap_or_else(usual) {
             return winograd::Weights::pack(tensor, form, micro, packer).map(Arc::new).map(Packed::Winograd);
         }
@@ -182,9 +207,12 @@ impl Packed {
             [channels, 1, ..] if op.channels_last && channels == groups && groups > 1 => {
                 TapWeights::pack(tensor, packer).map(Arc::new).map(Packed::Taps)
             }
+            [_, _, ..] if op.channels_last && by_blas => TapRows::pack(tensor, packer).map(Arc::new).map(Packed::Rows),
             [_, _, ..] if op.channels_last => {
                 Panels::pack(tensor, groups, micro, packer).map(Arc::new).map(Packed::Panels)
             }
+            // The library reads them as they lie.
+            _ if by_blas => None,
             _ => Weights::pack(op, tensor, micro, packer).map(Arc::new).map(Packed::Tiles),
         }
     }
@@ -193,6 +221,7 @@ impl Packed {
         match self {
             Packed::Tiles(weights) => &weights.shape,
             Packed::Panels(panels) => &panels.shape,
+            Packed::Rows(rows) => &rows.shape,
             Packed::Winograd(weights) => &weights.shape,
             Packed::Taps(taps) => &taps.shape,
             Packed::Phases(phases) => &phases.shape,
@@ -206,6 +235,7 @@ impl Packed {
         match self {
             Packed::Tiles(weights) => weights.tiles.bytes(),
             Packed::Panels(panels) => panels.bytes(),
+            Packed::Rows(rows) => rows.elements.bytes(),
             Packed::Winograd(weights) => weights.elements.bytes(),
             Packed::Taps(taps) => taps.elements.bytes(),
             Packed::Phases(phases) => phases.weights().map(Panels::bytes).sum(),
@@ -290,6 +320,11 @@ impl Kernel for ConvKernel {
             Some(Packed::Tiles(tiles)) => Some(tiles.clone()),
             _ => None,
         };
+        if let Some(blas) = self.machine.blas
+            && BlasConvStep::takes(&window)
+        {
+            return Ok(BlasConvStep::new(window, None, has_bias, epilogue, machine, blas).prepared());
+        }
         let step = ConvStep::new(window, weights, has_bias, epilogue, self.machine.clone(), self.micro);
         let workspace = step.thread_bytes() * self.machine.pool.threads();
         Ok(Prepared { step: Box::new(step), workspace })
@@ -408,6 +443,12 @@ impl ConvKernel {
                 let step = PixelsStep::new(window, None, panels.clone(), has_bias, epilogue, machine, self.micro);
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
+            }
+            Some(Packed::Rows(rows)) => {
+                let Some(blas) = machine.blas.filter(|_| BlasConvStep::takes(&window)) else {
+                    return Err(OpError::unsupported("a convolution as large as this"));
+                };
+                Ok(BlasConvStep::new(window, Some(rows.clone()), has_bias, epilogue()?, machine, blas).prepared())
             }
             Some(Packed::Winograd(weights)) => {
                 let (weights, epilogue) = (weights.clone(), epilogue()?);

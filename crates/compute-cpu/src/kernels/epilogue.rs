@@ -361,4 +361,30 @@ impl Epilogue {
             first += count;
         }
     }
+
+    /// Works on a part of the output where it lies: `rows` of `columns` elements, `row` elements apart, of which the
+    /// first has position `start`.
+    ///
+    /// # Safety
+    /// `output` is valid for those elements, which nobody else uses meanwhile.
+    pub unsafe fn apply_to_output(
+        &self,
+        extra: &[Option<View<'_>>],
+        output: *mut f32,
+        (rows, columns): (usize, usize),
+        (start, row): (usize, usize),
+        registers: &mut [Register],
+    ) {
+        if row == columns && columns <= BLOCK {
+            // SAFETY: nothing lies between the rows.
+            let tile = unsafe { std::slice::from_raw_parts_mut(output.add(start), rows * columns) };
+            return self.apply(extra, tile, columns, (rows, columns), (start, row), registers);
+        }
+        for (r, first) in (0..rows).flat_map(|r| (0..columns).step_by(BLOCK).map(move |first| (r, first))) {
+            let (at, len) = (start + r * row + first, BLOCK.min(columns - first));
+            // SAFETY: a part of one row.
+            let line = unsafe { std::slice::from_raw_parts_mut(output.add(at), len) };
+            self.apply(extra, line, len, (1, len), (at, row), registers);
+        }
+    }
 }

@@ -1,6 +1,8 @@
 //! The kernels by core operator: one visible list.
 
 mod attention;
+#[cfg(test)]
+mod blas_tests;
 mod cast;
 mod concat;
 mod contract;
@@ -43,7 +45,7 @@ mod tuning;
 #[cfg(test)]
 mod tuning_tests;
 
-use crate::{IntegerMatrix, Isa, Matrix, Pool, Winograd};
+use crate::{Blas, IntegerMatrix, Isa, Matrix, Pool, Winograd};
 use gather::{GatherKernel, Gathering};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Choices, Tunable};
@@ -64,6 +66,8 @@ pub(crate) struct Machine {
     pub matrix: Option<Matrix>,
     /// For products of integers.
     pub integers: IntegerMatrix,
+    /// For products of f32 in whole matrices; without it they run on the kernels' own loops.
+    pub blas: Option<Blas>,
     pub winograd: Winograd,
     pub pool: Arc<Pool>,
     /// What was measured to be fastest.
@@ -90,6 +94,11 @@ impl Machine {
             Factors::Bf16 => self.matrix.map(Matrix::name),
             Factors::Integers => Some(self.integers.name()),
         }
+    }
+
+    /// What multiplies whole matrices for an operation with such factors.
+    pub fn blas_for(&self, multiply: Option<Factors>) -> Option<Blas> {
+        self.blas.filter(|_| multiply.is_none())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Every kernel against the definition of its operator, on every instruction set and thread count.
 
 use super::{Blocking, Kernels, Machine};
-use crate::{IntegerMatrix, Isa, Matrix, Winograd};
+use crate::{Blas, IntegerMatrix, Isa, Matrix, Winograd};
 use halimede_compute::packed::{Key, Packer, Store};
 use halimede_compute::{CompileOptions, Executable, Program};
 use halimede_graph::ops::*;
@@ -38,7 +38,7 @@ pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], 
         }
         let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
         graph.outputs = outputs.to_vec();
-        let units = (machine.matrix.map(Matrix::name), machine.integers.name());
+        let units = (machine.matrix.map(Matrix::name), machine.integers.name(), machine.blas.map(Blas::name));
         let place = format!("{} {units:?}", machine.isa.name());
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
         let program = |packer: &Packer| Arc::new(Program::new(graph.clone(), &kernels, usize::MAX, packer).unwrap());
@@ -77,7 +77,7 @@ fn in_a_file(pack: &dyn Fn(&Packer)) -> Packer {
 }
 
 /// Every machine that an operation's kernel may meet here: instruction sets, matrix units for products in
-/// fewer bits, and threads.
+/// fewer bits, the system's library for those of f32, and threads.
 pub(super) fn machines(op: &Op) -> Vec<Machine> {
     let narrow = op.multiply() == Some(Factors::Bf16);
     let whole = op.multiply() == Some(Factors::Integers);
@@ -98,12 +98,21 @@ pub(super) fn machines(op: &Op) -> Vec<Machine> {
                 isa,
                 matrix,
                 integers,
+                blas: None,
                 winograd: Winograd::default(),
                 pool: pool.clone(),
                 choices: Arc::default(),
                 blocking: Blocking::default(),
             });
         }
+    }
+    // Whole matrices by the system's library, where there is one.
+    if let (Op::Contract(_) | Op::Conv(_), Some(blas)) = (op, Blas::available())
+        && !narrow
+        && !whole
+    {
+        let widest: Vec<Machine> = machines.iter().filter(|machine| machine.isa == Isa::detect()).cloned().collect();
+        machines.extend(widest.into_iter().map(|machine| Machine { blas: Some(blas), ..machine }));
     }
     machines
 }

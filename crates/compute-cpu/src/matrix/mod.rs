@@ -35,7 +35,7 @@ pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{Outer, Rows, multiply, passes, sums_needed};
 pub(crate) use pack::{LeftRows, Panels, pack_panel, pack_tiles, panel_len, tiles_len};
 
-use crate::rates;
+use crate::{Blas, rates};
 use half::bf16;
 use std::marker::PhantomData;
 
@@ -150,7 +150,8 @@ impl<F: Factor> MatrixUnit<F> {
     /// hundred microseconds.
     pub fn fastest() -> Option<MatrixUnit<F>> {
         let (matrix, rate) = MatrixUnit::fastest_of(MatrixUnit::available())?;
-        (rate > rates::f32_operations()).then_some(matrix)
+        let f32_rate = Blas::fastest().map_or_else(rates::f32_operations, Blas::peak);
+        (rate > f32_rate).then_some(matrix)
     }
 
     /// The fastest of some units, and its peak.

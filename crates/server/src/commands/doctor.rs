@@ -6,7 +6,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_compute_cpu::{IntegerMatrix, Matrix};
+use halimede_compute_cpu::{Blas, IntegerMatrix, Matrix};
 use halimede_platform::{
     chip::{Cache, Chip},
     limits, memory, threads,
@@ -84,8 +84,15 @@ pub fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// What multiplies in bf16, and how fast on one thread, operands in the first-level cache.
+/// What else multiplies in f32, in bf16 and in integers, and how fast on one thread.
 fn print_matrix_units() {
+    match Blas::available() {
+        Some(blas) => println!("          {:.1} GFLOP/s in f32 by the system's {}", blas.peak() / 1e9, blas.name()),
+        None => println!("          no library of this system multiplies f32: Accelerate of macOS does"),
+    }
+    if let Some(blas) = Blas::fastest() {
+        println!("          products of f32 in whole matrices run on {}", blas.name());
+    }
     for matrix in Matrix::available() {
         println!("          {:.1} GFLOP/s in bf16 on {}", matrix.peak() / 1e9, matrix.name());
     }

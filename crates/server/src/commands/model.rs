@@ -47,8 +47,8 @@ pub struct UnitArgs {
     /// of 8-bit integers where weights are stored, everything else as in balanced).
     #[arg(long, default_value_t)]
     pub precision: Precision,
-    /// Multiply without a matrix unit (AMX, BF16 instructions): balanced then is exact, and fast multiplies integers
-    /// by vector instructions.
+    /// Multiply without a matrix unit (AMX, BF16 instructions) and without Accelerate: balanced then is exact, and
+    /// fast multiplies integers by vector instructions.
     #[arg(long)]
     pub disable_matrix: bool,
     /// Where it is kept which configurations of its kernels are the fastest, instead of `tuning.jsonl` in the

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use halimede_compute::CostHint;
-use halimede_compute_cpu::{IntegerMatrix, Matrix, rates};
+use halimede_compute_cpu::{Blas, IntegerMatrix, Matrix, rates};
 use halimede_graph::ops::Factors;
 
 /// Blocks are read up to this size: from here on all of them come from memory.
@@ -34,7 +34,7 @@ impl Roofs {
             let rate = match multiply {
                 Some(Factors::Bf16) => bf16(),
                 Some(Factors::Integers) => Some(IntegerMatrix::choose(matrix).peak()),
-                None => None,
+                None => Blas::fastest().filter(|_| matrix).map(Blas::peak),
             };
             rate.unwrap_or_else(rates::f32_operations)
         });
