@@ -2,7 +2,7 @@ use super::{Block, Kind, Meanwhile, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512, strips};
 #[cfg(target_arch = "aarch64")]
-use super::{arm, strips};
+use super::{arm, sme, strips};
 use half::bf16;
 use halimede_tensor::Element;
 #[cfg(target_arch = "aarch64")]
@@ -77,6 +77,10 @@ impl Factor for bf16 {
         #[cfg(target_arch = "aarch64")]
         if is_aarch64_feature_detected!("bf16") {
             kinds.extend([Kind::Dot, Kind::Mmla]);
+            // Outer products leave few rows to vectors.
+            if sme::is_available() {
+                kinds.push(Kind::Sme);
+            }
         }
         kinds
     }
@@ -94,6 +98,8 @@ impl Factor for bf16 {
             Kind::Dot => "neon-bfdot",
             #[cfg(target_arch = "aarch64")]
             Kind::Mmla => "neon-bfmmla",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Sme => "sme-bf16",
         }
     }
 
@@ -117,7 +123,9 @@ impl Factor for bf16 {
                 #[cfg(target_arch = "aarch64")]
                 Kind::Dot => strips::block(arm::dots::<arm::Bfdot>, arm::STRIP, block, meanwhile),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Mmla => strips::block(arm::products::<arm::Bfmmla>, arm::STRIP, block, meanwhile),
+                Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::bf16, block, meanwhile),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Bfmmla>, arm::STRIP, block, meanwhile),
                 _ => portable::block(block, meanwhile),
             }
         }
@@ -152,6 +160,9 @@ impl Factor for u8 {
             }
             if is_aarch64_feature_detected!("i8mm") {
                 kinds.push(Kind::Mmla);
+                if sme::is_available() {
+                    kinds.push(Kind::Sme);
+                }
             }
         }
         kinds
@@ -170,6 +181,8 @@ impl Factor for u8 {
             Kind::Dot => "neon-dotprod",
             #[cfg(target_arch = "aarch64")]
             Kind::Mmla => "neon-i8mm",
+            #[cfg(target_arch = "aarch64")]
+            Kind::Sme => "sme-int8",
         }
     }
 
@@ -195,7 +208,9 @@ impl Factor for u8 {
                 #[cfg(target_arch = "aarch64")]
                 Kind::Dot => strips::block(arm::dots::<arm::SdotOfUnsigned>, arm::STRIP, block, meanwhile),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Mmla => strips::block(arm::products::<arm::Usmmla>, arm::STRIP, block, meanwhile),
+                Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::u8_by_i8, block, meanwhile),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Usmmla>, arm::STRIP, block, meanwhile),
             }
         }
     }
@@ -228,7 +243,9 @@ impl Factor for i8 {
                 #[cfg(target_arch = "aarch64")]
                 Kind::Dot => strips::block(arm::dots::<arm::Sdot>, arm::STRIP, block, meanwhile),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Mmla => strips::block(arm::products::<arm::Smmla>, arm::STRIP, block, meanwhile),
+                Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::i8_by_i8, block, meanwhile),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Smmla>, arm::STRIP, block, meanwhile),
                 _ => portable::block(block, meanwhile),
             }
         }

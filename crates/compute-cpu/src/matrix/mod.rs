@@ -12,8 +12,8 @@
 //!          ...    (64 bytes)                      step 1: ...
 //! ```
 //!
-//! Intel AMX takes such a block as 2 x 2 tiles, `vdpbf16ps`, `vpdpbusd`, `vpmaddwd` and the instructions of Arm as
-//! rows of registers.
+//! Intel AMX takes such a block as 2 x 2 tiles, Arm's SME as outer products of lines, `vdpbf16ps`, `vpdpbusd`,
+//! `vpmaddwd` and the vector instructions of Arm as rows of registers.
 
 #[cfg(target_arch = "x86_64")]
 mod amx;
@@ -28,6 +28,8 @@ mod multiply;
 mod pack;
 mod peak;
 mod portable;
+#[cfg(target_arch = "aarch64")]
+mod sme;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod strips;
 
@@ -97,6 +99,9 @@ pub enum Kind {
     /// Products of two rows and two columns: SMMLA, USMMLA, BFMMLA.
     #[cfg(target_arch = "aarch64")]
     Mmla,
+    /// Outer products: SMOPA, USMOPA, BFMOPA.
+    #[cfg(target_arch = "aarch64")]
+    Sme,
 }
 
 /// The left operand of a block: step `s` of row `r` is the [`STEP_BYTES`] bytes at
@@ -124,7 +129,9 @@ impl Kind {
     fn has_tiles(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self == Kind::Amx;
-        #[cfg(not(target_arch = "x86_64"))]
+        #[cfg(target_arch = "aarch64")]
+        return self == Kind::Sme;
+        #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
         false
     }
 

@@ -47,7 +47,7 @@ pub struct UnitArgs {
     /// of 8-bit integers where weights are stored, everything else as in balanced).
     #[arg(long, default_value_t)]
     pub precision: Precision,
-    /// Multiply without a matrix unit (AMX, BF16 instructions) and without Accelerate: balanced then is exact, and
+    /// Multiply without a matrix unit (AMX, SME, BF16 instructions) and without Accelerate: balanced then is exact, and
     /// fast multiplies integers by vector instructions.
     #[arg(long)]
     pub disable_matrix: bool,

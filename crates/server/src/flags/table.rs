@@ -645,7 +645,7 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Engine",
         name: "disable-matrix",
         value: "",
-        help: "Multiply without a matrix unit (AMX, BF16 instructions) and without Accelerate: balanced precision then is exact, fast multiplies integers by vector instructions.",
+        help: "Multiply without a matrix unit (AMX, SME, BF16 instructions) and without Accelerate: balanced precision then is exact, fast multiplies integers by vector instructions.",
         set: |flags, _| {
             flags.matrix = false;
             Ok(())
