@@ -182,7 +182,9 @@ fn alike(node: &Node) -> Vec<ValueId> {
     let outputs = || node.outputs.iter().copied();
     match &node.op {
         Op::Norm(op) if op.epilogue.is_some() => Vec::new(),
-        Op::Norm(_) | Op::Pool(_) | Op::Reduce(_) | Op::Reshape(_) | Op::Resize(_) | Op::Transpose(_) => {
+        // A second output is of integers.
+        Op::Norm(_) => outputs().take(1).chain(inputs(1)).collect(),
+        Op::Pool(_) | Op::Reduce(_) | Op::Reshape(_) | Op::Resize(_) | Op::Transpose(_) => {
             outputs().chain(inputs(1)).collect()
         }
         Op::Attention(_) => outputs().chain(inputs(3)).collect(),
@@ -275,7 +277,7 @@ mod tests {
             let y = product(b, x, 1);
             let mean = Reduce { kind: ReduceKind::Mean, axes: [1].as_slice().into(), keep_dims: true };
             let mean = b.add(Op::Reduce(mean), &[y]).unwrap();
-            let norm = Norm { kind: NormKind::Layer { axis: 1 }, epsilon: 1e-5, epilogue: None };
+            let norm = Norm { kind: NormKind::Layer { axis: 1 }, epsilon: 1e-5, epilogue: None, quantize: None };
             let z = product(b, x, 2);
             let z = b.add(Op::Norm(norm), &[z]).unwrap();
             vec![mean, z]
@@ -348,7 +350,7 @@ mod tests {
                 let y = product(b, x, 1);
                 let y = b.unary(Unary::GeluErf, y).unwrap();
                 let (scale, bias) = (b.constant(numbers(&[64], 5)), b.constant(numbers(&[64], 6)));
-                let norm = Norm { kind: NormKind::Layer { axis: 1 }, epsilon: 1e-5, epilogue: None };
+                let norm = Norm { kind: NormKind::Layer { axis: 1 }, epsilon: 1e-5, epilogue: None, quantize: None };
                 let z = b.add(Op::Norm(norm), &[y, scale, bias]).unwrap();
                 let z = product(b, z, 2);
                 vec![b.binary(Binary::Add, z, y).unwrap()]

@@ -93,7 +93,7 @@ fn graph() -> Graph {
     let tokens = b.unary(Unary::Tanh, tokens).unwrap();
     let y = b.add(Op::Attention(attention), &[tokens, tokens, tokens]).unwrap();
     let y = b.binary(Binary::Add, y, tokens).unwrap();
-    let norm = Norm { kind: NormKind::Layer { axis: 3 }, epsilon: 1e-5, epilogue: None };
+    let norm = Norm { kind: NormKind::Layer { axis: 3 }, epsilon: 1e-5, epilogue: None, quantize: None };
     let (scale, bias) = (weights(b, &[16]), weights(b, &[16]));
     let y = b.add(Op::Norm(norm), &[y, scale, bias]).unwrap();
     let y = b.add(Op::Map(Map::unary(Unary::GeluErf)), &[y]).unwrap();

@@ -1,7 +1,8 @@
-//! Layer, RMS, group and instance normalisation in f32.
+//! Layer, RMS, group and instance normalisation in f32, with a second output in 8 bits where that is asked for.
 
 use super::Machine;
 use super::epilogue::Epilogue;
+use super::quantize::bytes_of_f32;
 use super::rows::{part_mut, registers_of};
 use crate::isa::multiversion;
 use crate::map::{BLOCK, Register};
@@ -72,6 +73,7 @@ impl Kernel for NormKernel {
             centred,
             epsilon: self.op.epsilon,
             epilogue,
+            quantize: self.op.quantize.map(|(scale, zero)| (scale, f32::from(zero))),
             machine: self.machine.clone(),
         };
         let workspace = step.thread_bytes() * step.parts();
@@ -92,6 +94,8 @@ struct NormStep {
     centred: bool,
     epsilon: f32,
     epilogue: Option<Epilogue>,
+    /// Scale and zero point of the second output.
+    quantize: Option<(f32, f32)>,
     machine: Machine,
 }
 
@@ -175,7 +179,7 @@ impl NormStep {
         }
     }
 
-    /// Scale, bias and epilogue of a normalised row.
+    /// Scale, bias and epilogue of a normalised row, and what is quantised of that.
     fn finish_row(&self, arguments: &Arguments<'_>, row: usize, out: &mut [f32], registers: &mut [Register]) {
         let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
         // SAFETY: inputs are not written during the step.
@@ -197,6 +201,11 @@ impl NormStep {
                 let columns = block.len();
                 epilogue.apply(extra, block, columns, (1, columns), (start + index * BLOCK, 0), registers);
             }
+        }
+        if let (Some(steps), Some(&quantized)) = (self.quantize, arguments.outputs.get(1)) {
+            // SAFETY: the row is this part's alone.
+            let bytes = unsafe { part_mut::<u8>(quantized, start, out.len()) };
+            bytes_of_f32(self.machine.isa, out, steps, bytes);
         }
     }
 }

@@ -330,7 +330,8 @@ fn bytes_of_bf16_body(x: &[bf16], steps: (f32, f32), out: &mut [u8]) {
 }
 
 multiversion! {
-    fn bytes_of_f32(x: &[f32], steps: (f32, f32), out: &mut [u8]) = bytes_of_f32_body
+    /// `saturate(round(x / scale) + zero)` with `steps` being scale and zero point; as many as `x`.
+    pub(super) fn bytes_of_f32(x: &[f32], steps: (f32, f32), out: &mut [u8]) = bytes_of_f32_body
 }
 
 multiversion! {

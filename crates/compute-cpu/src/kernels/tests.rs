@@ -534,7 +534,7 @@ fn softmax_along_any_axis() {
 
 #[test]
 fn normalisations() {
-    let norm = |kind| Op::Norm(Norm { kind, epsilon: 1e-5, epilogue: None });
+    let norm = |kind| Op::Norm(Norm { kind, epsilon: 1e-5, epilogue: None, quantize: None });
     let x = floats(&[3, 8, 5, 4], 1);
     for axis in 1..4 {
         let own = &x.shape()[axis..];
@@ -542,6 +542,9 @@ fn normalisations() {
         check(norm(NormKind::Layer { axis }), &inputs, &[], 2e-6);
         check(norm(NormKind::Layer { axis }), &inputs[..2], &[], 2e-6);
         check(norm(NormKind::Rms { axis }), &inputs[..2], &[], 2e-6);
+        let kind = NormKind::Layer { axis };
+        let quantized = Norm { kind, epsilon: 1e-5, epilogue: None, quantize: Some((0.07, 90)) };
+        check(Op::Norm(quantized), &inputs, &[], 2e-6);
     }
     let inputs = [Some(x), Some(floats(&[8], 2)), Some(floats(&[8], 3))];
     check(norm(NormKind::Group { groups: 4 }), &inputs, &[], 2e-6);
@@ -673,7 +676,7 @@ fn numbers_kept_in_bf16() {
                     Some(map)
                 }
             };
-            let op = Op::Norm(Norm { kind: kind.clone(), epsilon: 1e-5, epilogue });
+            let op = Op::Norm(Norm { kind: kind.clone(), epsilon: 1e-5, epilogue, quantize: None });
             let x = x.cast(dtype, CastOptions::default()).unwrap();
             // The definition rounds before the epilogue too, the kernel only what it writes.
             check(op, &[Some(x), Some(scale.clone()), Some(bias.clone())], &[], 4e-3);

@@ -4,7 +4,7 @@ use super::movement::Offsets;
 use super::numeric::{after_epilogue, apply_epilogue};
 use super::{Facts, TensorOp, Tensors};
 use crate::{Fact, OpError};
-use halimede_tensor::{Shape, Tensor, element_count};
+use halimede_tensor::{DType, Shape, Tensor, element_count};
 use smallvec::smallvec;
 
 /// Over what a normalisation takes its statistics.
@@ -33,7 +33,8 @@ pub enum NormKind {
 
 /// `(x - mean) / sqrt(variance + epsilon) · scale + bias`, statistics in f32 or wider.
 ///
-/// Inputs: x, optionally scale, optionally bias, then what the epilogue reads.
+/// Inputs: x, optionally scale, optionally bias, then what the epilogue reads. Outputs: the result, and where
+/// `quantize` says so, the same in U8.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Norm {
     /// Over what.
@@ -42,6 +43,8 @@ pub struct Norm {
     pub epsilon: f32,
     /// Pointwise work on each result; its input 0 is the result, the others broadcast to it.
     pub epilogue: Option<Map>,
+    /// Scale and zero point of a second output, `saturate(round(result / scale) + zero point)`.
+    pub quantize: Option<(f32, u8)>,
 }
 
 impl TensorOp for Norm {
@@ -50,7 +53,9 @@ impl TensorOp for Norm {
         if let Some(shape) = x.known_shape() {
             self.groups(&shape)?;
         }
-        Ok(smallvec![after_epilogue(&self.epilogue, like(x), inputs.get(3..).unwrap_or_default())?])
+        let result = after_epilogue(&self.epilogue, like(x), inputs.get(3..).unwrap_or_default())?;
+        let quantized = self.quantize.map(|_| Fact { dtype: Some(DType::U8), ..result.clone() });
+        Ok([result].into_iter().chain(quantized).collect())
     }
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
@@ -76,7 +81,12 @@ impl TensorOp for Norm {
             }
         }
         let result = Tensor::from_f64s(x.dtype(), x.shape(), &values)?;
-        Ok(smallvec![apply_epilogue(&self.epilogue, result, inputs.get(3..).unwrap_or_default())?])
+        let result = apply_epilogue(&self.epilogue, result, inputs.get(3..).unwrap_or_default())?;
+        let Some((scale, zero)) = self.quantize else { return Ok(smallvec![result]) };
+        let steps = |number: f64| ((number / f64::from(scale)).round_ties_even() + f64::from(zero)).clamp(0.0, 255.0);
+        let bytes: Vec<u8> = result.to_f64s()?.into_iter().map(|number| steps(number) as u8).collect();
+        let quantized = Tensor::from_slice(result.shape(), &bytes)?;
+        Ok(smallvec![result, quantized])
     }
 }
 
@@ -117,13 +127,12 @@ impl Norm {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use halimede_tensor::DType;
 
     fn run(kind: NormKind, x: &[f32], shape: &[usize], scale: &[f32], bias: Option<&[f32]>) -> Vec<f32> {
         let x = Tensor::from_slice(shape, x).unwrap();
         let scale = Tensor::from_slice(&[scale.len()], scale).unwrap();
         let bias = bias.map(|bias| Tensor::from_slice(&[bias.len()], bias).unwrap());
-        let op = Norm { kind, epsilon: 0.0, epilogue: None };
+        let op = Norm { kind, epsilon: 0.0, epilogue: None, quantize: None };
         op.evaluate(&[Some(&x), Some(&scale), bias.as_ref()]).unwrap()[0].slice::<f32>().unwrap().to_vec()
     }
 
@@ -143,8 +152,22 @@ mod tests {
     }
 
     #[test]
+    fn a_second_output_is_quantised() {
+        let kind = NormKind::Layer { axis: 1 };
+        let op = Norm { kind, epsilon: 0.0, epilogue: None, quantize: Some((0.5, 100)) };
+        let x = Tensor::from_slice(&[1, 3], &[-1f32, 0.0, 1.0]).unwrap();
+        let made = op.evaluate(&[Some(&x)]).unwrap();
+        // ±sqrt(3/2) in steps of a half.
+        assert_eq!(made[1].slice::<u8>().unwrap(), [98, 100, 102]);
+        assert_eq!(
+            op.infer(&[Some(&Fact::tensor(DType::F32, [1, 3].map(Into::into)))]).unwrap()[1].dtype,
+            Some(DType::U8)
+        );
+    }
+
+    #[test]
     fn wrong_shapes_are_refused() {
-        let op = |kind| Norm { kind, epsilon: 0.0, epilogue: None };
+        let op = |kind| Norm { kind, epsilon: 0.0, epilogue: None, quantize: None };
         let x = Tensor::zeros(DType::F32, &[1, 3]).unwrap();
         assert!(op(NormKind::Group { groups: 2 }).evaluate(&[Some(&x)]).is_err());
         assert!(op(NormKind::Layer { axis: 2 }).evaluate(&[Some(&x)]).is_err());

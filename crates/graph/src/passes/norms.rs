@@ -51,7 +51,7 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
         };
         let what = if centred.is_some() { "LayerNorm as one operation" } else { "RMSNorm as one operation" };
         let node = &mut graph.nodes[index];
-        node.op = Op::Norm(Norm { kind, epsilon, epilogue: None });
+        node.op = Op::Norm(Norm { kind, epsilon, epilogue: None, quantize: None });
         node.inputs = smallvec::smallvec![Some(x)];
         done(graph, &graph.nodes[index], what, report);
     }

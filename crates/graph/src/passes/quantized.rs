@@ -1,7 +1,7 @@
 //! Products of integers in a graph of floats: with weights rounded to 8 bits, and what they multiply rounded by the
 //! range that it was seen to have.
 
-use super::edit::is_output;
+use super::edit::{is_output, remove};
 use super::integers::multiplies_integers;
 use super::layout::CHANNELS_MIN;
 use super::maps::{self, append};
@@ -90,6 +90,31 @@ pub fn multiply_integers(graph: &mut Graph, ranges: &BTreeMap<String, Range>) {
         run(pass, graph, &PassOptions::default());
     }
     quantizations(graph, &writer.quantized);
+    quantize_in_norms(graph, &writer.quantized);
+}
+
+/// Lets a normalisation write what it gives in 8 bits too, instead of an operation that reads it again.
+fn quantize_in_norms(graph: &mut Graph, quantized: &HashMap<Quantized, ValueId>) {
+    let producers = graph.producers();
+    let by_output: HashMap<ValueId, Quantized> = quantized.iter().map(|(of, output)| (*output, *of)).collect();
+    let mut gone = vec![false; graph.nodes.len()];
+    for (index, gone) in gone.iter_mut().enumerate() {
+        let node = &graph.nodes[index];
+        let Some(&(value, scale, zero)) = by_output.get(&node.outputs[0]) else { continue };
+        let (output, producer) = (node.outputs[0], producers[value.index()]);
+        if !matches!(node.op, Op::Quantize(_)) {
+            continue;
+        }
+        if let Some(norm) = producer.map(|at| &mut graph.nodes[at])
+            && let Op::Norm(op) = &mut norm.op
+            && op.quantize.is_none()
+        {
+            op.quantize = Some((f32::from_bits(scale), zero));
+            norm.outputs.push(output);
+            *gone = true;
+        }
+    }
+    remove(graph, &gone);
 }
 
 /// Makes quantisations of the programs that no product ended with: those have a kernel of their own.
@@ -235,7 +260,7 @@ impl Writer {
 mod tests {
     use super::super::tests::{floats, graph, optimized};
     use super::*;
-    use crate::ops::{Padding, Unary};
+    use crate::ops::{Norm, NormKind, Padding, Unary};
     use crate::{Builder, reference};
     use halimede_tensor::Value;
 
@@ -300,6 +325,21 @@ mod tests {
         assert_eq!((first.op.multiply(), first.name.as_str()), (Some(Factors::Integers), "first"));
         assert_eq!(graph.fact(first.outputs[0]).dtype, Some(DType::U8));
         assert!(off > 0.0 && off < 0.02, "{off}");
+    }
+
+    #[test]
+    fn a_normalisation_quantises_what_it_gives() {
+        let (names, fast, off) = quantized(graph(&[4, 64], |b, x| {
+            let norm = Norm { kind: NormKind::Layer { axis: 1 }, epsilon: 1e-5, epilogue: None, quantize: None };
+            let x = b.add(Op::Norm(norm), &[x]).unwrap();
+            let y = matmul(b, "wide", x, &[64, 320]);
+            let z = matmul(b, "back", y, &[320, 64]);
+            b.binary(Binary::Add, z, x).unwrap()
+        }));
+        assert!(!names.contains(&"Quantize"), "{names:?}");
+        let norm = fast.nodes.iter().find(|node| matches!(node.op, Op::Norm(_))).unwrap();
+        assert_eq!(norm.outputs.len(), 2);
+        assert!(off < 0.02, "{off}");
     }
 
     #[test]

@@ -17,12 +17,12 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let epsilon = node.attributes.float_or("epsilon", 1e-5)?;
     let (x, scale, bias) = (node.input(0)?, node.input(1)?, node.input(2)?);
     if node.opset >= 21 {
-        let norm = Norm { kind: NormKind::Group { groups: size }, epsilon, epilogue: None };
+        let norm = Norm { kind: NormKind::Group { groups: size }, epsilon, epilogue: None, quantize: None };
         return one(b.add(Op::Norm(norm), &[x, scale, bias])?);
     }
     // With each group as a channel of its own, a scale per group is a scale per channel.
     let grouped = b.reshape(x, &[0, groups, -1])?;
-    let norm = Norm { kind: NormKind::Instance, epsilon, epilogue: None };
+    let norm = Norm { kind: NormKind::Instance, epsilon, epilogue: None, quantize: None };
     let y = b.add(Op::Norm(norm), &[grouped, scale, bias])?;
     let shape = b.shape_of(x)?;
     one(b.reshape_to(y, shape)?)

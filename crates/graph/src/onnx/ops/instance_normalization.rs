@@ -9,7 +9,7 @@ pub static OPERATOR: Operator = Operator::new("InstanceNormalization").lower(low
 
 fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let epsilon = node.attributes.float_or("epsilon", 1e-5)?;
-    let norm = Norm { kind: NormKind::Instance, epsilon, epilogue: None };
+    let norm = Norm { kind: NormKind::Instance, epsilon, epilogue: None, quantize: None };
     one(b.add(Op::Norm(norm), &[node.input(0)?, node.input(1)?, node.input(2)?])?)
 }
 

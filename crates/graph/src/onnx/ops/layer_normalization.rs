@@ -15,7 +15,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let Some(rank) = b.rank(x) else { return Ok(None) };
     let axis = axis_or(node, -1, rank)?;
     let epsilon = node.attributes.float_or("epsilon", 1e-5)?;
-    let norm = Norm { kind: NormKind::Layer { axis }, epsilon, epilogue: None };
+    let norm = Norm { kind: NormKind::Layer { axis }, epsilon, epilogue: None, quantize: None };
     let mut outputs: Outputs =
         smallvec![b.add_with_optional(Op::Norm(norm), &[Some(x), Some(node.input(1)?), node.optional(2)])?];
     if node.wants(1) || node.wants(2) {

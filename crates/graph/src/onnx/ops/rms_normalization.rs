@@ -15,8 +15,12 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     // The result has the scale's datatype.
     let dtype = b.dtype(scale)?;
     let x = b.cast(x, dtype)?;
-    let norm =
-        Norm { kind: NormKind::Rms { axis }, epsilon: node.attributes.float_or("epsilon", 1e-5)?, epilogue: None };
+    let norm = Norm {
+        kind: NormKind::Rms { axis },
+        epsilon: node.attributes.float_or("epsilon", 1e-5)?,
+        epilogue: None,
+        quantize: None,
+    };
     one(b.add(Op::Norm(norm), &[x, scale])?)
 }
 

@@ -302,7 +302,7 @@ impl Case {
 }
 
 fn norm(kind: NormKind) -> Norm {
-    Norm { kind, epsilon: 1e-5, epilogue: None }
+    Norm { kind, epsilon: 1e-5, epilogue: None, quantize: None }
 }
 
 /// A graph as it grows, with numbers for its inputs.

@@ -34,6 +34,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
         kind: NormKind::Layer { axis: 2 },
         epsilon: node.attributes.float_or("epsilon", 1e-12)?,
         epilogue: None,
+        quantize: None,
     };
     let y = b.add(Op::Norm(norm), &[sum, node.input(5)?, node.input(6)?])?;
     let mut outputs: Outputs = smallvec![y];

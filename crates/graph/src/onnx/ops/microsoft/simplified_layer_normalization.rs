@@ -29,7 +29,8 @@ pub(super) fn lower_rms(
     rank: usize,
     epsilon: f32,
 ) -> Result<[ValueId; 2], OpError> {
-    let y = b.add(Op::Norm(Norm { kind: NormKind::Rms { axis }, epsilon, epilogue: None }), &[x, scale])?;
+    let y =
+        b.add(Op::Norm(Norm { kind: NormKind::Rms { axis }, epsilon, epilogue: None, quantize: None }), &[x, scale])?;
     let wide = b.cast(x, DType::F32)?;
     let squares = b.map(&(Expr::input(0) * Expr::input(0)), &[wide])?;
     let mean = b.reduce(ReduceKind::Mean, squares, axis..rank, true)?;

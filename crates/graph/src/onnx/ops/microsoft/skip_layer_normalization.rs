@@ -17,7 +17,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     let sum = skip_sum(node, b, node.optional(4))?;
     let Some(rank) = b.rank(sum).filter(|&rank| rank > 0) else { return Ok(None) };
     let epsilon = node.attributes.float_or("epsilon", 1e-12)?;
-    let norm = Norm { kind: NormKind::Layer { axis: rank - 1 }, epsilon, epilogue: None };
+    let norm = Norm { kind: NormKind::Layer { axis: rank - 1 }, epsilon, epilogue: None, quantize: None };
     let y = b.add_with_optional(Op::Norm(norm), &[Some(sum), Some(node.input(2)?), node.optional(3)])?;
     let mut outputs: Outputs = smallvec![y];
     if node.outputs.len() > 1 {
