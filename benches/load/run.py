@@ -111,11 +111,11 @@ class Target:
                 time.sleep(0.1)
         sys.exit(f"{name} is not ready after two minutes; its log is {self.log.name}")
 
-    def measure(self, protocol, bodies, concurrency, seconds):
+    def measure(self, protocol, bodies, concurrency, seconds, model="identity"):
         """One slice; processor time in microseconds per request beside what the generator saw."""
         if protocol == "http":
             path, length = bodies["http"]
-            arguments = ["http", f"127.0.0.1:{self.http_port}", "/v2/models/identity/infer", path, str(length)]
+            arguments = ["http", f"127.0.0.1:{self.http_port}", f"/v2/models/{model}/infer", path, str(length)]
         else:
             arguments = ["grpc", f"127.0.0.1:{self.grpc_port}", bodies["grpc"]]
         before = cpu_seconds(self.process.pid)

@@ -140,6 +140,10 @@ struct Lines {
 
 impl Lines {
     fn new(desc: &TensorDesc, [batch, head, token, _]: [usize; 4]) -> Lines {
+        if desc.is_empty() {
+            // No line begins beyond the end.
+            return Lines { batch: 0, head: 0, token: 0 };
+        }
         let strides = halimede_tensor::strides(&desc.shape);
         Lines { batch: strides[batch], head: strides[head], token: strides[token] }
     }

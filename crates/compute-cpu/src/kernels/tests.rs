@@ -620,7 +620,7 @@ fn attention_with_masks_and_groups() {
     for (dtype, (base, tolerance)) in
         [(DType::F32, (exact.clone(), 3e-6)), (DType::F32, narrow.clone()), (DType::Bf16, narrow)]
     {
-        for (queries, keys) in [(1, 1), (5, 7), (64, 128), (60, 300), (130, 70)] {
+        for (queries, keys) in [(1, 1), (5, 7), (3, 0), (64, 128), (60, 300), (130, 70)] {
             let operand =
                 |shape: &[usize], seed| Some(floats(shape, seed).cast(dtype, CastOptions::default()).unwrap());
             let q = operand(&[2, 4, queries, 16], 1);
@@ -638,6 +638,10 @@ fn attention_with_masks_and_groups() {
             check(Op::Attention(base.clone()), &with(floats(&[4, queries, keys], 4)), &[], tolerance);
             let bools: Vec<bool> = (0..queries * keys).map(|i| i % 3 != 0 && i >= keys).collect();
             let mask = Tensor::from_bools(&[queries, keys], &bools).unwrap();
+            check(Op::Attention(base.clone()), &with(mask), &[], tolerance);
+            // The least number hides no key where it hides all.
+            let lowest = vec![f32::MIN; keys];
+            let mask = Tensor::from_slice(&[1, keys], &lowest).unwrap();
             check(Op::Attention(base.clone()), &with(mask), &[], tolerance);
             let turned = |at: usize| {
                 let perm = halimede_graph::ops::Transpose { perm: [0, 2, 1, 3].as_slice().into() };

@@ -1,4 +1,4 @@
-//! Attention in bf16 on the matrix unit: as in f32, but by blocks of 32 queries and 32 keys.
+//! Attention in bf16 on the matrix unit: as in f32, but products are blocks of 32 queries and 32 keys.
 //!
 //! Scores stay in the blocks in which they are made. The weights of a block of keys are rounded to bf16 in the order
 //! of rows, which the matrix unit reads as they lie. Maxima, sums and the result stay in f32.

@@ -1,5 +1,6 @@
 //! Softmax of a block of scores, as weights of values.
 
+use crate::map::exp;
 use crate::matrix::{BLOCK, Sums};
 use crate::real::Numbers;
 use crate::vector::{Vector, on_vectors};
@@ -23,7 +24,7 @@ pub(super) struct Rows<'a> {
     pub weights: &'a mut [bf16],
     /// From the weights of a row to those of the next.
     pub weights_pitch: usize,
-    /// Maximum, times log2 e, and sum of each row so far.
+    /// Maximum and sum of each row so far.
     pub maxima: &'a mut [f32; BLOCK],
     pub sums: &'a mut [f32; BLOCK],
     /// Blocks of 32 columns of what was weighed so far; none before the first.
@@ -60,29 +61,32 @@ unsafe fn weigh_each<V: Vector>(mut rows: Rows<'_>) {
     assert!(rows.scale > 0.0 && rows.count <= BLOCK);
     assert!(rows.scores.len() * BLOCK == columns && columns <= rows.weights_pitch);
     assert!(rows.weights.len() >= rows.count * rows.weights_pitch);
-    // Powers of 2 take the place of those of e.
-    let scale = rows.scale * LOG2_E;
     let before = *rows.maxima;
     // All maxima first: a row whose maximum is still on its way would hold up the next ones.
     for row in 0..rows.count {
         // SAFETY: the caller's promise.
         let most = unsafe {
             match rows.mask {
-                RowMasks::None => most::<V>(&mut rows, row) * scale,
-                RowMasks::Bias(bias, pitch) => most_biased::<V>(&mut rows, row, scale, &bias[row * pitch..]),
-                RowMasks::Shown(shown, pitch) => most_shown::<V>(&mut rows, row, &shown[row * pitch..]) * scale,
+                RowMasks::None => most::<V>(&mut rows, row) * rows.scale,
+                RowMasks::Bias(bias, pitch) => most_biased::<V>(&mut rows, row, &bias[row * pitch..]),
+                RowMasks::Shown(shown, pitch) => most_shown::<V>(&mut rows, row, &shown[row * pitch..]) * rows.scale,
             }
         };
         rows.maxima[row] = rows.maxima[row].max(most);
     }
-    let scale = if matches!(rows.mask, RowMasks::Bias(..)) { 1.0 } else { scale };
+    let is_biased = matches!(rows.mask, RowMasks::Bias(..));
     for (row, before) in before.into_iter().enumerate().take(rows.count) {
         if rows.maxima[row] == f32::NEG_INFINITY {
             weigh_nothing(&mut rows, row, columns);
             continue;
         }
         // SAFETY: the caller's promise; a row has as many scores and weights.
-        unsafe { weigh_row::<V>(&mut rows, row, scale, before, columns) };
+        unsafe {
+            match is_biased {
+                true => weigh_row::<V, true>(&mut rows, row, before, columns),
+                false => weigh_row::<V, false>(&mut rows, row, before, columns),
+            }
+        }
     }
 }
 
@@ -118,12 +122,13 @@ unsafe fn most<V: Vector>(rows: &mut Rows<'_>, row: usize) -> f32 {
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn most_biased<V: Vector>(rows: &mut Rows<'_>, row: usize, scale: f32, bias: &[f32]) -> f32 {
+unsafe fn most_biased<V: Vector>(rows: &mut Rows<'_>, row: usize, bias: &[f32]) -> f32 {
+    let scale = rows.scale;
     for (block, bias) in bias[..rows.seen(row)].chunks(BLOCK).enumerate() {
         let line = &mut rows.scores[block].0[row * BLOCK..][..BLOCK];
         if bias.len() < BLOCK {
             for (score, bias) in line.iter_mut().zip(bias) {
-                *score = score.mul_add(scale, bias * LOG2_E);
+                *score = score.mul_add(scale, *bias);
             }
             continue;
         }
@@ -131,7 +136,7 @@ unsafe fn most_biased<V: Vector>(rows: &mut Rows<'_>, row: usize, scale: f32, bi
         unsafe {
             for at in (0..BLOCK).step_by(V::LANES) {
                 let (score, bias) = (V::load(line.as_ptr().add(at)), V::load(bias.as_ptr().add(at)));
-                let score = bias.times(V::splat(LOG2_E)).plus_product(score, V::splat(scale));
+                let score = bias.plus_product(score, V::splat(scale));
                 score.store(line.as_mut_ptr().add(at));
             }
         }
@@ -165,21 +170,28 @@ unsafe fn most_shown<V: Vector>(rows: &mut Rows<'_>, row: usize, shown: &[u8]) -
     unsafe { most::<V>(rows, row) }
 }
 
-/// Weights of a row whose maximum is known, and was `before`; scores are still to be scaled.
+/// Weights of a row whose maximum is known, and was `before`; scores are still to be scaled, unless they are `BIASED`.
 ///
 /// # Safety
 /// As [`Vector`]; the row has `columns` scores and weights.
 #[inline(always)]
-unsafe fn weigh_row<V: Vector>(rows: &mut Rows<'_>, row: usize, scale: f32, before: f32, columns: usize) {
+unsafe fn weigh_row<V: Vector, const BIASED: bool>(rows: &mut Rows<'_>, row: usize, before: f32, columns: usize) {
     let weights = rows.weights[row * rows.weights_pitch..][..columns].as_mut_ptr();
     let (seen, larger) = (rows.seen(row).next_multiple_of(BLOCK), rows.maxima[row]);
     // SAFETY: the caller's promise; the lines of blocks and of weights are as long.
     unsafe {
-        let (mut total, least) = (V::splat(0.0), V::splat(-larger));
+        let (mut total, largest) = (V::splat(0.0), V::splat(larger));
+        // Powers of 2 take the place of those of e.
+        let (scale, least) = (V::splat(rows.scale * LOG2_E), V::splat(-larger * LOG2_E));
         for block in 0..seen / BLOCK {
             let line = rows.scores[block].0[row * BLOCK..][..BLOCK].as_ptr();
             for at in (0..BLOCK).step_by(V::LANES) {
-                let weight = least.plus_product(V::load(line.add(at)), V::splat(scale)).power_of_two();
+                let score = V::load(line.add(at));
+                // A bias may be as low as numbers go: only what lies between scores is scaled then.
+                let weight = match BIASED {
+                    true => score.minus(largest).exp_near(),
+                    false => least.plus_product(score, scale).power_of_two(),
+                };
                 total = total.plus(weight);
                 weight.narrow(weights.add(block * BLOCK + at));
             }
@@ -189,7 +201,7 @@ unsafe fn weigh_row<V: Vector>(rows: &mut Rows<'_>, row: usize, scale: f32, befo
         }
         // Before the first key the sum and what was weighed are 0.
         if before < larger && before > f32::NEG_INFINITY {
-            let factor = (before - larger).exp2();
+            let factor = exp(before - larger);
             rows.sums[row] *= factor;
             for block in &mut *rows.result {
                 let line = block.0[row * BLOCK..][..BLOCK].as_mut_ptr();

@@ -108,8 +108,8 @@ impl BlasStep {
         // SAFETY: offsets and strides stay inside operands and output; tasks have disjoint parts of C, and each thread
         // its own registers.
         unsafe {
-            let a = shared.left.add(left_offset + m0 * left.free);
-            let b = shared.right.add(right_offset + n0 * right.free);
+            let a = shared.left.wrapping_add(left_offset + m0 * left.free);
+            let b = shared.right.wrapping_add(right_offset + n0 * right.free);
             let c = shared.output.add(start);
             self.blas.multiply(sizes, (a, self.operands[0]), (b, self.operands[1]), (c, out_row));
             if let Some(epilogue) = &self.epilogue {

@@ -27,6 +27,8 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
         let mut turned = [false; 4];
         for (operand, turned) in turned[..RESULT].iter_mut().enumerate() {
             let producer = graph.nodes[index].inputs[operand].and_then(|value| producers[value.index()]);
+            // What another attention writes in the place of a turn is read as it is.
+            let producer = producer.filter(|&producer| !gone[producer]);
             if let Some(source) = producer.and_then(|producer| source_of_turn(graph, producer)) {
                 graph.nodes[index].inputs[operand] = Some(source);
                 *turned = true;

@@ -226,6 +226,14 @@ fn heads_are_turned_only_for_others() {
     }));
     assert_eq!(names, ["Attention"]);
     assert_eq!(attention(&rewritten).map(|(op, _)| op.tokens_first), Some([false; 4]));
+    // One behind the other: `optimized` runs both forms.
+    let (names, _, _) = optimized(graph(&[B, H, S, D], |b, x| {
+        let first = attention_of(b, x, x, x);
+        let turned = turn(b, first);
+        let second = attention_of(b, turned, turned, turned);
+        turn(b, second)
+    }));
+    assert_eq!(names, ["Attention", "Attention"]);
 }
 
 #[test]

@@ -1,0 +1,172 @@
+"""Whole models over HTTP: our server beside a real tritonserver that runs them in OpenVINO.
+
+    cargo build --release -p halimede-server --bin halimede --example load
+    python benches/served/run.py MODELS --peer COMMAND [--rounds 5] [--seconds 6] [--json FILE]
+
+MODELS holds resnet50_torchscript and bert_base_torchscript as benches/peers/prepare.py makes them. COMMAND starts
+tritonserver with a Python backend whose interpreter has OpenVINO (benches/served/README.md). Both servers batch
+dynamically, multiply bf16 and have every processor; 16 requests of one image or one text of 128 tokens are in flight.
+Each server is measured in two settings, one instance on all processors and an instance a processor, in turns; the
+better one of each counts.
+"""
+
+import argparse
+import json
+import os
+import platform
+import shutil
+import statistics
+import struct
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent / "load"))
+from run import RELEASE, Target, free_ports  # noqa: E402
+
+CONCURRENCY = 16
+# Of a model: its folder, inputs (name, Triton's datatype, bytes of an element, shape, one element), output and its shape.
+WORKLOADS = {
+    "resnet50": ("resnet50_torchscript", [("image", "FP32", [3, 224, 224], struct.pack("<f", 0.25))], [1000]),
+    "bert_base": (
+        "bert_base_torchscript",
+        [("input_ids", "INT64", [128], struct.pack("<q", 7)), ("attention_mask", "INT64", [128], struct.pack("<q", 1))],
+        [128, 768],
+    ),
+}
+
+
+def count(shape):
+    product = 1
+    for size in shape:
+        product *= size
+    return product
+
+
+def body(inputs):
+    """A request for one row as NVIDIA's client sends it, and the length of its JSON."""
+    data = [element * count(shape) for _, _, shape, element in inputs]
+    described = [
+        {"name": name, "shape": [1, *shape], "datatype": datatype, "parameters": {"binary_data_size": len(bytes_)}}
+        for (name, datatype, shape, _), bytes_ in zip(inputs, data, strict=True)
+    ]
+    head = json.dumps({"inputs": described, "parameters": {"binary_data_output": True}}).encode()
+    return head + b"".join(data), len(head)
+
+
+def output_of(model):
+    """The name of a model's output."""
+    import onnx
+
+    return onnx.load(model, load_external_data=False).graph.output[0].name
+
+
+def configuration(inputs, output, shape, instances, rest):
+    lines = ["max_batch_size: 16", "dynamic_batching { }", f"instance_group [ {{ kind: KIND_CPU count: {instances} }} ]"]
+    for name, datatype, dims, _ in inputs:
+        lines.append(f'input [ {{ name: "{name}" data_type: TYPE_{datatype} dims: {dims} }} ]')
+    lines.append(f'output [ {{ name: "{output}" data_type: TYPE_FP32 dims: {shape} }} ]')
+    return "\n".join([*lines, *rest]) + "\n"
+
+
+def parameter(key, value):
+    return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
+
+
+def repositories(folder, models, name, instances):
+    """Our repository and the peer's for a workload."""
+    model, inputs, shape = WORKLOADS[name]
+    onnx = models / model / "1" / "model.onnx"
+    output = output_of(onnx)
+    threads = (os.cpu_count() or 1) // instances
+    ours, peer = folder / f"ours-{name}-{instances}", folder / f"peer-{name}-{instances}"
+    for repository, rest in (
+        (ours, ['backend: "onnxruntime"', *([parameter("intra_op_thread_count", 1)] if instances > 1 else [])]),
+        (peer, ['backend: "python"', parameter("model", onnx), parameter("threads", max(threads, 1))]),
+    ):
+        version = repository / name / "1"
+        version.mkdir(parents=True)
+        (repository / name / "config.pbtxt").write_text(configuration(inputs, output, shape, instances, rest))
+        if repository is ours:
+            for file in onnx.parent.iterdir():
+                (version / file.name).symlink_to(file)
+        else:
+            shutil.copy(HERE / "peer" / "model.py", version / "model.py")
+    return ours, peer
+
+
+def start(name, command, repository):
+    http, grpc, metrics = free_ports(3)
+    flags = [f"--model-repository={repository}", f"--http-port={http}", f"--grpc-port={grpc}", f"--metrics-port={metrics}"]
+    return Target(name, [*command, *flags], http, grpc)
+
+
+def until_balanced(target, seconds=120):
+    """Waits until a server of ours has compared its model with exact answers and multiplies bf16."""
+    ends = time.monotonic() + seconds
+    while time.monotonic() < ends:
+        if "computes in balanced precision" in Path(target.log.name).read_text():
+            return
+        time.sleep(0.2)
+    sys.exit(f"{target.name} is still exact after {seconds} s; its log is {target.log.name}")
+
+
+def measure(target, name, path, length, seconds):
+    return target.measure("http", {"http": (path, length)}, CONCURRENCY, seconds, model=name)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("models", type=Path)
+    parser.add_argument("workloads", nargs="*", default=list(WORKLOADS), metavar="WORKLOAD")
+    parser.add_argument("--peer", required=True)
+    parser.add_argument("--binary", default=RELEASE / "halimede")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--seconds", type=float, default=6)
+    parser.add_argument("--json", type=Path, help="write every slice to this file")
+    options = parser.parse_args()
+    slices = []
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch)
+        for name in options.workloads:
+            request, length = body(WORKLOADS[name][1])
+            path = folder / f"{name}.request"
+            path.write_bytes(request)
+            running = []
+            for instances in dict.fromkeys((1, os.cpu_count() or 1)):
+                ours, peer = repositories(folder, options.models.resolve(), name, instances)
+                running.append((instances, start("halimede", [options.binary, "serve"], ours)))
+                running.append((instances, start("peer", [options.peer], peer)))
+            for _, target in running:
+                if target.name == "halimede":
+                    until_balanced(target)
+            for round_ in range(options.rounds):
+                turn = round_ % len(running)
+                for instances, target in running[turn:] + running[:turn]:
+                    seen = measure(target, name, path, length, options.seconds)
+                    slices.append({"workload": name, "target": target.name, "instances": instances, **seen})
+            for _, target in running:
+                target.stop()
+    if options.json:
+        options.json.write_text(json.dumps(slices, indent=1) + "\n")
+    report(slices, options)
+
+
+def report(slices, options):
+    print(f"{platform.machine()}, {os.cpu_count()} processors, {options.rounds} rounds of {options.seconds:g} s, ")
+    print("| model | server | instances | requests/s | p50 ms | p99 ms | CPU ms/request |")
+    print("|---|---|---|---|---|---|---|")
+    for name in dict.fromkeys(s["workload"] for s in slices):
+        best = {}
+        for target, instances in dict.fromkeys((s["target"], s["instances"]) for s in slices if s["workload"] == name):
+            own = [s for s in slices if (s["workload"], s["target"], s["instances"]) == (name, target, instances)]
+            rps, p50, p99, cpu = (statistics.median(s[key] for s in own) for key in ("rps", "p50_us", "p99_us", "cpu_us"))
+            best[target] = max(best.get(target, 0), rps)
+            print(f"| {name} | {target} | {instances} | {rps:.1f} | {p50 / 1e3:.1f} | {p99 / 1e3:.1f} | {cpu / 1e3:.1f} |")
+        print(f"\n{name}: {best['halimede'] / best['peer']:.2f} times the requests of the peer\n")
+
+
+if __name__ == "__main__":
+    main()
