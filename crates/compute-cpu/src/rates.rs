@@ -2,10 +2,20 @@
 
 use std::{hint::black_box, time::Instant};
 
+use halimede_compute::tuning::Probe;
+
 use crate::{Isa, gemm::Micro};
 
 /// Samples, the best of which counts: neighbours on the machine only ever make one slower.
 const SAMPLES: usize = 16;
+
+/// Bytes that the probe reads again and again: they lie in the first-level cache of every chip.
+const PROBE_BYTES: usize = 16 << 10;
+
+/// How fast one thread is now; takes about a millisecond.
+pub fn probe() -> Probe {
+    Probe { f32_gflops: f32_operations() / 1e9, l1_read_gbps: read(PROBE_BYTES) / 1e9 }
+}
 
 /// f32 multiplications and additions a second, operands in the first-level cache.
 pub fn f32_operations() -> f64 {

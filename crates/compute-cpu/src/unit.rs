@@ -14,6 +14,7 @@ use std::sync::{Arc, OnceLock};
 const SOURCES: &str = env!("HALIMEDE_LAYOUT_SOURCES");
 
 /// The CPU as a compute unit.
+#[derive(Clone)]
 pub struct CpuUnit {
     /// For exact precision, which multiplies without a matrix unit.
     exact: Machine,
@@ -188,5 +189,9 @@ impl ComputeUnit for CpuUnit {
         let blas = self.blas().map(Blas::name);
         let Machine { isa, winograd, choices, .. } = &self.exact;
         format!("{SOURCES} {} {blas:?} {matrix:?} {winograd:?} {:016x}", isa.name(), choices.fingerprint())
+    }
+
+    fn tuned(&self, choices: Arc<Choices>) -> Arc<dyn ComputeUnit> {
+        Arc::new(CpuUnit { exact: Machine { choices, ..self.exact.clone() }, ..self.clone() })
     }
 }

@@ -27,8 +27,11 @@ mod unit;
 
 pub use calibrate::{CalibrationError, calibrated, output_ranges};
 pub use error::{CompileError, RunError};
-pub use guard::{Budget, Difference, Guard, Verdict};
-pub use halimede_platform::memory::release as release_memory;
+pub use guard::{Budget, Difference, Guard, Verdict, made_up_inputs};
+pub use halimede_platform::{
+    memory::release as release_memory,
+    threads::{QualityOfService, set_quality_of_service},
+};
 pub use kernel::{Arguments, Kernel, Prepared, Step, TensorDesc};
 pub use model::{Model, ModelOptions};
 pub use plan::{Plan, StepReport};

@@ -94,6 +94,11 @@ impl Session {
         self.coverage
     }
 
+    /// Datatypes and shapes of the last run's inputs; `None` for strings and what is no tensor.
+    pub fn input_descs(&self) -> &[Option<TensorDesc>] {
+        &self.key
+    }
+
     /// The steps of the last run.
     pub fn steps(&self) -> Vec<StepReport> {
         self.plan.as_ref().map_or_else(Vec::new, |plan| plan.report(&self.program))

@@ -1,6 +1,7 @@
 //! The contract between placement and a compute unit.
 
 use crate::packed::Packer;
+use crate::tuning::Choices;
 use crate::{CompileError, Session, TensorDesc};
 use halimede_graph::{Graph, Op, Range};
 use std::collections::{BTreeMap, BTreeSet};
@@ -30,6 +31,10 @@ pub trait ComputeUnit: Send + Sync {
     /// What the layouts of weights depend on beside the graph and these options: the version of the kernels, what of the
     /// machine they use. Weights that were packed under the same text can be read.
     fn layouts(&self, options: &CompileOptions) -> String;
+
+    /// The same unit, on the same threads, whose kernels are told these configurations. What was compiled before keeps
+    /// those that it was told.
+    fn tuned(&self, choices: Arc<Choices>) -> Arc<dyn ComputeUnit>;
 }
 
 /// What a unit has, for listings.

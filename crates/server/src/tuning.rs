@@ -1,15 +1,20 @@
 //! Where it is kept which configurations of kernels are the fastest.
 
 use std::{
+    fs::{self, OpenOptions},
+    io,
     path::{Path, PathBuf},
     sync::Arc,
+    time::{SystemTime, UNIX_EPOCH},
 };
 
-use halimede_compute::tuning::{Choices, Damage, Database, DatabaseError, Origin};
+use halimede_compute::tuning::{
+    Choices, Config, Damage, Database, DatabaseError, Found, Operator, Origin, Probe, Probed, Record,
+};
 use halimede_compute_cpu::KERNELS_VERSION;
 use halimede_platform::chip::Chip;
 
-use crate::source::Source;
+use crate::{logging::civil_date, source::Source};
 
 /// What was measured before this version was published, with release kernels.
 const SHIPPED: &str = include_str!("../tuned.jsonl");
@@ -53,6 +58,41 @@ impl Source {
 pub fn origin(matrix: bool) -> Origin {
     let unit = if matrix { "cpu+matrix" } else { "cpu" };
     Origin { unit: unit.to_owned(), chip: Chip::detect().key(), kernels: KERNELS_VERSION }
+}
+
+/// Makes the file where there is none, so that nothing is measured whose result could not be written.
+pub fn check_writable(file: &Path) -> Result<(), String> {
+    let failed = |error: io::Error| format!("cannot write the tuning database '{}': {error}", file.display());
+    if let Some(folder) = file.parent() {
+        fs::create_dir_all(folder).map_err(failed)?;
+    }
+    OpenOptions::new().append(true).create(true).open(file).map(drop).map_err(failed)
+}
+
+/// What to remember of a search: the winner, or that there is none, where that is beyond doubt and new.
+pub fn record(
+    operator: &Operator,
+    found: &Found,
+    known: Option<Config>,
+    machine: Probe,
+    origin: &Origin,
+) -> Option<Record> {
+    let probed = Probed { f32_gflops: machine.f32_gflops, l1_read_gbps: machine.l1_read_gbps, dropped: found.dropped };
+    let (config, warm, cold) = match (&found.winner, known) {
+        (Some(winner), _) => (winner.config.clone(), Some(winner.warm), Some(winner.cold)),
+        // It won once, and does not any more though it had every chance to.
+        (None, Some(before)) if !before.is_empty() && found.tried > 0 => Default::default(),
+        (None, None) if found.is_complete => Default::default(),
+        (None, _) => return None,
+    };
+    Some(Record { operator: operator.to_string(), origin: origin.clone(), config, warm, cold, probed, date: today() })
+}
+
+/// The day in UTC.
+fn today() -> String {
+    let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+    let (year, month, day) = civil_date(since_epoch.as_secs() / (24 * 60 * 60));
+    format!("{year}-{month:02}-{day:02}")
 }
 
 #[cfg(test)]

@@ -1,5 +1,6 @@
 //! Inputs for a model that nobody gave any.
 
+use crate::TensorDesc;
 use halimede_graph::{Fact, Graph, Op, ValueId};
 use halimede_tensor::{DType, Shape, Tensor, TensorError, Value};
 use std::collections::HashSet;
@@ -47,6 +48,15 @@ pub(super) fn products_of_inputs(graph: &Graph) -> Vec<String> {
 /// dimensions are `size`, the first of a shape 1.
 fn inputs(graph: &Graph, size: usize) -> Result<Vec<Value>, TensorError> {
     of_facts(graph.inputs.iter().map(|&input| graph.fact(input)), size)
+}
+
+/// The same for inputs of which everything is known.
+///
+/// # Errors
+/// There is no memory for them, or no way to make one up.
+pub fn made_up_inputs(descs: &[TensorDesc]) -> Result<Vec<Value>, TensorError> {
+    let facts = descs.iter().map(|desc| Fact::tensor(desc.dtype, desc.shape.iter().map(|&size| size.into())));
+    of_facts(facts.collect::<Vec<_>>().iter(), 1)
 }
 
 /// The same for facts.

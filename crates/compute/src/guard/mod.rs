@@ -10,6 +10,7 @@ mod demote;
 pub(crate) mod inputs;
 
 pub use compare::Difference;
+pub use inputs::made_up_inputs;
 
 use crate::{CompileError, CompileOptions, ComputeUnit, Model, ModelOptions, Precision, calibrated};
 use compare::Answers;

@@ -5,7 +5,8 @@
 //!       │
 //!   Strategy        which of them to measure next
 //!       │
-//!    search         turns taken with the default, slow moments dropped, the winner confirmed in pairs
+//!    search         turns taken with the default, slow moments dropped, the winner confirmed in pairs;
+//!       │           a Bench runs them, while it is Quiet
 //!       │
 //!    Record ──────► Database: lines of JSON that are only ever added to
 //!                       │
@@ -16,22 +17,28 @@
 //! operation. A record counts for one unit, one chip and one version of the unit's kernels. Nothing here runs
 //! inside a request: a kernel only looks up what is known.
 
+mod agenda;
+mod bench;
 mod choices;
 mod config;
 mod database;
 mod operator;
 mod part;
+mod probe;
 mod record;
 mod search;
 mod space;
 mod strategy;
 mod tunable;
 
+pub use agenda::Agenda;
+pub use bench::{BenchError, NothingElse, PartBench, Quiet, Stopped};
 pub use choices::Choices;
 pub use config::{Config, Setting, WrongConfig};
 pub use database::{BYTES_MAX, Damage, Database, DatabaseError};
 pub use operator::{Epilogue, Operator};
 pub use part::Part;
+pub use probe::Probe;
 pub use record::{Origin, Probed, Record, Timing};
 pub use search::{Bench, Effort, Found, Heat, Winner, search};
 pub use space::{Grid, Space};

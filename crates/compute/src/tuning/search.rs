@@ -59,6 +59,8 @@ impl Default for Effort {
 pub struct Found {
     /// Candidates that were measured.
     pub tried: usize,
+    /// Whether these were all that the strategy wanted, and each was seen at full speed.
+    pub is_complete: bool,
     /// Samples of slow moments, which do not count.
     pub dropped: usize,
     /// The configuration that beats the default beyond doubt.
@@ -96,14 +98,14 @@ pub fn search<B: Bench>(
 ) -> Result<Found, B::Error> {
     let mut measured: Vec<Measured> = Vec::new();
     let mut dropped = 0;
-    'screening: loop {
+    let is_exhausted = 'screening: loop {
         let candidates = strategy.next(&tunable.space, &tunable.cost, &measured);
         if candidates.is_empty() {
-            break;
+            break true;
         }
         for group in candidates.chunks(effort.group.max(1)) {
             if is_over() {
-                break 'screening;
+                break 'screening false;
             }
             let configs = [&[Config::default()], group].concat();
             let warm = rounds(bench, &configs, Heat::Warm, effort.rounds, &mut dropped)?;
@@ -114,8 +116,9 @@ pub fn search<B: Bench>(
                 Measured { config: config.clone(), relative: if gain.is_finite() { 1.0 / gain } else { f64::INFINITY } }
             }));
         }
-    }
+    };
     let tried = measured.len();
+    let is_complete = is_exhausted && measured.iter().all(|measured| measured.relative.is_finite());
     measured.sort_by(|a, b| a.relative.total_cmp(&b.relative));
     let mut winner: Option<Winner> = None;
     for candidate in measured.into_iter().take(effort.finalists).filter(|candidate| candidate.relative < 1.0) {
@@ -131,7 +134,7 @@ pub fn search<B: Bench>(
             winner = Some(confirmed);
         }
     }
-    Ok(Found { tried, dropped, winner })
+    Ok(Found { tried, is_complete, dropped, winner })
 }
 
 impl Winner {
@@ -275,6 +278,7 @@ mod tests {
         let found = found(Model::new(|config, _| 1.0 + (rows(config) - 192.0).abs() / 400.0));
         let winner = found.winner.unwrap();
         assert_eq!((winner.config.number("rows"), found.tried, found.dropped), (Some(192), 8, 0));
+        assert!(found.is_complete);
         assert!((1.2..1.3).contains(&winner.warm.ratio), "{winner:?}");
         assert!(winner.warm.p10_us <= winner.warm.median_us && winner.warm.samples == 21, "{winner:?}");
     }
@@ -304,7 +308,7 @@ mod tests {
         assert!((1.2..1.3).contains(&winner.warm.ratio) && found.dropped > 0, "{winner:?}, {}", found.dropped);
         // Nothing but slow moments: nothing is known.
         let blind = super::tests::found(Model { slow: 1, ..Model::new(seconds) });
-        assert_eq!((blind.winner, blind.tried), (None, 8));
+        assert_eq!((blind.winner, blind.tried, blind.is_complete), (None, 8, false));
     }
 
     #[test]
@@ -317,6 +321,6 @@ mod tests {
             asked.get() > 2
         };
         let found = search(&tunable(), &CostModelTopK { count: 7 }, &mut model, &effort, &is_over).unwrap();
-        assert_eq!(found.tried, 4);
+        assert_eq!((found.tried, found.is_complete), (4, false));
     }
 }

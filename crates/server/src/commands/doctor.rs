@@ -6,13 +6,13 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_compute_cpu::{Blas, IntegerMatrix, Matrix};
+use halimede_compute::tuning::Probe;
+use halimede_compute_cpu::{Blas, IntegerMatrix, Matrix, rates};
 use halimede_platform::{
     chip::{Cache, Chip},
     limits, memory, threads,
 };
 
-use super::steady::Probe;
 use crate::units::{self, Choice};
 
 /// Print the compute units, instruction sets, caches and memory of this machine, and whether its speed is
@@ -117,7 +117,7 @@ fn answer_probes() -> io::Result<()> {
     out.flush()?;
     for line in io::stdin().lock().lines() {
         line?;
-        writeln!(out, "{}", serde_json::to_string(&Probe::now())?)?;
+        writeln!(out, "{}", serde_json::to_string(&rates::probe())?)?;
         out.flush()?;
     }
     Ok(())
@@ -127,7 +127,7 @@ fn print_rates(duration: Duration) {
     let mut samples = Vec::new();
     let begin = Instant::now();
     while begin.elapsed() < duration || samples.len() < 10 {
-        samples.push(Probe::now());
+        samples.push(rates::probe());
     }
     let Some(best) = samples.iter().copied().reduce(Probe::best) else { return };
     let slow = samples.iter().filter(|sample| sample.is_slow(best)).count();

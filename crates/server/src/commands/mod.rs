@@ -10,7 +10,6 @@ pub mod quantize;
 mod roofs;
 pub mod run;
 pub mod serve;
-mod steady;
 pub mod tune;
 
 use std::{error::Error, process::ExitCode, time::Duration};

@@ -6,13 +6,13 @@ use std::{
     time::Duration,
 };
 
-use halimede_compute::{ComputeUnit, Model, ModelOptions, Precision};
+use halimede_compute::{ComputeUnit, Model, ModelOptions, Precision, tuning::Probe};
 use halimede_compute_cpu::{Matrix, rates};
 use halimede_platform::chip::Chip;
 use serde_json::{Value as Json, json};
 
 use super::{
-    super::{model::UnitArgs, steady::Probe},
+    super::model::UnitArgs,
     cases::{self, Case, Roof},
     measure,
 };
@@ -61,7 +61,7 @@ pub(super) fn run(names: &[String], on: &UnitArgs, duration: Duration, as_json: 
         return Err(format!("no kernel of the suite has '{}' in its name", names.join("' or '")).into());
     }
     // What the machine can do is what it did at its best moment during all this.
-    let best = kernels.iter().flat_map(|kernel| kernel.probes.iter().copied()).fold(Probe::now(), Probe::best);
+    let best = kernels.iter().flat_map(|kernel| kernel.probes.iter().copied()).fold(rates::probe(), Probe::best);
     let bf16 = kernels.iter().filter_map(|kernel| kernel.bf16).reduce(f64::max);
     let roof = match bf16 {
         Some(operations) => ("bf16 operations", operations),
@@ -105,12 +105,12 @@ fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, duration: Duratio
     };
     let read_before = read_rate();
     for _ in 0..SLICES {
-        let before = Probe::now();
+        let before = rates::probe();
         let before_each = || other.iter().for_each(rates::Other::read);
         let runs = measure(&mut session, std::slice::from_ref(&inputs), slice, 1, before_each)?;
         // On one thread processor time: what else runs on the machine is not in it.
         times.push(median(if on.threads() == 1 { runs.cpu } else { runs.lat }));
-        probes.push(before.worst(Probe::now()));
+        probes.push(before.worst(rates::probe()));
     }
     // Neighbours share the memory: what it gives at best is the better of two.
     let read = read_before.zip(read_rate()).map(|(before, after)| before.max(after));

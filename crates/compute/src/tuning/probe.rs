@@ -3,17 +3,14 @@
 //! Virtual machines share their cores with others: for seconds, loads from the first-level cache or
 //! multiplications may take twice as long. Figures taken then say nothing, so they are dropped.
 
-use halimede_compute_cpu::rates;
-
-/// Bytes that the probe reads again and again: they lie in the first-level cache of every chip.
-const PROBE_BYTES: usize = 16 << 10;
+use serde::Serialize;
 
 /// A rate this much below the best one tells of a slow moment.
 const SLOW: f64 = 1.25;
 
-/// How fast one thread of this machine is at a moment.
-#[derive(Debug, Clone, Copy, PartialEq, serde::Serialize)]
-pub(super) struct Probe {
+/// How fast one thread of a machine is at a moment. Whoever owns the unit's instructions measures it.
+#[derive(Debug, Clone, Copy, PartialEq, Serialize)]
+pub struct Probe {
     /// Multiplications and additions of f32, 10⁹ a second.
     pub f32_gflops: f64,
     /// Bytes from the first-level cache, 10⁹ a second.
@@ -21,23 +18,18 @@ pub(super) struct Probe {
 }
 
 impl Probe {
-    /// Measures; takes about a millisecond.
-    pub(super) fn now() -> Probe {
-        Probe { f32_gflops: rates::f32_operations() / 1e9, l1_read_gbps: rates::read(PROBE_BYTES) / 1e9 }
-    }
-
     /// The higher rates of both.
-    pub(super) fn best(self, other: Probe) -> Probe {
+    pub fn best(self, other: Probe) -> Probe {
         self.zip(other, f64::max)
     }
 
     /// The lower rates of both.
-    pub(super) fn worst(self, other: Probe) -> Probe {
+    pub fn worst(self, other: Probe) -> Probe {
         self.zip(other, f64::min)
     }
 
     /// Whether a rate is far below that of the best moments.
-    pub(super) fn is_slow(self, best: Probe) -> bool {
+    pub fn is_slow(self, best: Probe) -> bool {
         self.f32_gflops * SLOW < best.f32_gflops || self.l1_read_gbps * SLOW < best.l1_read_gbps
     }
 
