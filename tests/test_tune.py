@@ -10,7 +10,7 @@ import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
 
-from support.models import info
+from support.models import info, onnx_model
 from support.server import binary
 from test_verbs import halimede
 
@@ -21,8 +21,7 @@ TUNE = ("--threads", 1, "--budget", 0.2)
 KERNELS = 1
 
 
-@pytest.fixture(scope="module")
-def network(tmp_path_factory):
+def small_network(batch=1):
     """A convolution and a product, small enough to measure in no time."""
     rng = np.random.default_rng(5)
     weights = [
@@ -36,11 +35,14 @@ def network(tmp_path_factory):
         helper.make_node("Flatten", ["p"], ["f"]),
         helper.make_node("MatMul", ["f", "m"], ["y"], name="product"),
     ]
-    graph = helper.make_graph(
-        nodes, "g", [info("x", TensorProto.FLOAT, [1, 16, 24, 24])], [info("y", TensorProto.FLOAT, [1, 24])], weights
-    )
+    x, y = [info("x", TensorProto.FLOAT, [batch, 16, 24, 24]), info("y", TensorProto.FLOAT, [batch, 24])]
+    return onnx_model(nodes, [x], [y], weights)
+
+
+@pytest.fixture(scope="module")
+def network(tmp_path_factory):
     path = tmp_path_factory.mktemp("tune") / "model.onnx"
-    onnx.save(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)
+    onnx.save(small_network(), path)
     return path
 
 

@@ -92,9 +92,12 @@ class Server:
         self.process.kill()
         raise AssertionError(f"not ready after {START_SECONDS_MAX} s:\n{self.log_text()[-4000:]}")
 
+    def metrics_text(self):
+        return Http(self.metrics_address).get("/metrics").body.decode()
+
     def metric(self, name, model):
         """The sum of a metric over all samples of a model."""
-        lines = Http(self.metrics_address).get("/metrics").body.decode().splitlines()
+        lines = self.metrics_text().splitlines()
         samples = [line for line in lines if line.startswith(name + "{") and f'model="{model}"' in line]
         return sum(float(line.rpartition(" ")[2]) for line in samples)
 

@@ -13,6 +13,7 @@ use halimede_compute::tuning::{
 };
 use halimede_compute_cpu::KERNELS_VERSION;
 use halimede_platform::chip::Chip;
+use halimede_serving::backends::Remember;
 
 use crate::{logging::civil_date, source::Source};
 
@@ -86,6 +87,15 @@ pub fn record(
         (None, _) => return None,
     };
     Some(Record { operator: operator.to_string(), origin: origin.clone(), config, warm, cold, probed, date: today() })
+}
+
+/// Adds what a search found to the file of a database.
+pub fn remember(file: PathBuf, matrix: bool) -> Box<Remember> {
+    Box::new(move |operator, found, known, machine| {
+        let Some(record) = record(operator, found, known, machine, &origin(matrix)) else { return Ok(None) };
+        Database::merge(&file, std::slice::from_ref(&record)).map_err(|error| error.to_string())?;
+        Ok(Some(record.config))
+    })
 }
 
 /// The day in UTC.

@@ -68,6 +68,26 @@ pub trait Model: Send + Sync {
     fn operator_work(&self) -> Vec<OperatorWork> {
         Vec::new()
     }
+
+    /// How far it is tuned; `None` where it is not.
+    fn tuning_work(&self) -> Option<TuningWork> {
+        None
+    }
+}
+
+/// How far a model is tuned while it serves.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct TuningWork {
+    /// Whether it waits for that, or it is being done.
+    pub is_active: bool,
+    /// Operators that were measured.
+    pub tuned: usize,
+    /// Operators that are still to be measured, where those are known.
+    pub waiting: usize,
+    /// Operators for which something faster was found.
+    pub won: usize,
+    /// How long was measured.
+    pub time: Duration,
 }
 
 /// Work of all operators of a kind in the runs that were measured.

@@ -9,10 +9,12 @@ use std::{
 };
 
 use halimede_compute::{Precision, packed::Store};
+use halimede_compute_cpu::rates;
 use halimede_platform::{directories, signals::SignalListener};
 use halimede_serving::{
     Error, ModelState, Server,
-    backends::{Kept, Onnx},
+    backends::{Kept, Onnx, Tuning},
+    config::Tune,
 };
 use tokio::runtime::Runtime;
 
@@ -25,6 +27,7 @@ use crate::{
     metrics::{self, Metrics},
     services::Services,
     shared_memory::Regions,
+    tuning::{check_writable, remember},
     units::{self, Choice},
 };
 
@@ -110,17 +113,17 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     // No more threads than cores: they would only take turns.
     let cores = halimede_platform::threads::parallelism();
     let matrix = flags.matrix;
-    let choices = flags.tuning_database.read_or_warn(matrix, &|warning| tracing::warn!("{warning}"));
-    let unit = move |threads: Option<usize>| {
+    let unit = move |threads: Option<usize>, choices| {
         let threads = threads.map(|count| count.min(cores));
-        units::find("cpu", Choice { threads, matrix, choices: choices.clone() }).map(Arc::from)
+        units::find("cpu", Choice { threads, matrix, choices }).map(Arc::from)
     };
     let precision = flags.precision.unwrap_or(name.precision());
     let kept = Kept {
         verdicts: directories::cache().map(|cache| cache.join("precision")),
         packed: flags.packed_weights.path("packed").map(|folder| Store::new(folder, flags.packed_weights_bytes_max)),
+        choices: flags.tuning_database.read_or_warn(matrix, &|warning| tracing::warn!("{warning}")),
     };
-    options.backends.push(Arc::new(Onnx::new(precision, kept, unit)));
+    options.backends.push(Arc::new(Onnx::new(precision, kept, tuning(flags)?, unit)));
     let server = Server::start(options).map_err(during("creating server"))?;
     let server = Arc::new(server);
     let services = Arc::new(Services {
@@ -151,6 +154,24 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         wait_for_clients(&signals, deadline, &listening);
     }
     end(&signals, deadline, &server, &runtime, listening)
+}
+
+/// How models are tuned, where there is a place to remember what is found.
+fn tuning(flags: &Flags) -> Result<Option<Tuning>, String> {
+    let by_default = flags.tune == Tune::Background;
+    let file = flags.tuning_database.file();
+    if by_default {
+        let file = file
+            .as_ref()
+            .ok_or("--tune=background: no place for what is found: name one with --tuning-database FILE")?;
+        check_writable(file)?;
+    }
+    Ok(file.map(|file| Tuning {
+        by_default,
+        budget: flags.tune_time,
+        probe: rates::probe,
+        remember: remember(file, flags.matrix),
+    }))
 }
 
 /// Serves open HTTP connections on until their clients close them, as Triton does.

@@ -13,7 +13,7 @@ mod values;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use halimede_compute::Precision;
-use halimede_serving::{ControlMode, Error, MetricsOptions};
+use halimede_serving::{ControlMode, Error, MetricsOptions, config::Tune};
 
 pub(crate) use parse::{FlagError, parse, usage};
 
@@ -48,6 +48,10 @@ pub(crate) struct Flags {
     pub matrix: bool,
     /// Where the fastest configurations of kernels are kept.
     pub tuning_database: Source,
+    /// Whether models are tuned while they serve whose configuration says nothing of it.
+    pub tune: Tune,
+    /// How long the operators of a model are measured at most.
+    pub tune_time: Duration,
     /// Where packed weights are kept.
     pub packed_weights: Source,
     /// All of them together take no more.
@@ -205,6 +209,8 @@ impl Flags {
             client_shared_memory: true,
             precision: None,
             tuning_database: Source::default(),
+            tune: Tune::default(),
+            tune_time: Duration::from_secs(60),
             packed_weights: Source::default(),
             packed_weights_bytes_max: 8 << 30,
             matrix: true,

@@ -660,6 +660,23 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         group: "Engine",
+        name: "tune",
+        value: "string",
+        help: "background finds out, in moments without requests, with which configurations of their kernels models are fastest in the shapes that they are served in, adds them to the tuning database and serves by them; off does not. For models whose configuration has no parameter of this name. Default: off.",
+        set: |flags, value| {
+            let tune = value.parse().map_err(|error| format!("invalid argument for --tune: {error}"));
+            set(&mut flags.tune, tune)
+        },
+    },
+    Flag {
+        group: "Engine",
+        name: "tune-secs",
+        value: "integer",
+        help: "Seconds for which the operators of a model are measured, at most; ten times as long it may wait for moments without requests. Default: 60.",
+        set: |flags, value| set(&mut flags.tune_time, seconds(value)),
+    },
+    Flag {
+        group: "Engine",
         name: "packed-weights",
         value: "string",
         help: "Directory in which weights are kept as kernels want them, so that models load faster and several servers share their memory; off keeps none. Default: packed in the user's cache.",

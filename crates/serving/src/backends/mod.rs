@@ -9,7 +9,7 @@ mod tests;
 use std::sync::Arc;
 
 pub use identity::Identity;
-pub use onnx::{Kept, Onnx};
+pub use onnx::{Kept, Onnx, Remember, Tuning};
 pub use parameters::Parameters;
 
 use crate::backend::Backend;

@@ -25,8 +25,9 @@ fn examples() -> Server {
 }
 
 fn onnx() -> Onnx {
-    Onnx::new(Precision::Exact, Kept::default(), |threads| {
-        Ok(Arc::new(CpuUnit::new(&CpuOptions { threads: threads.or(Some(2)), ..CpuOptions::default() })))
+    Onnx::new(Precision::Exact, Kept::default(), None, |threads, choices| {
+        let options = CpuOptions { threads: threads.or(Some(2)), choices, ..CpuOptions::default() };
+        Ok(Arc::new(CpuUnit::new(&options)))
     })
 }
 

@@ -45,7 +45,7 @@ pub use self::complete::{
     check_against_model, complete_backend, complete_from_model,
 };
 pub use self::normalize::{full_shape, normalize, normalize_instance_groups};
-pub use self::parameters::OnnxParameters;
+pub use self::parameters::{OnnxParameters, Tune, UnknownTune};
 pub use self::proto::{DataType, ModelConfig};
 pub use self::support::{check_runtime, check_supported, ignored, unsupported};
 pub use self::validate::{validate, validate_instance_groups, validate_io};

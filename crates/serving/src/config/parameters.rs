@@ -1,6 +1,6 @@
 //! The `parameters` of a configuration that Triton's ONNX Runtime backend understands.
 
-use std::collections::BTreeSet;
+use std::{collections::BTreeSet, fmt::Display, str::FromStr};
 
 use halimede_compute::Precision;
 
@@ -18,6 +18,35 @@ pub struct OnnxParameters {
     pub exact_nodes: BTreeSet<String>,
     /// A folder inside of the model's with inputs by which a precision is judged, a parameter of our own.
     pub calibration: Option<String>,
+    /// Whether to tune it, a parameter of our own; the server's choice where there is none.
+    pub tune: Option<Tune>,
+}
+
+/// Whether a model is tuned while it serves.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum Tune {
+    /// It is not.
+    #[default]
+    Off,
+    /// In moments without requests.
+    Background,
+}
+
+/// A name that says nothing about tuning.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no way to tune: it is off or background")]
+pub struct UnknownTune(String);
+
+impl FromStr for Tune {
+    type Err = UnknownTune;
+
+    fn from_str(name: &str) -> Result<Tune, UnknownTune> {
+        match name {
+            "off" => Ok(Tune::Off),
+            "background" => Ok(Tune::Background),
+            _ => Err(UnknownTune(name.to_owned())),
+        }
+    }
 }
 
 impl OnnxParameters {
@@ -35,17 +64,13 @@ impl OnnxParameters {
             );
         }
         let threads = |name| integer(config, name).map(|count| usize::try_from(count).ok().filter(|count| *count > 0));
-        let precision = match text(config, "precision").map(str::parse) {
-            Some(Err(error)) => invalid!("parameter 'precision' of model '{}': {error}", config.name),
-            Some(Ok(precision)) => Some(precision),
-            None => None,
-        };
         let exact_nodes = text(config, "exact_nodes").unwrap_or_default().split(',').map(str::trim);
         let read = Self {
             intra_op_thread_count: threads("intra_op_thread_count")?,
-            precision,
+            precision: named(config, "precision")?,
             exact_nodes: exact_nodes.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             calibration: text(config, "calibration").map(str::to_owned),
+            tune: named(config, "tune")?,
         };
         threads("inter_op_thread_count")?;
         for name in ["enable_mem_arena", "enable_mem_pattern"] {
@@ -57,6 +82,15 @@ impl OnnxParameters {
 
 fn text<'a>(config: &'a ModelConfig, name: &str) -> Option<&'a str> {
     config.parameters.get(name).map(|parameter| parameter.string_value.as_str())
+}
+
+/// One of some names.
+fn named<T: FromStr<Err: Display>>(config: &ModelConfig, name: &str) -> Result<Option<T>, Error> {
+    match text(config, name).map(str::parse) {
+        Some(Err(error)) => invalid!("parameter '{name}' of model '{}': {error}", config.name),
+        Some(Ok(value)) => Ok(Some(value)),
+        None => Ok(None),
+    }
 }
 
 /// 0 where the parameter is missing.
@@ -98,6 +132,7 @@ mod tests {
             ("precision", "balanced"),
             ("exact_nodes", "first, second"),
             ("calibration", "samples"),
+            ("tune", "background"),
             ("inter_op_thread_count", "0"),
             ("execution_mode", "1"),
             ("enable_mem_arena", "False"),
@@ -107,6 +142,7 @@ mod tests {
             precision: Some(Precision::Balanced),
             exact_nodes: ["first", "second"].map(str::to_owned).into(),
             calibration: Some("samples".to_owned()),
+            tune: Some(Tune::Background),
         };
         assert_eq!(OnnxParameters::read(&config(&given)).unwrap(), expected);
     }
@@ -119,6 +155,7 @@ mod tests {
                 "some",
                 "parameter 'precision' of model '': 'some' is no precision: it is exact, balanced or fast",
             ),
+            ("tune", "on", "parameter 'tune' of model '': 'on' is no way to tune: it is off or background"),
             ("intra_op_thread_count", "many", "failed to convert 'many' to integral number"),
             ("enable_mem_pattern", "maybe", "failed to convert 'maybe' to boolean"),
             (

@@ -23,7 +23,7 @@ use super::{
     warmup::WarmUp,
 };
 use crate::{
-    backend::{Instance, Model, OperatorWork},
+    backend::{Instance, Model, OperatorWork, TuningWork},
     config::proto::ModelInstanceGroup,
     error::Error,
     model::Signature,
@@ -137,6 +137,11 @@ impl Runner {
     /// What is known of the speed of the model's operators.
     pub fn operator_work(&self) -> Vec<OperatorWork> {
         self.shared.model.operator_work()
+    }
+
+    /// How far the model is tuned.
+    pub fn tuning_work(&self) -> Option<TuningWork> {
+        self.shared.model.tuning_work()
     }
 
     /// Makes the instances of `groups`, warms them up and starts their threads.

@@ -17,7 +17,7 @@ pub(crate) use signature::Signature;
 pub(crate) use validate::shape_text;
 
 use crate::{
-    backend::OperatorWork,
+    backend::{OperatorWork, TuningWork},
     config::ModelConfig,
     ensemble::Ensemble,
     error::Error,
@@ -74,6 +74,14 @@ impl Model {
         match &self.execution {
             Some(Execution::Runner(runner)) => runner.operator_work(),
             Some(Execution::Ensemble(_)) | None => Vec::new(),
+        }
+    }
+
+    /// How far the model is tuned.
+    pub fn tuning_work(&self) -> Option<TuningWork> {
+        match &self.execution {
+            Some(Execution::Runner(runner)) => runner.tuning_work(),
+            Some(Execution::Ensemble(_)) | None => None,
         }
     }
 

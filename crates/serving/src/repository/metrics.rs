@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use super::Repository;
 use crate::{
-    backend::OperatorWork,
+    backend::{OperatorWork, TuningWork},
     metadata::ModelState,
     metrics::{Family, Kind, Sample, Value},
     model::Model,
@@ -18,6 +18,7 @@ struct Reading {
     labels: Vec<(String, String)>,
     summaries: Option<[SummaryValues; 5]>,
     operators: Vec<OperatorWork>,
+    tuning: Option<TuningWork>,
 }
 
 /// Microseconds as the counters show them.
@@ -101,6 +102,29 @@ const OPERATORS: [(&str, &str, Kind, fn(&OperatorWork) -> f64); 5] = [
     ),
 ];
 
+/// How far models are tuned while they serve, of those that are.
+const TUNING: [(&str, &str, Kind, fn(&TuningWork) -> f64); 5] = [
+    ("halimede_tuning_active", "1 while a model waits to be tuned or is being tuned, else 0", Kind::Gauge, |work| {
+        f64::from(u8::from(work.is_active))
+    }),
+    ("halimede_tuning_waiting_operators", "Operators that are still to be measured", Kind::Gauge, |work| {
+        work.waiting as f64
+    }),
+    ("halimede_tuning_operators", "Number of operators that were measured", Kind::Counter, |work| work.tuned as f64),
+    (
+        "halimede_tuning_won_operators",
+        "Number of operators for which a faster configuration was found",
+        Kind::Counter,
+        |work| work.won as f64,
+    ),
+    (
+        "halimede_tuning_duration_us",
+        "Cumulative time of measuring operators in microseconds (does not include waiting for moments without requests)",
+        Kind::Counter,
+        |work| work.time.as_secs_f64() * 1e6,
+    ),
+];
+
 /// Summaries, in the order of the recorder: name, help.
 const SUMMARIES: [(&str, &str); 5] = [
     (
@@ -170,6 +194,13 @@ impl Repository {
             let samples = readings.iter().flat_map(|reading| reading.of_operators(value)).collect();
             Family { name, help, kind, samples }
         }));
+        families.extend(TUNING.map(|(name, help, kind, value)| {
+            let sample = |reading: &Reading| {
+                let value = Value::Number(value(reading.tuning.as_ref()?));
+                Some(Sample { labels: reading.labels.clone(), value })
+            };
+            Family { name, help, kind, samples: readings.iter().filter_map(sample).collect() }
+        }));
         families
     }
 
@@ -190,6 +221,7 @@ impl Repository {
                     statistics: model.recorder.snapshot(&id.name, version),
                     summaries: model.recorder.summaries(quantiles, now),
                     operators: model.operator_work(),
+                    tuning: model.tuning_work(),
                     model,
                     labels,
                 });

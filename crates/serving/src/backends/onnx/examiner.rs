@@ -4,7 +4,7 @@ use super::{
     served::Served,
     verdicts::{Key, Verdicts},
 };
-use halimede_compute::{Budget, CompileOptions, ComputeUnit, Difference, Guard, Precision, Verdict};
+use halimede_compute::{Budget, CompileOptions, ComputeUnit, Difference, Guard, Model, Precision, Verdict};
 use halimede_graph::onnx::import::Files;
 use halimede_tensor::Value;
 use std::{
@@ -17,6 +17,8 @@ use std::{
 pub(super) struct Examination {
     pub name: String,
     pub served: Weak<Served>,
+    /// Its exact form on the unit; the one that is served where `None`.
+    pub exact: Option<Arc<Model>>,
     pub unit: Arc<dyn ComputeUnit>,
     /// The precision to try.
     pub options: CompileOptions,
@@ -30,10 +32,15 @@ pub(super) struct Examination {
 
 impl Examination {
     /// Examines the model, which serves exactly until then, and longer where it has to; a panic is told and leaves it
-    /// exact. Gives the options that it is compiled by from now on; `None` where it is gone.
+    /// as it was. Gives the options that it is compiled by from now on; `None` where it is gone, or stays in
+    /// another form than the exact one.
     pub fn run(&self, verdicts: &Verdicts) -> Option<CompileOptions> {
         let verdict = catch_unwind(AssertUnwindSafe(|| self.examine()))
             .unwrap_or_else(|_| Some(Verdict::Untested("the comparison panicked".to_owned())))?;
+        if let (Verdict::Untested(reason), Some(_)) = (&verdict, &self.exact) {
+            tracing::warn!("model '{}' stays as it is: {reason}", self.name);
+            return None;
+        }
         report(&self.name, self.options.precision, &verdict);
         if let Err(error) = verdicts.keep(&self.key, &verdict) {
             tracing::warn!("what was found out about model '{}' is not remembered: {error}", self.name);
@@ -46,7 +53,10 @@ impl Examination {
 
     /// The verdict, after the form that it allows has taken its place; `None` where the model is gone.
     fn examine(&self) -> Option<Verdict> {
-        let exact = self.served.upgrade()?.model();
+        let exact = match &self.exact {
+            Some(exact) => exact.clone(),
+            None => self.served.upgrade()?.model(),
+        };
         let changed = || Some(Verdict::Untested("its file has changed since it was loaded".to_owned()));
         // Weights are read from the file again: what somebody has written over it since is another model.
         if !self.files.are_unchanged() {
@@ -67,7 +77,9 @@ impl Examination {
         }
         Some(match examined {
             Ok((model, verdict)) => {
-                model.into_iter().for_each(|model| served.replace(model));
+                let is_tested = !matches!(verdict, Verdict::Untested(_));
+                let instead = self.exact.clone().filter(|_| is_tested);
+                model.map(Arc::new).or(instead).into_iter().for_each(|model| served.replace(model));
                 verdict
             }
             Err(error) => Verdict::Untested(error.to_string()),

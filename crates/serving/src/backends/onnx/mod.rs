@@ -1,22 +1,27 @@
 //! ONNX models on the project's own engine, under the names that configurations give to ONNX Runtime.
 
+mod activity;
 mod examiner;
 mod packed;
+mod recipe;
 mod sampler;
 mod samples;
 mod served;
+mod shapes;
+mod tuned;
+mod tuner;
+mod units;
 mod verdicts;
 mod worker;
 
 use std::{
-    collections::{BTreeMap, BTreeSet},
+    collections::BTreeSet,
     path::{Path, PathBuf},
     sync::Arc,
 };
 
 use halimede_compute::{
-    Budget, CompileOptions, ComputeUnit, Model as Compiled, ModelOptions, Precision, RunError, Verdict,
-    fingerprint::of_graph, packed::Store, release_memory,
+    CompileOptions, ComputeUnit, Precision, RunError, fingerprint::of_graph, packed::Store, tuning::Choices,
 };
 use halimede_graph::{
     Fact, Graph, Op,
@@ -24,18 +29,21 @@ use halimede_graph::{
     passes::{PassOptions, optimize},
 };
 use halimede_tensor::{Buffer, DType, Tensor, Value};
-use parking_lot::Mutex;
 
 use crate::{
-    backend::{Backend, Batch, Gathered, Instance, LoadedModel, Model, ModelContext, OperatorWork},
-    config::{self, Batching, DataType, IoFacts, IoKind, ModelConfig, ModelFacts, OnnxParameters},
+    backend::{Backend, Batch, Gathered, Instance, LoadedModel, Model, ModelContext, OperatorWork, TuningWork},
+    config::{self, Batching, DataType, IoFacts, IoKind, ModelConfig, ModelFacts, OnnxParameters, Tune},
     error::Error,
     wire,
 };
-use examiner::{Examination, report};
-use packed::Place;
+use activity::Activity;
+use recipe::{Compiled, Recipe};
 use served::{Seat, Served};
-use verdicts::{Key, Verdicts};
+use tuned::{Left, Progress, TunedModel};
+use tuner::Tuner;
+pub use tuner::{Remember, Tuning};
+use units::Units;
+use verdicts::Verdicts;
 use worker::Worker;
 
 /// The file of a version, where the configuration names none.
@@ -44,50 +52,49 @@ const MODEL_FILE: &str = "model.onnx";
 /// Names that a message lists.
 const NAMES_MAX: usize = 8;
 
-/// Makes a unit whose operations run on so many threads; `None` leaves the number to the unit.
-type MakeUnit = dyn Fn(Option<usize>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync;
-
 /// The backend `onnxruntime`.
 pub struct Onnx {
     /// Of models whose configuration says nothing of it.
     precision: Precision,
-    make_unit: Box<MakeUnit>,
-    /// The units made so far by number of threads: models that ask for the same share one.
-    units: Mutex<BTreeMap<Option<usize>, Arc<dyn ComputeUnit>>>,
+    units: Arc<Units>,
     verdicts: Verdicts,
     packed: Option<Arc<Store>>,
-    worker: Worker,
+    activity: Arc<Activity>,
+    worker: Arc<Worker>,
+    /// What tuned models share, where models can be tuned.
+    tuning: Option<Arc<tuned::Shared>>,
+    tuner: Arc<Tuner>,
 }
 
-/// What is kept for the next start.
+/// What was found out before, and is kept for the next start.
 #[derive(Debug, Default)]
 pub struct Kept {
     /// The folder of what was found out about models in fewer bits.
     pub verdicts: Option<PathBuf>,
     /// Packed weights.
     pub packed: Option<Store>,
+    /// Configurations of kernels that were measured to be fastest.
+    pub choices: Arc<Choices>,
 }
 
 impl Onnx {
-    /// Runs models on units that `make_unit` makes, in `precision` where their configuration names none.
+    /// Runs models on units that `make_unit` makes, in `precision` where their configuration names none. Without `tuning`
+    /// no model is tuned.
     pub fn new(
         precision: Precision,
         kept: Kept,
-        make_unit: impl Fn(Option<usize>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
+        tuning: Option<Tuning>,
+        make_unit: impl Fn(Option<usize>, Arc<Choices>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
     ) -> Self {
         let (verdicts, packed) = (Verdicts(kept.verdicts), kept.packed.map(Arc::new));
-        let (make_unit, units) = (Box::new(make_unit), Mutex::default());
-        Self { precision, make_unit, units, verdicts, packed, worker: Worker::default() }
-    }
-
-    fn unit(&self, threads: Option<usize>) -> Result<Arc<dyn ComputeUnit>, Error> {
-        let mut units = self.units.lock();
-        if let Some(unit) = units.get(&threads) {
-            return Ok(unit.clone());
-        }
-        let unit = (self.make_unit)(threads).map_err(Error::internal)?;
-        units.insert(threads, unit.clone());
-        Ok(unit)
+        let units = Arc::new(Units::new(kept.choices, make_unit));
+        let activity = Arc::new(Activity::default());
+        let worker = Arc::new(Worker::new(activity.clone()));
+        let tuning = tuning.map(|tuning| {
+            let (units, activity, worker) = (units.clone(), activity.clone(), worker.clone());
+            Arc::new(tuned::Shared { tuning, units, activity, worker })
+        });
+        Self { precision, units, verdicts, packed, activity, worker, tuning, tuner: Arc::default() }
     }
 }
 
@@ -97,6 +104,7 @@ impl Backend for Onnx {
     }
 
     fn load(&self, context: &ModelContext) -> Result<LoadedModel, Error> {
+        let _work = self.activity.begin();
         let name = &context.config.name;
         let file = Some(context.config.default_model_filename.as_str()).filter(|file| !file.is_empty());
         let path = context.version_directory().join(file.unwrap_or(MODEL_FILE));
@@ -104,94 +112,97 @@ impl Backend for Onnx {
             return Err(Error::unavailable(format!("unable to find '{}' for model instance '{name}'", path.display())));
         }
         let parameters = OnnxParameters::read(&context.config)?;
-        let unit = self.unit(parameters.intra_op_thread_count)?;
+        let unit = self.units.get(parameters.intra_op_thread_count)?;
         let model = read(&path, &context.config)?;
         let completion = config::finish(context.config.clone(), &facts(&model), &context.options)?;
-        let inputs = model.inputs.iter().map(EngineInput::new).collect();
+        let inputs: Vec<EngineInput> = model.inputs.iter().map(EngineInput::new).collect();
         let outputs = model.outputs.iter().map(|output| output.name.clone()).collect();
-        let wanted = CompileOptions {
-            precision: parameters.precision.unwrap_or(self.precision),
-            exact_nodes: parameters.exact_nodes.clone(),
-            ..CompileOptions::default()
-        };
         let samples = match &parameters.calibration {
             Some(folder) => samples::read(&context.directory, folder, &model.inputs)?,
             None => Vec::new(),
         };
-        let served = self
-            .compile(name, unit, model, wanted, samples)
+        let to_tune = self.tuning(&parameters, name);
+        let to_tune = to_tune.map(|shared| (shared, shapes::configured(&completion.config, &inputs)));
+        let (served, progress) = self
+            .compile(name, unit, model, &parameters, samples, to_tune)
             .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
         let scalars =
             completion.config.output.iter().map(|output| (output.name.clone(), output.dims.clone())).collect();
         let parts = Parts { model: name.clone(), inputs, outputs, scalars };
-        let model = Arc::new(OnnxModel { served, parts: Arc::new(parts) });
+        let model = Arc::new(OnnxModel { served, parts: Arc::new(parts), activity: self.activity.clone(), progress });
         Ok(LoadedModel { completion, model })
     }
 }
 
+/// What the tuning of a model needs to know: what it shares with others, and the shapes of its configuration.
+type ToTune = (Arc<tuned::Shared>, Vec<shapes::Descs>);
+
 impl Onnx {
+    /// What a model that is to be tuned shares with others.
+    fn tuning(&self, parameters: &OnnxParameters, name: &str) -> Option<Arc<tuned::Shared>> {
+        let shared = self.tuning.clone();
+        if shared.is_none() && parameters.tune == Some(Tune::Background) {
+            tracing::warn!("model '{name}' is not tuned: there is no place to remember what would be found");
+        }
+        let is_default = shared.as_ref().is_some_and(|shared| shared.tuning.by_default);
+        let is_wanted = parameters.tune.map_or(is_default, |tune| tune == Tune::Background);
+        shared.filter(|_| is_wanted)
+    }
+
     /// Compiles a model as it is wanted, where it is known to be right so; exactly, and to be examined, where
-    /// nobody knows yet.
+    /// nobody knows yet. What is left to do is done in the background.
     fn compile(
         &self,
         name: &str,
         unit: Arc<dyn ComputeUnit>,
         model: import::Model,
-        wanted: CompileOptions,
+        parameters: &OnnxParameters,
         samples: Vec<Vec<Value>>,
-    ) -> Result<Arc<Served>, String> {
+        to_tune: Option<ToTune>,
+    ) -> Result<(Arc<Served>, Option<Arc<Progress>>), String> {
+        let wanted = CompileOptions {
+            precision: parameters.precision.unwrap_or(self.precision),
+            exact_nodes: parameters.exact_nodes.clone(),
+            ..CompileOptions::default()
+        };
         let import::Model { mut graph, files, .. } = model;
         optimize(&mut graph, &PassOptions::default());
         check_names(&graph, &wanted.exact_nodes)?;
-        let mut compile = CompileOptions::default();
-        let budget = Budget::of(wanted.precision);
-        let is_offered = unit.describe().precisions.contains(&wanted.precision);
-        if wanted.precision == Precision::Fast && !is_offered {
-            tracing::warn!("model '{name}' computes in exact precision: nothing here multiplies 8-bit integers fast");
-        }
-        let is_wanted = wanted.precision != Precision::Exact && is_offered;
-        let fingerprint = if is_wanted || self.packed.is_some() { of_graph(&graph) } else { 0 };
-        let key = is_wanted.then(|| Key::new(fingerprint, unit.as_ref(), &wanted, &budget, &samples));
-        let known = key.as_ref().and_then(|key| self.verdicts.find(key));
-        if let Some(verdict) = &known {
-            report(name, wanted.precision, verdict);
-            if let Verdict::Within { options, .. } = verdict {
-                compile = options.clone();
-            }
-        }
-        let place =
-            self.packed.clone().map(|store| Place { model: name.to_owned(), store, fingerprint, unit: unit.clone() });
-        let options = ModelOptions { passes: None, compile };
-        let (compiled, is_packed) = match &place {
-            Some(place) => place.compile(graph, &options),
-            None => Compiled::compile(graph, unit.as_ref(), &options).map(|compiled| (compiled, false)),
-        }
-        .map_err(|error| error.to_string())?;
-        files.release();
-        let served = Arc::new(Served::new(compiled));
-        let examination = match (key, known) {
-            (Some(key), None) => {
-                let (name, served, files) = (name.to_owned(), Arc::downgrade(&served), files.clone());
-                Some(Examination { name, served, unit, options: wanted, budget, samples, key, files })
-            }
-            _ => None,
-        };
-        let place = place.filter(|_| !is_packed || examination.is_some());
-        if examination.is_some() || place.is_some() {
-            let (served, verdicts) = (Arc::downgrade(&served), self.verdicts.clone());
+        let is_kept = wanted.precision != Precision::Exact || self.packed.is_some();
+        let recipe = Arc::new(Recipe {
+            name: name.to_owned(),
+            wanted,
+            samples,
+            fingerprint: if is_kept { of_graph(&graph) } else { 0 },
+            files,
+            verdicts: self.verdicts.clone(),
+            store: self.packed.clone(),
+        });
+        let Compiled { model, rest } = recipe.compile(graph, &unit).map_err(|error| error.to_string())?;
+        let served = Arc::new(Served::new(model));
+        let progress = to_tune.is_some().then(|| Arc::new(Progress::waiting()));
+        if to_tune.is_some() || rest.is_something(&recipe) {
+            let (served, progress, tuner) = (Arc::downgrade(&served), progress.clone(), self.tuner.clone());
+            let threads = parameters.intra_op_thread_count;
             self.worker.add(move || {
-                let options = match examination {
-                    Some(examination) => examination.run(&verdicts),
-                    None => Some(options.compile),
-                };
-                if let (Some(place), Some(options)) = (place, options) {
-                    place.settle(&served, &files, &options);
+                let Some(options) = recipe.settle(&served, &unit, rest) else { return };
+                if let (Some((shared, shapes)), Some(progress)) = (to_tune, progress) {
+                    let (configured, left) = (shapes, Left::all(&shared.tuning));
+                    tuner.add(Box::new(TunedModel {
+                        shared,
+                        recipe,
+                        served,
+                        threads,
+                        unit,
+                        options,
+                        configured,
+                        progress,
+                        left,
+                    }));
                 }
-                // Forms that were tried and given up took much more than the one that stays.
-                release_memory();
             });
         }
-        Ok(served)
+        Ok((served, progress))
     }
 }
 
@@ -253,6 +264,9 @@ fn io_facts(name: &str, declared: &Fact, inferred: &Fact, value_type: &ValueType
 struct OnnxModel {
     served: Arc<Served>,
     parts: Arc<Parts>,
+    activity: Arc<Activity>,
+    /// Of its tuning, where it is tuned.
+    progress: Option<Arc<Progress>>,
 }
 
 /// The names around the engine, which itself counts inputs and outputs.
@@ -317,21 +331,29 @@ impl EngineInput {
 
 impl Model for OnnxModel {
     fn instance(&self, _: usize) -> Result<Box<dyn Instance>, Error> {
-        Ok(Box::new(OnnxInstance { seat: self.served.seat(), parts: self.parts.clone() }))
+        let (seat, parts, activity) = (self.served.seat(), self.parts.clone(), self.activity.clone());
+        Ok(Box::new(OnnxInstance { seat, parts, activity }))
     }
 
     fn operator_work(&self) -> Vec<OperatorWork> {
         self.served.sampler().work()
+    }
+
+    fn tuning_work(&self) -> Option<TuningWork> {
+        self.progress.as_ref().map(|progress| progress.now())
     }
 }
 
 struct OnnxInstance {
     seat: Seat,
     parts: Arc<Parts>,
+    activity: Arc<Activity>,
 }
 
 impl Instance for OnnxInstance {
     fn execute(&mut self, batch: &mut Batch) {
+        let activity = self.activity.clone();
+        let _work = activity.begin();
         let inputs = self.parts.gather(|name| batch.gather(name));
         batch.inputs_ready();
         let outputs = inputs.and_then(|inputs| self.run(&inputs, &|| batch.is_cancelled()));

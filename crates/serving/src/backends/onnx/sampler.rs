@@ -1,7 +1,8 @@
 //! How fast operators run, seen in a run now and then.
 
+use super::shapes::Descs;
 use crate::backend::OperatorWork;
-use halimede_compute::Session;
+use halimede_compute::{Session, TensorDesc};
 use halimede_graph::ops::Factors;
 use parking_lot::Mutex;
 use std::collections::BTreeMap;
@@ -11,17 +12,22 @@ use std::time::{Duration, Instant};
 /// From one measured run to the next, at least: what is measured costs some microseconds.
 const INTERVAL: Duration = Duration::from_secs(1);
 
+/// Different shapes of inputs that are remembered.
+const SHAPES_MAX: usize = 16;
+
 /// Measures one run a second of all sessions of a model.
 pub(super) struct Sampler {
     started: Instant,
     /// Nanoseconds after the start from which on the next run is measured.
     next: AtomicU64,
     work: Mutex<BTreeMap<(String, &'static str), OperatorWork>>,
+    /// Inputs of runs that were measured, each once.
+    shapes: Mutex<Vec<Descs>>,
 }
 
 impl Sampler {
     pub fn new() -> Self {
-        Self { started: Instant::now(), next: AtomicU64::new(0), work: Mutex::default() }
+        Self { started: Instant::now(), next: AtomicU64::new(0), work: Mutex::default(), shapes: Mutex::default() }
     }
 
     /// Whether the run that is about to begin in `session` is to be measured. Its first one never is: memory is
@@ -38,6 +44,7 @@ impl Sampler {
 
     /// Counts the run of a session that was measured. Steps whose work depends on data are left out.
     pub fn add(&self, session: &Session) {
+        self.add_shapes(session.input_descs());
         let steps = session.steps();
         let mut work = self.work.lock();
         for measured in session.times() {
@@ -55,6 +62,20 @@ impl Sampler {
             sum.operations += cost.operations;
             sum.bytes += cost.bytes;
         }
+    }
+
+    /// Those that come often are met first.
+    fn add_shapes(&self, descs: &[Option<TensorDesc>]) {
+        let Some(descs) = descs.iter().cloned().collect::<Option<Descs>>() else { return };
+        let mut shapes = self.shapes.lock();
+        if shapes.len() < SHAPES_MAX && !shapes.contains(&descs) {
+            shapes.push(descs);
+        }
+    }
+
+    /// Datatypes and shapes of the inputs of runs that were measured; none of strings.
+    pub fn shapes(&self) -> Vec<Descs> {
+        self.shapes.lock().clone()
     }
 
     /// The sums of all runs that were measured.

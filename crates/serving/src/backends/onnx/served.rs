@@ -3,9 +3,12 @@
 use super::sampler::Sampler;
 use halimede_compute::{Model, Session};
 use parking_lot::RwLock;
-use std::sync::{
-    Arc,
-    atomic::{AtomicUsize, Ordering},
+use std::{
+    mem,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
 };
 
 /// A compiled model that may be replaced by another form of itself.
@@ -32,10 +35,13 @@ impl Served {
     }
 
     /// Lets runs that begin from now on take another form.
-    pub fn replace(&self, model: Model) {
+    pub fn replace(&self, model: impl Into<Arc<Model>>) {
+        let mut model = model.into();
         let mut current = self.model.write();
-        *current = Arc::new(model);
+        mem::swap(&mut *current, &mut model);
         self.generation.fetch_add(1, Ordering::Release);
+        // Nobody waits while the memory of the former one is given back.
+        drop(current);
     }
 
     /// A session of the current form, with its generation.

@@ -1,0 +1,74 @@
+//! The compute units of a server: one for each number of threads that models ask for, all told the same about their
+//! kernels.
+
+use std::{collections::BTreeMap, sync::Arc};
+
+use halimede_compute::{
+    ComputeUnit,
+    tuning::{Choices, Config, Operator},
+};
+use parking_lot::Mutex;
+
+use crate::error::Error;
+
+/// Makes a unit whose operations run on so many threads, and whose kernels are told these configurations; `None` leaves
+/// the number to the unit.
+type Make = dyn Fn(Option<usize>, Arc<Choices>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync;
+
+/// Models that ask for the same number of threads share a unit.
+pub(super) struct Units {
+    make: Box<Make>,
+    state: Mutex<State>,
+}
+
+struct State {
+    made: BTreeMap<Option<usize>, Arc<dyn ComputeUnit>>,
+    /// What the units were told.
+    told: Arc<Choices>,
+    /// The same with what was found out since.
+    known: Arc<Choices>,
+}
+
+impl Units {
+    pub fn new(
+        known: Arc<Choices>,
+        make: impl Fn(Option<usize>, Arc<Choices>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
+    ) -> Self {
+        let state = State { made: BTreeMap::new(), told: known.clone(), known };
+        Self { make: Box::new(make), state: Mutex::new(state) }
+    }
+
+    /// The unit with so many threads.
+    pub fn get(&self, threads: Option<usize>) -> Result<Arc<dyn ComputeUnit>, Error> {
+        let mut state = self.state.lock();
+        if let Some(unit) = state.made.get(&threads) {
+            return Ok(unit.clone());
+        }
+        let unit = (self.make)(threads, state.told.clone()).map_err(Error::internal)?;
+        state.made.insert(threads, unit.clone());
+        Ok(unit)
+    }
+
+    /// What is known about an operator.
+    pub fn known(&self, operator: &Operator) -> Option<Config> {
+        let known = self.state.lock().known.clone();
+        known.known(operator)
+    }
+
+    /// Keeps what was found out about an operator. Units hear of it by [`Units::renew`].
+    pub fn note(&self, operator: &Operator, config: Config) {
+        let mut state = self.state.lock();
+        state.known = Arc::new(state.known.with(operator, config));
+    }
+
+    /// Tells the units what was found out, where that changes anything: new ones take their places, on the same
+    /// threads. Models that were compiled before keep theirs.
+    pub fn renew(&self) {
+        let mut state = self.state.lock();
+        if state.known.fingerprint() != state.told.fingerprint() {
+            state.told = state.known.clone();
+            let told = state.told.clone();
+            state.made.values_mut().for_each(|unit| *unit = unit.tuned(told.clone()));
+        }
+    }
+}
