@@ -48,12 +48,16 @@ impl Session {
     /// What can be chosen about the steps of a run on these inputs, each operator once, and how long all its steps took.
     ///
     /// # Errors
-    /// The run fails, or takes longer than `time_max`.
-    pub fn timed_parts(&mut self, inputs: &[Value], time_max: Duration) -> Result<Vec<(Part, Duration)>, RunError> {
+    /// The run fails, or `is_cancelled` says so between two steps.
+    pub fn timed_parts(
+        &mut self,
+        inputs: &[Value],
+        is_cancelled: &dyn Fn() -> bool,
+    ) -> Result<Vec<(Part, Duration)>, RunError> {
         // Memory is touched for the first time.
-        self.run_within(inputs, time_max)?;
+        self.run_watched(inputs, is_cancelled)?;
         self.measure(true);
-        let measured = self.run_within(inputs, time_max);
+        let measured = self.run_watched(inputs, is_cancelled);
         let times = self.times().to_vec();
         self.measure(false);
         measured?;

@@ -8,7 +8,7 @@ use std::{
 };
 
 use halimede_compute::{
-    Precision,
+    Precision, RunError,
     tuning::{
         Agenda, Choices, CostModelTopK, Database, Effort, Exhaustive, Found, NothingElse, Part, PartBench, Strategy,
         search,
@@ -80,7 +80,12 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let values = vec![inputs::collect(&model, &args.model.input, None)?];
     let compiled = args.model.compile(model, &*unit, &args.on, &values)?;
     let mut session = compiled.session();
-    let mut agenda = Agenda::new(session.timed_parts(&values[0], args.on.timeout)?);
+    let (begin, after) = (Instant::now(), args.on.timeout);
+    let parts = session.timed_parts(&values[0], &|| begin.elapsed() > after).map_err(|error| match error {
+        RunError::Cancelled => RunError::Overdue { after },
+        error => error,
+    })?;
+    let mut agenda = Agenda::new(parts);
     drop(session);
     if agenda.is_empty() {
         return Err("there is nothing to choose about this model's operations".into());

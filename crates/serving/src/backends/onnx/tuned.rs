@@ -2,18 +2,20 @@
 
 use std::{
     collections::BTreeSet,
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{Arc, Weak, mpsc},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use halimede_compute::{
-    CompileOptions, ComputeUnit, TensorDesc, made_up_inputs,
+    CompileOptions, ComputeUnit, RunError, Session, TensorDesc, made_up_inputs,
     packed::Packer,
     tuning::{
         Agenda, BenchError, Choices, CostModelTopK, Effort, Operator, Part, PartBench, Probe, Quiet, Stopped, Strategy,
         Winner, search,
     },
 };
+use halimede_tensor::Value;
 use parking_lot::Mutex;
 
 use super::{
@@ -132,13 +134,17 @@ impl TunedModel {
         drop(served);
         calm.wait()?;
         let unit = self.unit.tuned(choices.clone());
-        let model = model.repacked(unit.as_ref(), &self.options, &Packer::default())?;
+        // What is served may go, if its model does.
+        let model = {
+            let served = model;
+            served.repacked(unit.as_ref(), &self.options, &Packer::default())?
+        };
         let mut all: Vec<(Part, Duration)> = Vec::new();
         for descs in shapes {
-            calm.wait()?;
-            let parts = made_up_inputs(descs)
-                .map_err(|error| error.to_string())
-                .and_then(|inputs| model.session().timed_parts(&inputs, RUN_MAX).map_err(|error| error.to_string()));
+            let parts = match made_up_inputs(descs) {
+                Ok(inputs) => timed(&mut model.session(), &inputs, calm)?.map_err(|error| error.to_string()),
+                Err(error) => Err(error.to_string()),
+            };
             match parts {
                 Ok(parts) => all.extend(parts),
                 // Made-up numbers need not be such that a model has an answer.
@@ -203,20 +209,32 @@ impl TunedModel {
             // Waiting takes nothing from what may be spent on measuring.
             let spent = || (calm.clock.now() - begin).saturating_sub(calm.waited() - waited);
             let best = *machine.get_or_insert_with(tuning.probe);
-            let mut bench = PartBench::new(&part, &choices, calm, tuning.probe, best)?;
-            let is_over = || spent() >= share;
-            let found = search(&part.tunable, strategy, &mut bench, &Effort::default(), &is_over);
-            machine = Some(bench.best());
+            let measured = PartBench::new(&part, &choices, calm, tuning.probe, best).and_then(|mut bench| {
+                let is_over = || spent() >= share;
+                let found = search(&part.tunable, strategy, &mut bench, &Effort::default(), &is_over);
+                machine = Some(bench.best());
+                Ok((found?, bench.best()))
+            });
             let spent = spent();
             self.left.budget = self.left.budget.saturating_sub(spent);
             self.progress.change(|work| work.time += spent);
-            let found = found?;
+            let (mut found, speed) = match measured {
+                Ok(measured) => measured,
+                Err(error @ (BenchError::Stopped(_) | BenchError::Clock(_))) => return Err(error),
+                // The others may do.
+                Err(error) => {
+                    tracing::debug!("{} of model '{}' is not tuned: {error}", part.operator(), self.recipe.name);
+                    continue;
+                }
+            };
             let before = self.shared.units.known(part.operator());
-            match (tuning.remember)(part.operator(), &found, before, bench.best()) {
+            match (tuning.remember)(part.operator(), &found, before, speed) {
                 Ok(Some(config)) => self.shared.units.note(part.operator(), config),
                 Ok(None) => {}
                 Err(error) => {
-                    tracing::warn!("what was tuned of model '{}' is not remembered: {error}", self.recipe.name)
+                    tracing::warn!("what was tuned of model '{}' is not remembered: {error}", self.recipe.name);
+                    // It is not served either.
+                    found.winner = None;
                 }
             }
             outcome.tuned += 1;
@@ -224,10 +242,29 @@ impl TunedModel {
                 work.tuned += 1;
                 work.won += usize::from(found.winner.is_some());
             });
-            drop(bench);
             outcome.won.extend(found.winner.map(|winner| (part.operator().clone(), winner)));
         }
         Ok(agenda.len())
+    }
+
+    /// Tunes what has come up; a panic ends the tuning of this model alone.
+    fn tune_new(&mut self) -> bool {
+        let shapes = match self.left.budget.is_zero() || self.left.patience.is_zero() {
+            true => Vec::new(),
+            false => self.new_shapes(),
+        };
+        if shapes.is_empty() {
+            self.progress.change(|work| work.is_active = false);
+            return false;
+        }
+        self.progress.change(|work| work.is_active = true);
+        let clock = Monotonic::new();
+        let outcome = self.tune_shapes(&shapes, &clock);
+        self.report(&outcome, clock.now());
+        let won = !outcome.won.is_empty();
+        // Where something was won, its last part is still to come.
+        self.progress.change(|work| (work.waiting, work.is_active) = (0, won));
+        won
     }
 
     fn report(&self, outcome: &Outcome, time: Duration) {
@@ -252,22 +289,12 @@ impl Subject for TunedModel {
     }
 
     fn tune(&mut self) -> bool {
-        let shapes = match self.left.budget.is_zero() || self.left.patience.is_zero() {
-            true => Vec::new(),
-            false => self.new_shapes(),
-        };
-        if shapes.is_empty() {
-            self.progress.change(|work| work.is_active = false);
-            return false;
-        }
-        self.progress.change(|work| work.is_active = true);
-        let clock = Monotonic::new();
-        let outcome = self.tune_shapes(&shapes, &clock);
-        self.report(&outcome, clock.now());
-        let won = !outcome.won.is_empty();
-        // Where something was won, its last part is still to come.
-        self.progress.change(|work| (work.waiting, work.is_active) = (0, won));
-        won
+        catch_unwind(AssertUnwindSafe(|| self.tune_new())).unwrap_or_else(|_| {
+            tracing::warn!("model '{}' is not tuned any more: measuring it panicked", self.recipe.name);
+            self.left.budget = Duration::ZERO;
+            self.progress.change(|work| (work.waiting, work.is_active) = (0, false));
+            false
+        })
     }
 
     fn renew(&mut self) {
@@ -280,13 +307,32 @@ impl Subject for TunedModel {
             self.shared.worker.add(move || {
                 let _ = sender.send(recipe.renew(&served, &told));
             });
-            // Without an answer there is no worker, and it said so.
+            // Without an answer there is no worker, or it panicked, and it said so. What did not do is not tried again.
+            self.unit = unit;
             if let Ok(Some(options)) = done.recv() {
                 tracing::info!("model '{}' runs with what was tuned", self.recipe.name);
-                (self.unit, self.options) = (unit, options);
+                self.options = options;
             }
         }
         self.progress.change(|work| work.is_active = false);
+    }
+}
+
+/// What can be chosen about a model, with the time that it takes, from runs that no request disturbed. The inner error is
+/// of the run.
+fn timed(
+    session: &mut Session,
+    inputs: &[Value],
+    calm: &dyn Quiet,
+) -> Result<Result<Vec<(Part, Duration)>, RunError>, Stopped> {
+    loop {
+        calm.wait()?;
+        let begin = Instant::now();
+        let is_cancelled = || calm.is_disturbed() || begin.elapsed() >= RUN_MAX;
+        match session.timed_parts(inputs, &is_cancelled) {
+            Err(RunError::Cancelled) if begin.elapsed() < RUN_MAX => {}
+            made => return Ok(made),
+        }
     }
 }
 

@@ -64,7 +64,8 @@ impl Tuner {
         let sender = queue.get_or_insert_with(|| {
             let (sender, subjects) = mpsc::channel();
             let run = move || {
-                if let Err(error) = set_quality_of_service(QualityOfService::Background) {
+                // Not lower: what macOS runs in the background runs on its efficiency cores, and would be measured there.
+                if let Err(error) = set_quality_of_service(QualityOfService::Utility) {
                     tracing::debug!("models are tuned as urgently as anything else: {error}");
                 }
                 work(&subjects, INTERVAL);
@@ -82,7 +83,7 @@ impl Tuner {
 /// Tunes one model after the other, until nobody can bring more.
 fn work(queue: &Receiver<Box<dyn Subject>>, interval: Duration) {
     let mut subjects: Vec<Box<dyn Subject>> = Vec::new();
-    let mut is_open = true;
+    let (mut is_open, mut has_won) = (true, false);
     while is_open {
         // Without a model there is nothing to look for.
         let next = match subjects.is_empty() {
@@ -93,13 +94,16 @@ fn work(queue: &Receiver<Box<dyn Subject>>, interval: Duration) {
         let first_new = subjects.len();
         subjects.extend(next);
         subjects.extend(queue.try_iter());
+        let new = subjects.len() - first_new;
         // Those that wait come before those that were tuned.
         subjects.rotate_left(first_new);
         let mut won = false;
-        for subject in &mut subjects {
-            if subject.is_alive() && subject.tune() {
+        for (index, subject) in subjects.iter_mut().enumerate().filter(|(_, subject)| subject.is_alive()) {
+            let wins = subject.tune();
+            (won, has_won) = (won || wins, has_won || wins);
+            // One that comes late may have been compiled before others won.
+            if wins || index < new && has_won {
                 subject.renew();
-                won = true;
             }
         }
         subjects.retain(|subject| subject.is_alive());
@@ -170,8 +174,8 @@ mod tests {
     fn what_one_model_won_all_are_served_by() {
         let models = Models::default();
         let all = ["first", "second", "third"].map(|name| models.model(name, &[name == "second"], &alive()));
-        let expected =
-            ["tune first", "tune second", "renew second", "tune third", "renew first", "renew second", "renew third"];
+        let first = ["tune first", "tune second", "renew second", "tune third", "renew third"];
+        let expected = [&first[..], &["renew first", "renew second", "renew third"]].concat();
         assert_eq!(models.work(all.into()), expected);
     }
 

@@ -1,6 +1,7 @@
 //! Work on models while they serve.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
     sync::{
         Arc,
         mpsc::{self, Sender},
@@ -35,7 +36,10 @@ impl Worker {
             let work = move || {
                 for job in jobs {
                     let _work = activity.begin();
-                    job();
+                    // The panic is told on standard error; those that wait have to be done all the same.
+                    if catch_unwind(AssertUnwindSafe(job)).is_err() {
+                        tracing::error!("work on a model panicked; the model stays as it is");
+                    }
                 }
             };
             if let Err(error) = thread::Builder::new().name("examiner".to_owned()).spawn(work) {
