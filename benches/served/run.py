@@ -27,13 +27,17 @@ sys.path.insert(0, str(HERE.parent / "load"))
 from run import RELEASE, Target, free_ports  # noqa: E402
 
 CONCURRENCY = 16
-# Of a model: its folder, inputs (name, Triton's datatype, bytes of an element, shape, one element), output and its shape.
+# Of a model: its folder; its inputs, each with name, datatype, shape of a row, shape of a row in the configuration, and an
+# element; the shape of a row of its output in the configuration.
 WORKLOADS = {
-    "resnet50": ("resnet50_torchscript", [("image", "FP32", [3, 224, 224], struct.pack("<f", 0.25))], [1000]),
+    "resnet50": ("resnet50_torchscript", [("image", "FP32", [3, 224, 224], [3, 224, 224], struct.pack("<f", 0.25))], [1000]),
     "bert_base": (
         "bert_base_torchscript",
-        [("input_ids", "INT64", [128], struct.pack("<q", 7)), ("attention_mask", "INT64", [128], struct.pack("<q", 1))],
-        [128, 768],
+        [
+            ("input_ids", "INT64", [128], [-1], struct.pack("<q", 7)),
+            ("attention_mask", "INT64", [128], [-1], struct.pack("<q", 1)),
+        ],
+        [-1, 768],
     ),
 }
 
@@ -47,10 +51,10 @@ def count(shape):
 
 def body(inputs):
     """A request for one row as NVIDIA's client sends it, and the length of its JSON."""
-    data = [element * count(shape) for _, _, shape, element in inputs]
+    data = [element * count(shape) for _, _, shape, _, element in inputs]
     described = [
         {"name": name, "shape": [1, *shape], "datatype": datatype, "parameters": {"binary_data_size": len(bytes_)}}
-        for (name, datatype, shape, _), bytes_ in zip(inputs, data, strict=True)
+        for (name, datatype, shape, _, _), bytes_ in zip(inputs, data, strict=True)
     ]
     head = json.dumps({"inputs": described, "parameters": {"binary_data_output": True}}).encode()
     return head + b"".join(data), len(head)
@@ -65,7 +69,7 @@ def output_of(model):
 
 def configuration(inputs, output, shape, instances, rest):
     lines = ["max_batch_size: 16", "dynamic_batching { }", f"instance_group [ {{ kind: KIND_CPU count: {instances} }} ]"]
-    for name, datatype, dims, _ in inputs:
+    for name, datatype, _, dims, _ in inputs:
         lines.append(f'input [ {{ name: "{name}" data_type: TYPE_{datatype} dims: {dims} }} ]')
     lines.append(f'output [ {{ name: "{output}" data_type: TYPE_FP32 dims: {shape} }} ]')
     return "\n".join([*lines, *rest]) + "\n"
@@ -155,7 +159,7 @@ def main():
 
 
 def report(slices, options):
-    print(f"{platform.machine()}, {os.cpu_count()} processors, {options.rounds} rounds of {options.seconds:g} s, ")
+    print(f"{platform.machine()}, {os.cpu_count()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
     print("| model | server | instances | requests/s | p50 ms | p99 ms | CPU ms/request |")
     print("|---|---|---|---|---|---|---|")
     for name in dict.fromkeys(s["workload"] for s in slices):
