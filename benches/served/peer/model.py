@@ -1,5 +1,7 @@
 """An ONNX model in OpenVINO, as a Python model of Triton: requests of a batch are joined, run and taken apart."""
 
+import json
+
 import numpy as np
 import openvino as ov
 import triton_python_backend_utils as pb_utils
@@ -7,8 +9,6 @@ import triton_python_backend_utils as pb_utils
 
 class TritonPythonModel:
     def initialize(self, args):
-        import json
-
         config = json.loads(args["model_config"])
         self.inputs = [entry["name"] for entry in config["input"]]
         self.output = config["output"][0]["name"]

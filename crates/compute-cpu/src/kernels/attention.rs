@@ -216,12 +216,20 @@ impl Heads {
     }
 
     /// Scales scores and bends them under softcap.
-    fn scale(&self, isa: Isa, scores: &mut [f32]) {
+    fn scale_scores(&self, isa: Isa, scores: &mut [f32]) {
         scale_line(isa, scores, self.scale, self.softcap);
     }
 
     /// Applies the mask to a line of scores from key `start` on; `head` is counted over the batch.
-    fn mask(&self, isa: Isa, arguments: &Arguments<'_>, line: &mut [f32], head: usize, query: usize, start: usize) {
+    fn mask_line(
+        &self,
+        isa: Isa,
+        arguments: &Arguments<'_>,
+        line: &mut [f32],
+        head: usize,
+        query: usize,
+        start: usize,
+    ) {
         let (Some(mask), Some(view)) = (&self.mask, arguments.inputs.get(3).copied().flatten()) else { return };
         let base = mask.at(self, head, query, start);
         // Adjacent, or one for all keys.

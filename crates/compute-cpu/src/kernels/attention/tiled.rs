@@ -332,7 +332,7 @@ impl TiledStep {
         let mut scale = heads.scale;
         let keeps_order = scale > 0.0;
         if heads.softcap > 0.0 || !keeps_order {
-            scores.iter_mut().for_each(|block| heads.scale(self.machine.isa, &mut block.0));
+            scores.iter_mut().for_each(|block| heads.scale_scores(self.machine.isa, &mut block.0));
             scale = 1.0;
         }
         let mask = self.row_masks(arguments, bias, (head, *first, *rows), (start, columns));
@@ -416,7 +416,7 @@ impl TiledStep {
         for (row, line) in room.chunks_exact_mut(self.columns()).enumerate().take(lines) {
             let line = &mut line[..count];
             line.fill(0.0);
-            self.heads.mask(self.machine.isa, arguments, line, head, first + row, start);
+            self.heads.mask_line(self.machine.isa, arguments, line, head, first + row, start);
         }
         RowMasks::Bias(room, if pitch == 0 { 0 } else { self.columns() })
     }

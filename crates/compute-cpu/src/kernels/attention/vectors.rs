@@ -139,8 +139,8 @@ impl VectorStep {
             for row in 0..rows {
                 let line = &mut scores[row * KEYS..row * KEYS + count];
                 let isa = self.machine.isa;
-                self.heads.scale(isa, line);
-                self.heads.mask(isa, arguments, line, head, first + row, start);
+                self.heads.scale_scores(isa, line);
+                self.heads.mask_line(isa, arguments, line, head, first + row, start);
                 line[self.heads.visible(first + row, start, count)..].fill(f32::NEG_INFINITY);
                 online_row(isa, line, &mut maxima[row], &mut sums[row], out(row));
             }
