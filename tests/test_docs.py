@@ -30,6 +30,8 @@ from support.http import Http
 from support.server import ROOT, binary
 
 BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^\n]*?) -->\n+)?```(?P<language>console|python)\n(?P<text>.*?)^```", re.S | re.M)
+# Some blocks compile a program first.
+LIMIT_S = 900
 FILES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("**/*.md"))]
 
 
@@ -108,7 +110,7 @@ def run_in_group(script, environment):
             script, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
-            status = process.wait(300)
+            status = process.wait(LIMIT_S)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)

@@ -20,6 +20,13 @@ pub(crate) trait Real: Converts<bf16> {
     /// # Safety
     /// As [`Vector::load`].
     unsafe fn load<V: Vector>(from: *const Self) -> V;
+    /// Writes a register of numbers.
+    ///
+    /// # Safety
+    /// As [`Vector::store`].
+    unsafe fn store<V: Vector>(numbers: V, to: *mut Self);
+    /// The number of this type that is nearest.
+    fn nearest(number: f32) -> Self;
 }
 
 /// Numbers of a datatype that is known when a step runs, from an address on.
@@ -44,6 +51,17 @@ impl Numbers {
             DType::U8 => Numbers::U8(view.as_ptr().cast::<u8>().wrapping_add(start)),
             DType::I8 => Numbers::I8(view.as_ptr().cast::<i8>().wrapping_add(start)),
             other => panic!("numbers in {other}"),
+        }
+    }
+
+    /// Those from the number on that lies `at` behind the first.
+    #[inline(always)]
+    pub fn from(self, at: usize) -> Numbers {
+        match self {
+            Numbers::F32(start) => Numbers::F32(start.wrapping_add(at)),
+            Numbers::Bf16(start) => Numbers::Bf16(start.wrapping_add(at)),
+            Numbers::U8(start) => Numbers::U8(start.wrapping_add(at)),
+            Numbers::I8(start) => Numbers::I8(start.wrapping_add(at)),
         }
     }
 
@@ -129,6 +147,17 @@ impl Real for f32 {
         // SAFETY: the caller's promise.
         unsafe { V::load(from) }
     }
+
+    #[inline(always)]
+    unsafe fn store<V: Vector>(numbers: V, to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe { numbers.store(to) }
+    }
+
+    #[inline(always)]
+    fn nearest(number: f32) -> f32 {
+        number
+    }
 }
 
 impl Real for bf16 {
@@ -150,6 +179,17 @@ impl Real for bf16 {
     unsafe fn load<V: Vector>(from: *const bf16) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::widen(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn store<V: Vector>(numbers: V, to: *mut bf16) {
+        // SAFETY: the caller's promise.
+        unsafe { numbers.narrow(to) }
+    }
+
+    #[inline(always)]
+    fn nearest(number: f32) -> bf16 {
+        nearest(number)
     }
 }
 

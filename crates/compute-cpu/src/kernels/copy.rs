@@ -124,6 +124,27 @@ impl<T: Unit> Target<T> {
         }
     }
 
+    /// Writes `count` rows of `N` elements that follow each other from `to` on: columns of the input, from `from.0` on
+    /// and `from.1` apart.
+    ///
+    /// # Panics
+    /// Outside the output or the input.
+    #[inline(always)]
+    pub fn interleave<const N: usize>(self, to: usize, source: Source<T>, from: (usize, usize), count: usize) {
+        assert!(to + count * N <= self.len && from.0 + (N - 1) * from.1 + count <= source.len);
+        // SAFETY: inside (just checked); no other part writes or reads these elements.
+        let (rows, columns) = unsafe {
+            let rows = std::slice::from_raw_parts_mut(self.start.add(to).cast::<[T; N]>(), count);
+            let column = |index| std::slice::from_raw_parts(source.start.add(from.0 + index * from.1), count);
+            (rows, std::array::from_fn::<_, N, _>(column))
+        };
+        for (at, row) in rows.iter_mut().enumerate() {
+            for (element, column) in row.iter_mut().zip(&columns) {
+                *element = column[at];
+            }
+        }
+    }
+
     /// Writes one element `count` times.
     ///
     /// # Panics

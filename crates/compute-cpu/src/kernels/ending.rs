@@ -6,7 +6,9 @@ use super::epilogue::{Common, Grid, Residual, activate, within};
 use crate::Isa;
 use crate::isa::multiversion;
 use crate::real::Numbers;
-use crate::vector::{Four, Vector};
+#[cfg(test)]
+use crate::vector::Four;
+use crate::vector::Vector;
 use halimede_graph::ops::Unary;
 use halimede_tensor::View;
 
@@ -23,7 +25,7 @@ pub(super) struct Scaling<'a> {
 /// Numbers `(x - zero) · scale`, which those of floats are without.
 #[derive(Clone, Copy)]
 pub(super) struct Addend {
-    numbers: Numbers,
+    pub numbers: Numbers,
     zero: f32,
     scale: f32,
 }
@@ -118,72 +120,93 @@ impl<'a> Ending<'a> {
     /// # Safety
     /// Residual and target are valid for the rows and columns, and nobody else touches the target.
     pub unsafe fn run(&self, isa: Isa, sums: &mut [f32]) {
-        let sums = &mut sums[..self.rows * self.pitch];
-        assert!(self.columns <= self.pitch && (self.bias.is_empty() || self.bias.len() >= self.columns));
-        let covers = |scaling: Scaling<'_>| scaling.added.len().min(scaling.scales.len()) >= self.columns;
-        assert!(self.integers.is_none_or(covers));
-        if sums.is_empty() || self.columns == 0 {
-            return;
-        }
         // SAFETY: the caller's promise.
-        unsafe { if self.has_integers() { self.run_on::<true>(isa, sums) } else { self.run_on::<false>(isa, sums) } }
+        unsafe { self.run_as(self.form(isa), sums) };
     }
 
-    /// Where there are no `INTEGERS`, neither is the code for them: it would take registers from the rest.
+    /// The same in a form that was chosen for an ending that differs from this one in places and numbers alone.
     ///
     /// # Safety
-    /// As [`Ending::run`].
-    unsafe fn run_on<const INTEGERS: bool>(&self, isa: Isa, sums: &mut [f32]) {
-        // SAFETY: an `Isa` exists only where the machine has its instructions; else the caller's promise.
-        unsafe {
-            #[cfg(target_arch = "x86_64")]
-            {
-                use crate::vector::{Avx2, Avx512};
-                if isa.has_avx512_bf16() && self.columns >= Avx512::LANES {
-                    return x86::avx512_bf16::<INTEGERS>(self, sums);
-                }
-                if isa.has_avx512() && self.columns >= Avx512::LANES {
-                    return x86::avx512::<INTEGERS>(self, sums);
-                }
-                if isa.has_avx2() && self.columns >= Avx2::LANES {
-                    return x86::avx2::<INTEGERS>(self, sums);
-                }
-            }
-            let _ = isa;
-            end::<Four, INTEGERS>(self, sums);
+    /// As [`Ending::run`]; the form is one for such an ending.
+    pub unsafe fn run_as(&self, form: Form, sums: &mut [f32]) {
+        assert!(self.columns <= self.pitch && self.rows * self.pitch <= sums.len());
+        assert!(self.bias.is_empty() || self.bias.len() >= self.columns);
+        let covers = |scaling: Scaling<'_>| scaling.added.len().min(scaling.scales.len()) >= self.columns;
+        assert!(self.integers.is_none_or(covers));
+        if self.rows > 0 && self.columns > 0 {
+            // SAFETY: the caller's promise.
+            unsafe { (form.0)(self, sums.as_mut_ptr()) };
         }
     }
+
+    /// What runs this ending fastest.
+    pub fn form(&self, isa: Isa) -> Form {
+        #[cfg(target_arch = "x86_64")]
+        {
+            use crate::vector::{Avx2, Avx512};
+            if isa.has_avx512_bf16() && self.columns >= Avx512::LANES {
+                return avx512_bf16::choose(self);
+            }
+            if isa.has_avx512() && self.columns >= Avx512::LANES {
+                return avx512::choose(self);
+            }
+            if isa.has_avx2() && self.columns >= Avx2::LANES {
+                return avx2::choose(self);
+            }
+        }
+        let _ = isa;
+        four::choose(self)
+    }
 }
 
+/// A function that runs endings of a kind. Having one proves that the machine has its instructions.
+#[derive(Clone, Copy)]
+pub(super) struct Form(unsafe fn(&Ending<'_>, *mut f32));
+
+/// A module with the forms of endings in registers of a kind.
+macro_rules! forms {
+    ($name:ident, $vector:ident $(, $features:literal)?) => {
+        mod $name {
+            use super::block::{self, Added, Written};
+            use super::{Ending, Form, end};
+            use crate::vector::$vector;
+
+            /// # Safety
+            /// As [`end`], on a machine that has these features.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn general<const INTEGERS: bool>(ending: &Ending<'_>, sums: *mut f32) {
+                // SAFETY: the caller's promise, here and below.
+                unsafe { end::<$vector, INTEGERS>(ending, sums) }
+            }
+
+            /// # Safety
+            /// As [`block::rows`], on a machine that has these features.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn rows<A: Added, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
+                // SAFETY: as above.
+                unsafe { block::rows::<$vector, A, W>(ending, sums) }
+            }
+
+            /// The form for an ending, on a machine that has these features.
+            pub(super) fn choose(ending: &Ending<'_>) -> Form {
+                // Where there are no integers, neither is the code for them: it would take registers from the rest.
+                Form(match block::kind::<$vector>(ending) {
+                    Some(kind) => block::with_types!(kind, rows),
+                    None if ending.has_integers() => general::<true>,
+                    None => general::<false>,
+                })
+            }
+        }
+    };
+}
+
+forms!(four, Four);
 #[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Ending, end};
-    use crate::vector::{Avx2, Avx512, Avx512Bf16};
-
-    /// # Safety
-    /// As [`end`], on a machine with AVX-512 (F, BW, DQ, VL, BF16).
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-    pub(super) unsafe fn avx512_bf16<const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [f32]) {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { end::<Avx512Bf16, INTEGERS>(ending, sums) }
-    }
-
-    /// # Safety
-    /// As [`end`], on a machine with AVX-512 (F, BW, DQ, VL).
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
-    pub(super) unsafe fn avx512<const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [f32]) {
-        // SAFETY: as above.
-        unsafe { end::<Avx512, INTEGERS>(ending, sums) }
-    }
-
-    /// # Safety
-    /// As [`end`], on a machine with AVX2 and FMA.
-    #[target_feature(enable = "avx2,fma,f16c")]
-    pub(super) unsafe fn avx2<const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [f32]) {
-        // SAFETY: as above.
-        unsafe { end::<Avx2, INTEGERS>(ending, sums) }
-    }
-}
+forms!(avx2, Avx2, "avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+forms!(avx512, Avx512, "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c");
+#[cfg(target_arch = "x86_64")]
+forms!(avx512_bf16, Avx512Bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c");
 
 /// Registers that go through all steps together: what the steps are is asked once for them.
 const TOGETHER: usize = 8;
@@ -220,9 +243,9 @@ impl Steps<'_> {
 }
 
 /// # Safety
-/// As [`Vector`] and [`Ending::run_on`].
+/// As [`Vector`] and [`Ending::run`]; there are sums for the rows.
 #[inline(always)]
-unsafe fn end<V: Vector, const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [f32]) {
+unsafe fn end<V: Vector, const INTEGERS: bool>(ending: &Ending<'_>, sums: *mut f32) {
     let (residual, last) = if ending.residual_last { (None, ending.residual) } else { (ending.residual, None) };
     let Ending { integers, bias, snap, function, bounds, quantize, .. } = *ending;
     let all = Steps { integers, bias, snap, residual, function, last, bounds, quantize };
@@ -231,21 +254,18 @@ unsafe fn end<V: Vector, const INTEGERS: bool>(ending: &Ending<'_>, sums: &mut [
     let near = is_rounded && ending.function.is_some_and(is_logistic);
     // SAFETY: the caller's promise.
     unsafe {
-        if !INTEGERS && block::write::<V>(ending, sums.as_ptr()) {
-            return;
-        }
         match ending.function {
             Some(function) if !near => {
                 let before = Steps { integers, bias, snap, residual, ..Steps::NONE };
                 if integers.is_some() || !bias.is_empty() || snap.is_some() || residual.is_some() {
-                    write_rows::<V, INTEGERS>(ending, sums.as_mut_ptr(), &before, None);
+                    write_rows::<V, INTEGERS>(ending, sums, &before, None);
                 }
                 // All rows are one line; what lies between their columns is never written.
-                activate(function, sums);
+                activate(function, std::slice::from_raw_parts_mut(sums, ending.rows * ending.pitch));
                 let after = Steps { last, bounds, quantize, ..Steps::NONE };
-                write_rows::<V, INTEGERS>(ending, sums.as_mut_ptr(), &after, Some(ending.target));
+                write_rows::<V, INTEGERS>(ending, sums, &after, Some(ending.target));
             }
-            _ => write_rows::<V, INTEGERS>(ending, sums.as_mut_ptr(), &all, Some(ending.target)),
+            _ => write_rows::<V, INTEGERS>(ending, sums, &all, Some(ending.target)),
         }
     }
 }

@@ -47,6 +47,10 @@ fn axes_in_every_order() {
         (&[1, 6, 1], &[2, 1, 0]),
         (&[0, 3], &[1, 0]),
         (&[300, 257], &[1, 0]),
+        // Few elements a row: images.
+        (&[2, 3, 29, 30], &[0, 2, 3, 1]),
+        (&[2, 9001], &[1, 0]),
+        (&[1, 4, 77], &[0, 2, 1]),
     ];
     for (shape, perm) in cases {
         check_widths(Op::Transpose(Transpose { perm: (*perm).into() }), shape, &[]);

@@ -29,7 +29,7 @@ impl Kernel for PoolKernel {
         let Some(Some(x)) = inputs.first() else { return Err(OpError::invalid("pooling needs data")) };
         let floats = matches!(x.dtype, DType::F32 | DType::F64);
         let bytes = matches!(x.dtype, DType::U8 | DType::I8) && matches!(self.op.kind, PoolKind::Max { .. });
-        let narrow = x.dtype == DType::Bf16 && self.op.channels_last && !matches!(self.op.kind, PoolKind::Lp { .. });
+        let narrow = x.dtype == DType::Bf16 && self.op.channels_last;
         if !(floats || bytes || narrow) || x.shape.len() < 3 {
             return Err(OpError::unsupported(format!("pooling of {}", x.dtype)));
         }
@@ -60,8 +60,7 @@ impl Kernel for PoolKernel {
                 return Err(OpError::unsupported("this pooling with the channels last"));
             }
             let step = PixelsStep { dtype: x.dtype, kind: self.op.kind, after, window, machine: self.machine.clone() };
-            let workspace = step.workspace();
-            return Ok(Prepared { step: Box::new(step), workspace });
+            return Ok(Prepared { step: Box::new(step), workspace: 0 });
         }
         let step = PoolStep {
             kind: self.op.kind,

@@ -1,22 +1,24 @@
 //! What products on the matrix unit share: packed weights, operands in two datatypes, finished blocks.
 
+mod finishing;
 mod integers;
 
-use super::ending::{Ending, Scaling, add_bias, scale};
 use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
 use crate::Isa;
 use crate::map::Register;
 use crate::matrix::{BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_len, step};
-use crate::real::{Converts, Numbers};
+use crate::real::Converts;
+pub(super) use finishing::Finishing;
 use half::bf16;
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Map;
-use halimede_tensor::{DType, Element, View};
+use halimede_tensor::{DType, Element};
 pub(super) use integers::IntegerWeights;
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Weights in panels of 32 columns, each as many steps deep as the summed axis needs.
 pub(super) struct TiledWeights<N = bf16> {
@@ -92,8 +94,8 @@ pub(super) trait Product: Factor {
     /// What becomes of sums before the epilogue in f32.
     type Scaling: Send + Sync;
 
-    /// How the sums of a piece become f32; `None` where they are.
-    fn columns(scaling: &Self::Scaling, arguments: &Arguments<'_>, piece: &Piece) -> Option<Columns>;
+    /// How the sums of a range of columns, of a block at most, become f32; `None` where they are.
+    fn columns(scaling: &Self::Scaling, arguments: &Arguments<'_>, columns: Range<usize>) -> Option<Columns>;
 
     /// What stands beyond the border of a convolution's data.
     fn border(scaling: &Self::Scaling, arguments: &Arguments<'_>) -> Self;
@@ -102,7 +104,7 @@ pub(super) trait Product: Factor {
 impl Product for bf16 {
     type Scaling = ();
 
-    fn columns((): &(), _: &Arguments<'_>, _: &Piece) -> Option<Columns> {
+    fn columns((): &(), _: &Arguments<'_>, _: Range<usize>) -> Option<Columns> {
         None
     }
 
@@ -185,57 +187,9 @@ impl<F: Product> Finish<F> {
         general.map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
     }
 
-    /// Stores a piece whose rows lie [`BLOCK`] numbers apart in `sums`.
-    ///
-    /// # Safety
-    /// The piece lies inside the output, and nobody else touches it there.
-    pub unsafe fn store(
-        &self,
-        arguments: &Arguments<'_>,
-        piece: Piece,
-        sums: &mut [F::Sum],
-        registers: &mut [Register],
-    ) {
-        let columns = F::columns(&self.scaling, arguments, &piece);
-        let sums: &mut [f32] = bytemuck::cast_slice_mut(&mut sums[..piece.rows * BLOCK]);
-        let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
-        let mut bias = [0f32; BLOCK];
-        let common = self.epilogue.as_ref().and_then(Epilogue::common);
-        let second = common.and_then(|common| common.bias).map(|input| self.extra + input);
-        for input in self.bias.into_iter().chain(second) {
-            // SAFETY: inputs are not written during the step.
-            let numbers = unsafe { &view(input).slice::<f32>()[piece.column..][..piece.columns] };
-            bias.iter_mut().zip(numbers).for_each(|(bias, number)| *bias += number);
-        }
-        let output = arguments.outputs[0];
-        let count = (piece.rows - 1) * piece.row + piece.columns;
-        let scaling = columns.as_ref().map(|Columns { added, scales }| Scaling { added, scales });
-        if let (DType::I32, Some(columns)) = (self.output, &columns) {
-            assert!((piece.start + count) * size_of::<i32>() <= output.len(), "a piece outside of the output");
-            // SAFETY: the piece lies inside the output.
-            return unsafe { integers::store(self.isa, sums, columns, piece, output.as_ptr().cast()) };
-        }
-        let bias: &[f32] = if self.bias.is_some() || second.is_some() { &bias } else { &[] };
-        let target = Numbers::of(output, self.output, piece.start, count);
-        let ending = Ending::new((piece.rows, piece.columns), BLOCK, bias, target, piece.row);
-        let ahead = if output.len() >= FAR_BYTES { BLOCK } else { 0 };
-        let mut ending = Ending { integers: scaling, is_rounded: self.is_rounded, ahead, ..ending };
-        let extra = arguments.inputs.get(self.extra..).unwrap_or_default();
-        match (&self.epilogue, common) {
-            (None, _) => {}
-            (_, Some(common)) => ending.follow(common, extra, piece.start),
-            (Some(epilogue), None) => {
-                if let Some(scaling) = ending.integers.take() {
-                    scale(self.isa, sums, BLOCK, scaling);
-                }
-                add_bias(self.isa, sums, BLOCK, ending.bias);
-                ending.bias = &[];
-                let (shape, place) = ((piece.rows, piece.columns), (piece.start, piece.row));
-                epilogue.apply(extra, sums, BLOCK, shape, place, registers);
-            }
-        }
-        // SAFETY: the piece lies inside the output and, where there is one, inside the residual (`Numbers::of`).
-        unsafe { ending.run(self.isa, sums) };
+    /// Begins to finish sums, of one task for example.
+    pub fn begin<'a>(&'a self, arguments: &'a Arguments<'a>, registers: &'a mut [Register]) -> Finishing<'a, F> {
+        Finishing::new(self, arguments, registers)
     }
 }
 

@@ -1,8 +1,10 @@
 //! Reordering axes: adjacent axes that stay together are one, whole runs are copied, and where the
-//! innermost axis moves, squares are turned that fit the cache.
+//! innermost axis moves, squares are turned that fit the cache, or, where it becomes a few elements, as the channels
+//! of an image do, registers are interleaved.
 
 use super::Machine;
 use super::copy::{Source, Target, Unit, by_width, offset, split};
+use crate::isa::multiversion;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Transpose;
@@ -10,6 +12,8 @@ use smallvec::SmallVec;
 
 /// Side of a square: a square of 4-byte elements is 16 cache lines read and 16 written.
 const SQUARE: usize = 16;
+/// Rows of a few elements that are made at a time.
+const FEW_TALL: usize = 4096;
 
 pub(super) struct TransposeKernel {
     pub op: Transpose,
@@ -88,7 +92,12 @@ fn run<T: Unit>(step: &TransposeStep, input: halimede_tensor::View<'_>, output: 
     };
     let (height, after) = (outer[inner], outer[inner + 1..].iter().product::<usize>());
     // Where there are fewer columns than a square has, as many elements make it higher.
-    let tall = (SQUARE * SQUARE / run.min(SQUARE)).next_multiple_of(SQUARE);
+    let few =
+        [interleave_2::<T>, interleave_3, interleave_4].into_iter().zip(2..).find(|few| few.1 == run && after == 1);
+    let tall = match few {
+        Some(_) => FEW_TALL,
+        None => (SQUARE * SQUARE / run.min(SQUARE)).next_multiple_of(SQUARE),
+    };
     let bands = height.div_ceil(tall);
     // One item is a band of squares: fixed outer axes, `tall` places of the input's innermost axis.
     let items = rows / height * bands;
@@ -99,10 +108,40 @@ fn run<T: Unit>(step: &TransposeStep, input: halimede_tensor::View<'_>, output: 
             let row = |y: usize| (before * height + y) * after + behind;
             let (top, bottom) = (band * tall, ((band + 1) * tall).min(height));
             let from = offset(row(top), outer, outer_strides);
+            if let Some((interleave, _)) = few {
+                interleave(step.machine.isa, target, row(top) * run, source, (from, stride), bottom - top);
+                continue;
+            }
             for left in (0..run).step_by(SQUARE) {
                 let size = (bottom - top, SQUARE.min(run - left));
                 target.turn((row(top) * run + left, after * run), source, (from + left * stride, stride), size);
             }
         }
     });
+}
+
+multiversion! {
+    fn interleave_2<T: Unit>(target: Target<T>, to: usize, source: Source<T>, from: (usize, usize), count: usize)
+        = interleave::<T, 2>
+}
+
+multiversion! {
+    fn interleave_3<T: Unit>(target: Target<T>, to: usize, source: Source<T>, from: (usize, usize), count: usize)
+        = interleave::<T, 3>
+}
+
+multiversion! {
+    fn interleave_4<T: Unit>(target: Target<T>, to: usize, source: Source<T>, from: (usize, usize), count: usize)
+        = interleave::<T, 4>
+}
+
+#[inline(always)]
+fn interleave<T: Unit, const N: usize>(
+    target: Target<T>,
+    to: usize,
+    source: Source<T>,
+    from: (usize, usize),
+    count: usize,
+) {
+    target.interleave::<N>(to, source, from, count);
 }

@@ -11,10 +11,11 @@
 use super::layout::Layout;
 use crate::grouped::{self, DIGITS, DigitGroup, DigitRows, Digits, GroupedWeights, LINE, Rows, to_digits};
 use crate::kernels::Machine;
-use crate::kernels::tiled::{Finish, Piece};
+use crate::kernels::tiled::{Finish, Finishing, Piece};
 use crate::map::Register;
 use crate::matrix::BLOCK;
 use crate::real::{Real, nearest};
+use half::bf16;
 use halimede_compute::{Arguments, Prepared, Step};
 use std::marker::PhantomData;
 use std::sync::Arc;
@@ -159,8 +160,9 @@ impl<L: Real> Step for GroupedStep<L> {
                         std::slice::from_raw_parts_mut(start.add(registers).cast(), layout.m),
                     )
                 };
+                let mut finishing = self.finish.begin(arguments, registers);
                 for panel in task * TASK_PANELS..grouping.panels().min((task + 1) * TASK_PANELS) {
-                    self.run_panel(arguments, panel, (rows, digits), out, to, registers);
+                    self.run_panel(&mut finishing, panel, (rows, digits), out, to);
                 }
             });
         }
@@ -170,12 +172,11 @@ impl<L: Real> Step for GroupedStep<L> {
 impl<L: Real> GroupedStep<L> {
     fn run_panel(
         &self,
-        arguments: &Arguments<'_>,
+        finishing: &mut Finishing<'_, bf16>,
         panel: usize,
         (rows, digits): (Rows<'_>, Option<(Digits, DigitRows<'_>)>),
         out: usize,
         to: &mut [[f32; BLOCK]],
-        registers: &mut [Register],
     ) {
         match digits {
             Some((unit, digits)) => unit.multiply(&self.weights, panel, digits, to),
@@ -190,6 +191,6 @@ impl<L: Real> GroupedStep<L> {
             row: layout.out_row,
         };
         // SAFETY: the piece lies inside the output, and each panel has one of its own.
-        unsafe { self.finish.store(arguments, piece, to.as_flattened_mut(), registers) };
+        unsafe { finishing.store(piece, to.as_flattened_mut()) };
     }
 }

@@ -247,6 +247,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.
         unsafe {
             let outer = self.finish.outer(arguments);
+            let mut finishing = self.finish.begin(arguments, registers);
             matrix::multiply(self.matrix, &left, panels, &panel, outer, sums, &mut |sums, (row, p), (from, to)| {
                 if from == to {
                     return;
@@ -259,7 +260,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
                     start: out_offset + m * layout.out_row + column,
                     row: layout.out_row,
                 };
-                self.finish.store(arguments, piece, &mut sums.0[from * BLOCK..], registers);
+                finishing.store(piece, &mut sums.0[from * BLOCK..]);
             });
         }
     }

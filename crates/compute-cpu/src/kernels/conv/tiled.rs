@@ -13,22 +13,20 @@
 //!   . . . . . .
 //! ```
 //!
-//! Where there are few channels, a step of the matrix unit would be mostly padding. Then it takes what a pixel sees
-//! of a row of the data: the pixels of several taps lie together there, and what a step reads beyond them meets
-//! weights of zero. Rows of the product overlap in the copy, which is nothing but the data with a border:
+//! Where there are few channels, a step of the matrix unit would be mostly padding. Then a place of the copy has what a
+//! pixel of the output sees of one row of the data: the pixels of several taps lie together there, and each row of the
+//! kernel is one tap. Every place begins with a step, so that no row of a tile crosses a cache line:
 //!
 //! ```text
 //!   . . abc def ghi jkl            three channels, kernel 3 wide, stride 2
-//!       [---------]                  the step of the first pixel
-//!               [---------]          of the second
+//!   ..abcdef | defghijkl | ...     places of the first row
 //! ```
-//!
-//! So a number that is not finite makes NaNs of pixels up to a step to its left, too.
 
 use super::phases::Parts;
 use super::pixels::Lying;
 use super::window::Window;
 use crate::Isa;
+use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{self, BLOCK, Factor, MatrixUnit, Rows, STEP_BYTES, TILE, step};
@@ -45,14 +43,14 @@ const TASK_ROWS: usize = 1024;
 /// Pixels this far apart fall into one set of the first-level cache.
 const CACHE_PERIOD: usize = 2048;
 
-/// Whether a step takes several taps: where most of it would be padding.
+/// Whether a place takes several taps: where most of it would be padding.
 fn in_strips<N>(channels: usize, taps: usize) -> bool {
     channels < step::<N>() / 2 && taps > 1
 }
 
-/// Steps of what a pixel sees of one row of the data, of so many taps that lie `apart` pixels from each other.
-fn strip_steps<N>(channels: usize, taps: usize, apart: usize) -> usize {
-    (((taps.max(1) - 1) * apart + 1) * channels).div_ceil(step::<N>())
+/// Numbers of what a pixel sees of one row of the data: so many taps that lie `apart` pixels from each other.
+fn strip(channels: usize, taps: usize, apart: usize) -> usize {
+    ((taps.max(1) - 1) * apart + 1) * channels
 }
 
 /// Packs those weights of a convolution of one group that `lying` names, tap after tap.
@@ -72,7 +70,7 @@ pub(super) fn pack<N: Element, T: Converts<N>>(
         return None;
     }
     if in_strips::<N>(channels, taps.len()) {
-        let strip = strip_steps::<N>(channels, lying.row, lying.apart) * step::<N>();
+        let strip = strip(channels, lying.row, lying.apart).next_multiple_of(step::<N>());
         let depth = taps.len().div_ceil(lying.row.max(1)) * strip;
         let mut strips = vec![T::zeroed(); rows * depth];
         for (row, (tap, from)) in (0..rows).flat_map(|row| taps.iter().enumerate().map(move |tap| (row, tap))) {
@@ -136,30 +134,11 @@ impl Copy {
         Copy { rows, width, pitch, planes, below, offsets, bytes }
     }
 
-    /// Places are as many pixels as the stride.
+    /// The same where a place takes what a pixel sees of a row.
     fn of_strips<F: Factor>(window: &Window, rows: usize) -> Copy {
-        let [_, down, across] = window.stride;
-        let steps = strip_steps::<F>(window.inputs, window.kernel[2], window.dilation[2]);
-        let pitch = across * window.inputs * size_of::<F>();
-        let seen = (window.kernel[2].max(1) - 1) * window.dilation[2] + 1;
-        let width = window.out[2].max(1) - 1 + seen.div_ceil(across);
-        let below = (window.kernel[1].max(1) - 1) * window.dilation[1] / down;
-        // What the last rows read beyond their pixels belongs to the plane, too.
-        let beyond = TILE * pitch + window.kernel[1] * steps * STEP_BYTES;
-        let plane_bytes = ((rows + below) * width * pitch + beyond).next_multiple_of(STEP_BYTES);
-        let mut planes: Vec<([usize; 2], usize)> = Vec::new();
-        let mut offsets = Vec::new();
-        for y in (0..window.kernel[1]).map(|y| y * window.dilation[1]) {
-            let known = planes.iter().position(|plane| plane.0[0] == y % down);
-            let index = known.unwrap_or(planes.len());
-            if known.is_none() {
-                planes.push(([y % down, 0], index * plane_bytes));
-            }
-            let start = planes[index].1 + y / down * width * pitch;
-            offsets.extend((0..steps).map(|step| start + step * STEP_BYTES));
-        }
-        let bytes = planes.len() * plane_bytes;
-        Copy { rows, width, pitch, planes, below, offsets, bytes }
+        let ([depth, down, _], inputs) = (window.kernel, strip(window.inputs, window.kernel[2], window.dilation[2]));
+        let stride = [window.stride[0], window.stride[1], 1];
+        Copy::of_taps::<F>(&Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() }, rows)
     }
 
     /// Rows of the product for so many rows of the output.
@@ -228,8 +207,20 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     }
 
     /// Numbers of the copies.
-    fn numbers(&self) -> usize {
+    fn copied(&self) -> usize {
         self.images * self.copy.bytes / size_of::<F>()
+    }
+
+    /// Numbers of a line of which strips are made, with what is read behind the last.
+    fn line(&self) -> usize {
+        let window = &self.window;
+        let strip = strip(window.inputs, window.kernel[2], window.dilation[2]);
+        let len = (window.out[2].max(1) - 1) * window.stride[2] * window.inputs + strip;
+        if self.strips { (len + F::STEP).next_multiple_of(F::STEP) } else { 0 }
+    }
+
+    fn numbers(&self) -> usize {
+        self.copied() + self.line()
     }
 
     fn thread_bytes(&self) -> usize {
@@ -276,12 +267,12 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         // SAFETY: inputs are not written during the step.
         let data = unsafe { data.slice::<T>() };
         let border = self.finish.border(arguments);
-        for (image, numbers) in (images.0..images.1).zip(numbers.chunks_exact_mut((copy.bytes / size_of::<F>()).max(1)))
-        {
-            self.fill(data, image, first, rows, border, numbers);
+        let (copies, line) = numbers.split_at_mut(self.copied());
+        for (image, copied) in (images.0..images.1).zip(copies.chunks_exact_mut((copy.bytes / size_of::<F>()).max(1))) {
+            self.fill(data, image, (first, rows), border, copied, line);
         }
         let left = Rows {
-            start: numbers.as_ptr().cast(),
+            start: copies.as_ptr().cast(),
             pitch: copy.pitch,
             tile: TILE * copy.pitch,
             offsets: &copy.offsets,
@@ -295,6 +286,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let each = window.rows.div_ceil(BLOCK);
         let panels = self.parts.len() * each;
         let range = (panels * part / self.panel_parts, panels * (part + 1) / self.panel_parts);
+        let mut finishing = self.finish.begin(arguments, registers);
         // SAFETY: the copy holds whole tiles for every offset; tasks have disjoint parts of the output.
         unsafe {
             matrix::multiply(
@@ -319,7 +311,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                                 start: target.pixel(image, first + y, x) * window.rows + column,
                                 row: target.step[1] * window.rows,
                             };
-                            self.finish.store(arguments, piece, &mut sums.0[(at - row) * BLOCK..], registers);
+                            finishing.store(piece, &mut sums.0[(at - row) * BLOCK..]);
                         }
                         at += run;
                     }
@@ -329,7 +321,15 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     }
 
     /// Makes the copy for `rows` rows of the output from `first` on.
-    fn fill(&self, data: &[T], image: usize, first: usize, rows: usize, border: F, numbers: &mut [F]) {
+    fn fill(
+        &self,
+        data: &[T],
+        image: usize,
+        (first, rows): (usize, usize),
+        border: F,
+        numbers: &mut [F],
+        strip: &mut [F],
+    ) {
         let window = &self.window;
         let len = window.x[1] * window.x[2] * window.inputs;
         let image = &data[image * len..][..len];
@@ -340,31 +340,32 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                 let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
                 match usize::try_from(source).ok().filter(|&row| row < window.x[1]) {
                     Some(row) if self.strips => {
-                        self.fill_strip(&image[row * window.x[2] * window.inputs..], border, line)
+                        self.fill_strips(&image[row * window.x[2] * window.inputs..], border, strip, line)
                     }
                     Some(row) => self.fill_line(&image[row * window.x[2] * window.inputs..], x, border, line),
                     None => line.fill(border),
                 }
             }
-            if self.strips {
-                // Weights of zero are only without effect on finite numbers.
-                let end = start / size_of::<F>() + (rows + self.copy.below) * self.copy.width * place;
-                numbers[end..][..self.copy.offsets.len() * F::STEP].fill(border);
-            }
         }
     }
 
-    /// One row of the data with its border.
-    fn fill_strip(&self, source: &[T], border: F, line: &mut [F]) {
+    /// What every pixel of a row of the output sees of a row of the data, which becomes a line of factors with a border
+    /// first.
+    fn fill_strips(&self, source: &[T], border: F, line: &mut [F], places: &mut [F]) {
         let window = &self.window;
-        let seen = (line.len() / window.inputs) as isize;
-        let from = window.before[2].clamp(0, seen);
-        let to = (window.x[2] as isize + window.before[2]).clamp(from, seen);
+        let strip = strip(window.inputs, window.kernel[2], window.dilation[2]);
+        let across = window.stride[2] * window.inputs;
+        let pixels = (((window.out[2] - 1) * across + strip) / window.inputs) as isize;
+        let from = window.before[2].clamp(0, pixels);
+        let to = (window.x[2] as isize + window.before[2]).clamp(from, pixels);
         let first = (from - window.before[2]).max(0) as usize * window.inputs;
         let (from, to) = (from as usize * window.inputs, to as usize * window.inputs);
         line[..from].fill(border);
         line[to..].fill(border);
         T::convert_all(self.machine.isa, &source[first..][..to - from], &mut line[from..to]);
+        let bytes = size_of::<F>();
+        let (line, places) = (bytemuck::cast_slice(line), bytemuck::cast_slice_mut(places));
+        spread(self.machine.isa, line, (across * bytes, strip * bytes), places, self.copy.pitch);
     }
 
     /// One row of a plane: every stride-th pixel of a row of the data.
@@ -389,6 +390,28 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             let at = (first + index * window.stride[2]) * channels;
             T::convert_all(isa, &source[at..at + channels], &mut pixel[..channels]);
             pixel[channels..].fill(F::zeroed());
+        }
+    }
+}
+
+multiversion! {
+    /// Writes strips of `line`, which begin so many bytes apart and are so long, at a distance of `pitch`, and zeros
+    /// behind them: weights of zero are only without effect on finite numbers.
+    fn spread(line: &[u8], strips: (usize, usize), places: &mut [u8], pitch: usize) = spread_each
+}
+
+#[inline(always)]
+fn spread_each(line: &[u8], (apart, len): (usize, usize), places: &mut [u8], pitch: usize) {
+    let whole = (len - 1) / STEP_BYTES * STEP_BYTES;
+    let kept: [u8; STEP_BYTES] = std::array::from_fn(|at| if whole + at < len { 0xff } else { 0 });
+    for (index, place) in places.chunks_exact_mut(pitch).enumerate() {
+        let strip = &line[index * apart..][..whole + STEP_BYTES];
+        if whole > 0 {
+            place[..whole].copy_from_slice(&strip[..whole]);
+        }
+        let (last, strip) = (&mut place[whole..][..STEP_BYTES], &strip[whole..]);
+        for at in 0..STEP_BYTES {
+            last[at] = strip[at] & kept[at];
         }
     }
 }

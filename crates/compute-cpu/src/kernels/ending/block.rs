@@ -8,97 +8,133 @@ use crate::vector::Vector;
 use half::bf16;
 
 /// What is read of a row to be added to it.
-trait Added: Copy {
+pub(super) trait Added: Copy {
+    fn of(ending: &Ending<'_>) -> Option<Self>;
     /// # Safety
     /// As [`Vector::load`].
     unsafe fn add<V: Vector>(self, at: usize, number: V) -> V;
 }
 
 impl Added for () {
+    fn of(_: &Ending<'_>) -> Option<()> {
+        Some(())
+    }
+
     #[inline(always)]
     unsafe fn add<V: Vector>(self, _: usize, number: V) -> V {
         number
     }
 }
 
-impl Added for *mut f32 {
-    #[inline(always)]
-    unsafe fn add<V: Vector>(self, at: usize, number: V) -> V {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { number.plus(V::load(self.wrapping_add(at))) }
-    }
-}
-
-impl Added for *mut bf16 {
-    #[inline(always)]
-    unsafe fn add<V: Vector>(self, at: usize, number: V) -> V {
-        // SAFETY: as above.
-        unsafe { number.plus(V::widen(self.wrapping_add(at))) }
-    }
-}
-
 /// How a row is written.
-trait Written: Copy {
+pub(super) trait Written: Copy {
+    fn of(ending: &Ending<'_>) -> Option<Self>;
     /// # Safety
     /// As [`Vector::store`].
     unsafe fn write<V: Vector>(self, at: usize, number: V);
 }
 
-impl Written for *mut f32 {
-    #[inline(always)]
-    unsafe fn write<V: Vector>(self, at: usize, number: V) {
-        // SAFETY: as above.
-        unsafe { number.store(self.wrapping_add(at)) }
+macro_rules! numbers {
+    ($($number:ty, $variant:ident, $load:ident, $store:ident);*) => {
+        $(
+            impl Added for *mut $number {
+                #[inline(always)]
+                fn of(ending: &Ending<'_>) -> Option<Self> {
+                    match ending.residual {
+                        Some(Addend { numbers: Numbers::$variant(start), .. }) => Some(start),
+                        _ => None,
+                    }
+                }
+
+                #[inline(always)]
+                unsafe fn add<V: Vector>(self, at: usize, number: V) -> V {
+                    // SAFETY: the caller's promise, here and below.
+                    unsafe { number.plus(V::$load(self.wrapping_add(at))) }
+                }
+            }
+
+            impl Written for *mut $number {
+                #[inline(always)]
+                fn of(ending: &Ending<'_>) -> Option<Self> {
+                    match ending.target {
+                        Numbers::$variant(start) => Some(start),
+                        _ => None,
+                    }
+                }
+
+                #[inline(always)]
+                unsafe fn write<V: Vector>(self, at: usize, number: V) {
+                    // SAFETY: as above.
+                    unsafe { number.$store(self.wrapping_add(at)) }
+                }
+            }
+        )*
+    };
+}
+numbers!(f32, F32, load, store; bf16, Bf16, widen, narrow);
+
+/// Which of the forms of this module an ending has: what is added, and what is written.
+#[derive(Clone, Copy)]
+pub(super) enum Kind {
+    Written(Width),
+    Added(Width, Width),
+}
+
+/// Of numbers.
+#[derive(Clone, Copy)]
+pub(super) enum Width {
+    F32,
+    Bf16,
+}
+
+impl Width {
+    fn of(numbers: Numbers) -> Option<Width> {
+        match numbers {
+            Numbers::F32(_) => Some(Width::F32),
+            Numbers::Bf16(_) => Some(Width::Bf16),
+            Numbers::U8(_) | Numbers::I8(_) => None,
+        }
     }
 }
 
-impl Written for *mut bf16 {
-    #[inline(always)]
-    unsafe fn write<V: Vector>(self, at: usize, number: V) {
-        // SAFETY: as above.
-        unsafe { number.narrow(self.wrapping_add(at)) }
+/// The kind of an ending, if it has one of the forms of this module.
+pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
+    if ending.columns != PAIR * V::LANES || ending.function.is_some() || ending.has_integers() {
+        return None;
+    }
+    let target = Width::of(ending.target)?;
+    match ending.residual {
+        None => Some(Kind::Written(target)),
+        Some(residual) => Some(Kind::Added(Width::of(residual.numbers)?, target)),
     }
 }
 
-/// Writes the ending's target, if it has one of the forms of this module.
+/// `$rows::<A, W>` for a kind.
+macro_rules! with_types {
+    ($kind:expr, $rows:ident) => {{
+        use super::block::{Kind, Width};
+        use half::bf16;
+        match $kind {
+            Kind::Written(Width::F32) => $rows::<(), *mut f32>,
+            Kind::Written(Width::Bf16) => $rows::<(), *mut bf16>,
+            Kind::Added(Width::F32, Width::F32) => $rows::<*mut f32, *mut f32>,
+            Kind::Added(Width::F32, Width::Bf16) => $rows::<*mut f32, *mut bf16>,
+            Kind::Added(Width::Bf16, Width::F32) => $rows::<*mut bf16, *mut f32>,
+            Kind::Added(Width::Bf16, Width::Bf16) => $rows::<*mut bf16, *mut bf16>,
+        }
+    }};
+}
+pub(super) use with_types;
+
+/// Writes the target of an ending that has this kind.
 ///
 /// # Safety
-/// As [`Ending::run_on`] without integers.
+/// As [`Ending::run`]; there are sums for the rows.
 #[inline(always)]
-pub(super) unsafe fn write<V: Vector>(ending: &Ending<'_>, sums: *const f32) -> bool {
-    if ending.columns != PAIR * V::LANES || ending.function.is_some() {
-        return false;
-    }
-    // SAFETY: the caller's promise.
-    unsafe {
-        match ending.residual.map(|Addend { numbers, .. }| numbers) {
-            None => add::<V, _>(ending, sums, ()),
-            Some(Numbers::F32(start)) => add::<V, _>(ending, sums, start),
-            Some(Numbers::Bf16(start)) => add::<V, _>(ending, sums, start),
-            Some(Numbers::U8(_) | Numbers::I8(_)) => false,
-        }
-    }
-}
-
-/// # Safety
-/// As [`write`].
-#[inline(always)]
-unsafe fn add<V: Vector, A: Added>(ending: &Ending<'_>, sums: *const f32, added: A) -> bool {
-    // SAFETY: the caller's promise.
-    unsafe {
-        match ending.target {
-            Numbers::F32(start) => rows::<V, _, _>(ending, sums, added, start),
-            Numbers::Bf16(start) => rows::<V, _, _>(ending, sums, added, start),
-            Numbers::U8(_) | Numbers::I8(_) => return false,
-        }
-    }
-    true
-}
-
-/// # Safety
-/// As [`write`].
-#[inline(always)]
-unsafe fn rows<V: Vector, A: Added, W: Written>(ending: &Ending<'_>, sums: *const f32, added: A, target: W) {
+pub(super) unsafe fn rows<V: Vector, A: Added, W: Written>(ending: &Ending<'_>, sums: *const f32) {
+    let (Some(added), Some(target)) = (A::of(ending), W::of(ending)) else {
+        return debug_assert!(false, "an ending of another kind");
+    };
     let Ending { rows, pitch, apart, .. } = *ending;
     // SAFETY: the caller's promise; a row of sums and bias has two registers.
     unsafe {

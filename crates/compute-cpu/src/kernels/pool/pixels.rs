@@ -1,4 +1,5 @@
-//! Pooling on data whose channels lie last: every vector is of neighbouring channels.
+//! Pooling on data whose channels lie last: a few registers of neighbouring channels go over all taps of a pixel,
+//! and are written once.
 
 use super::covered;
 use crate::isa::multiversion;
@@ -6,10 +7,16 @@ use crate::kernels::Machine;
 use crate::kernels::conv::window::Window;
 use crate::kernels::rows::part_mut;
 use crate::real::Real;
+use crate::vector::{Vector, on_vectors};
 use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_graph::ops::PoolKind;
 use halimede_tensor::{DType, Element, View};
+
+/// Registers that go over the taps together.
+const TOGETHER: usize = 4;
+/// Bytes that do so.
+const BYTES: usize = 64;
 
 pub(super) struct PixelsStep {
     pub dtype: DType,
@@ -20,131 +27,226 @@ pub(super) struct PixelsStep {
     pub machine: Machine,
 }
 
+/// What the window of an output pixel sees of an image.
+#[derive(Clone, Copy)]
+struct Seen {
+    /// The first element that lies inside.
+    first: usize,
+    /// Taps that lie inside, down and across, and elements from one to the next.
+    count: [usize; 2],
+    apart: [usize; 2],
+}
+
+impl Seen {
+    /// Where each tap begins.
+    #[inline(always)]
+    fn places(self) -> impl Iterator<Item = usize> {
+        let Seen { first, count: [rows, columns], apart: [down, across] } = self;
+        (0..rows).flat_map(move |row| (0..columns).map(move |column| first + row * down + column * across))
+    }
+
+    fn is_empty(self) -> bool {
+        self.count[0] * self.count[1] == 0
+    }
+}
+
 impl PixelsStep {
-    fn row_len(&self) -> usize {
-        self.window.out[2] * self.window.groups
+    fn seen(&self, row: usize, column: usize) -> Seen {
+        let (window, channels) = (&self.window, self.window.groups);
+        let inside = |axis: usize, place: usize| {
+            let (size, apart) = (window.x[axis] as isize, window.dilation[axis]);
+            // Where the window begins in the data.
+            let start = (place * window.stride[axis]) as isize - window.before[axis];
+            let first = (-start).max(0).unsigned_abs().div_ceil(apart);
+            let end = (size - start).max(0).unsigned_abs().div_ceil(apart).min(window.kernel[axis]);
+            ((start + (first * apart) as isize).max(0) as usize, end.saturating_sub(first))
+        };
+        let ((y, rows), (x, columns)) = (inside(1, row), inside(2, column));
+        let apart = [window.dilation[1] * window.x[2] * channels, window.dilation[2] * channels];
+        Seen { first: (y * window.x[2] + x) * channels, count: [rows, columns], apart }
     }
 
-    /// Bytes of a row in f32 for each task that may run at once, where rows lie in memory otherwise.
-    pub fn workspace(&self) -> usize {
-        let row = (self.row_len() * size_of::<f32>()).next_multiple_of(64);
-        if self.dtype == DType::Bf16 { row * self.machine.pool.threads() } else { 0 }
-    }
-
-    fn x<'a, T: Element>(&self, arguments: &Arguments<'a>, task: usize) -> (&'a [T], usize) {
-        let window = &self.window;
-        // SAFETY: inputs are not written during the step.
-        let x = unsafe { arguments.inputs[0].unwrap_or(View::empty()).slice::<T>() };
-        let (image, row) = (task / window.out[1], task % window.out[1]);
-        (&x[image * window.image_len()..][..window.image_len()], row)
+    /// Runs `pool` for every row of output pixels: with an image, the row's number and its elements.
+    fn each_row<T: Element>(&self, arguments: &Arguments<'_>, pool: impl Fn(&[T], usize, &mut [T]) + Sync) {
+        let (window, row_len) = (&self.window, self.window.out[2] * self.window.groups);
+        self.machine.pool.run(window.batch * window.out[1], &|task| {
+            // SAFETY: inputs are not written during the step; each part has a row of the output.
+            let (x, line) = unsafe {
+                let x = arguments.inputs[0].unwrap_or(View::empty()).slice::<T>();
+                (x, part_mut::<T>(arguments.outputs[0], task * row_len, row_len))
+            };
+            let (image, row) = (task / window.out[1], task % window.out[1]);
+            pool(&x[image * window.image_len()..][..window.image_len()], row, line);
+        });
     }
 }
 
 impl Step for PixelsStep {
     fn run(&self, arguments: &Arguments<'_>) {
-        let (isa, row_len) = (self.machine.isa, self.row_len());
-        let tasks = self.window.batch * self.window.out[1];
-        if self.dtype == DType::F32 {
-            return self.machine.pool.run(tasks, &|task| {
-                // SAFETY: each part has a row of the output.
-                let line = unsafe { part_mut::<f32>(arguments.outputs[0], task * row_len, row_len) };
-                let (x, row) = self.x::<f32>(arguments, task);
-                pool_row(isa, self, x, row, line);
-            });
-        }
-        if self.dtype != DType::Bf16 {
-            return self.machine.pool.run(tasks, &|task| {
+        let isa = self.machine.isa;
+        match self.dtype {
+            DType::F32 => self.each_row::<f32>(arguments, |x, row, line| pool_row(isa, self, x, row, line)),
+            DType::Bf16 => self.each_row::<bf16>(arguments, |x, row, line| pool_narrow_row(isa, self, x, row, line)),
+            _ => {
                 // The bits of bytes with a sign, the uppermost of them turned round, are in the order of those without.
                 let sign = if self.dtype == DType::I8 { 0x80 } else { 0 };
-                // SAFETY: each part has a row of the output.
-                let line = unsafe { part_mut::<u8>(arguments.outputs[0], task * row_len, row_len) };
-                let (x, row) = self.x::<u8>(arguments, task);
-                max_bytes(isa, self, x, row, sign, line);
-            });
-        }
-        assert!(arguments.workspace.len() >= self.workspace());
-        let threads = self.machine.pool.threads().min(tasks);
-        self.machine.pool.run(threads, &|thread| {
-            let line_bytes = (row_len * size_of::<f32>()).next_multiple_of(64);
-            for task in tasks * thread / threads..tasks * (thread + 1) / threads {
-                // SAFETY: each thread has a line of the workspace, each task a row of the output.
-                let (line, out) = unsafe {
-                    let line = arguments.workspace.part(thread * line_bytes, row_len * size_of::<f32>()).slice_mut();
-                    (line, part_mut::<bf16>(arguments.outputs[0], task * row_len, row_len))
-                };
-                let (x, row) = self.x::<bf16>(arguments, task);
-                pool_narrow_row(isa, self, x, row, line);
-                bf16::narrow_all(isa, line, out);
+                self.each_row::<u8>(arguments, |x, row, line| max_bytes(isa, self, x, row, sign, line));
             }
-        });
+        }
     }
 }
 
 multiversion! {
-    /// One row of output pixels.
-    fn pool_row(step: &PixelsStep, x: &[f32], row: usize, line: &mut [f32]) = pool::<f32>
-}
-
-multiversion! {
-    /// The same of data in bf16.
-    fn pool_narrow_row(step: &PixelsStep, x: &[bf16], row: usize, line: &mut [f32]) = pool::<bf16>
-}
-
-multiversion! {
-    /// The same of bytes, of which the largest is wanted after `sign` was turned round.
+    /// One row of output pixels of bytes, of which the largest is wanted after `sign` was turned round.
     fn max_bytes(step: &PixelsStep, x: &[u8], row: usize, sign: u8, line: &mut [u8]) = max_of_bytes
 }
 
 #[inline(always)]
 fn max_of_bytes(step: &PixelsStep, x: &[u8], row: usize, sign: u8, line: &mut [u8]) {
-    let (window, channels) = (&step.window, step.window.groups);
-    for (column, out) in line.chunks_exact_mut(channels.max(1)).enumerate() {
-        out.fill(0);
-        for tap in 0..window.kernel[1] * window.kernel[2] {
-            let (tap_y, tap_x) = (tap / window.kernel[2], tap % window.kernel[2]);
-            let (Some(y), Some(at)) = (window.source(1, row, tap_y), window.source(2, column, tap_x)) else { continue };
-            let x = &x[(y * window.x[2] + at) * channels..][..channels];
-            for (out, &x) in out.iter_mut().zip(x) {
-                *out = (*out).max(x ^ sign);
-            }
+    for (column, out) in line.chunks_exact_mut(step.window.groups.max(1)).enumerate() {
+        let seen = step.seen(row, column);
+        let (wide, rest) = out.as_chunks_mut::<BYTES>();
+        for (index, out) in wide.iter_mut().enumerate() {
+            *out = most_bytes(x, index * BYTES, seen, sign);
         }
-        for out in out {
-            *out ^= sign;
+        let from = wide.len() * BYTES;
+        for (index, out) in rest.iter_mut().enumerate() {
+            [*out] = most_bytes(x, from + index, seen, sign);
         }
     }
 }
 
+/// Of `N` neighbouring channels.
 #[inline(always)]
-fn pool<T: Real>(step: &PixelsStep, x: &[T], row: usize, line: &mut [f32]) {
-    let (window, channels) = (&step.window, step.window.groups);
-    for (column, out) in line.chunks_exact_mut(channels.max(1)).enumerate() {
-        let mut seen = 0usize;
-        for tap in 0..window.kernel[1] * window.kernel[2] {
-            let (tap_y, tap_x) = (tap / window.kernel[2], tap % window.kernel[2]);
-            let (Some(y), Some(at)) = (window.source(1, row, tap_y), window.source(2, column, tap_x)) else { continue };
-            let x = &x[(y * window.x[2] + at) * channels..][..channels];
-            let pairs = out.iter_mut().zip(x.iter().map(|x| x.widen()));
+fn most_bytes<const N: usize>(x: &[u8], channel: usize, seen: Seen, sign: u8) -> [u8; N] {
+    let mut most = [0; N];
+    for place in seen.places() {
+        let x = &x[place + channel..][..N];
+        for (most, x) in most.iter_mut().zip(x) {
+            *most = (*most).max(x ^ sign);
+        }
+    }
+    for most in &mut most {
+        *most ^= sign;
+    }
+    most
+}
+
+on_vectors! {
+    /// One row of output pixels.
+    fn pool_row(step: &PixelsStep, x: &[f32], row: usize, line: &mut [f32]) = pool_floats
+}
+
+on_vectors! {
+    /// The same of data in bf16.
+    fn pool_narrow_row(step: &PixelsStep, x: &[bf16], row: usize, line: &mut [bf16]) = pool_narrow
+}
+
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn pool_floats<V: Vector>(step: &PixelsStep, x: &[f32], row: usize, line: &mut [f32]) {
+    // SAFETY: the caller's promise.
+    unsafe { pool::<V, f32>(step, x, row, line) }
+}
+
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn pool_narrow<V: Vector>(step: &PixelsStep, x: &[bf16], row: usize, line: &mut [bf16]) {
+    // SAFETY: the caller's promise.
+    unsafe { pool::<V, bf16>(step, x, row, line) }
+}
+
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn pool<V: Vector, T: Real>(step: &PixelsStep, x: &[T], row: usize, line: &mut [T]) {
+    for (column, out) in line.chunks_exact_mut(step.window.groups.max(1)).enumerate() {
+        let seen = step.seen(row, column);
+        // SAFETY: the caller's promise.
+        unsafe {
             match step.kind {
-                // The first element stands even where it is no larger than any other.
-                PoolKind::Max { .. } | PoolKind::Average { .. } if seen == 0 => pairs.for_each(|(out, x)| *out = x),
-                PoolKind::Max { .. } => pairs.for_each(|(out, x)| *out = if x > *out { x } else { *out }),
-                PoolKind::Average { .. } => pairs.for_each(|(out, x)| *out += x),
+                PoolKind::Max { .. } if seen.is_empty() => out.fill(T::nearest(f32::NEG_INFINITY)),
+                PoolKind::Max { .. } => channels::<V, T, true>(x, seen, 1.0, out),
+                PoolKind::Average { count_include_pad } => {
+                    let inside = seen.count[0] * seen.count[1];
+                    let border = || covered(&step.window, step.after, [0, row, column]);
+                    let count = if count_include_pad && inside > 0 { border() } else { inside };
+                    channels::<V, T, false>(x, seen, 1.0 / count.max(1) as f32, out);
+                }
                 PoolKind::Lp { p } => {
-                    pairs.for_each(|(out, x)| *out = x.abs().powi(p as i32) + if seen == 0 { 0.0 } else { *out })
+                    for (channel, out) in out.iter_mut().enumerate() {
+                        let powers = seen.places().map(|place| x[place + channel].widen().abs().powi(p as i32));
+                        *out = T::nearest(powers.sum::<f32>().powf(1.0 / p as f32));
+                    }
                 }
             }
-            seen += 1;
         }
-        match step.kind {
-            PoolKind::Max { .. } if seen > 0 => {}
-            PoolKind::Max { .. } => out.fill(f32::NEG_INFINITY),
-            _ if seen == 0 => out.fill(0.0),
-            PoolKind::Average { count_include_pad } => {
-                let count = if count_include_pad { covered(window, step.after, [0, row, column]) } else { seen };
-                let factor = 1.0 / count.max(1) as f32;
-                out.iter_mut().for_each(|out| *out *= factor);
+    }
+}
+
+/// The largest number that is seen of each channel, or the sum of them times a factor.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn channels<V: Vector, T: Real, const MAX: bool>(x: &[T], seen: Seen, factor: f32, out: &mut [T]) {
+    let last = seen.places().last().unwrap_or(seen.first);
+    assert!(seen.is_empty() || last + out.len() <= x.len(), "a window beyond its image");
+    let (from, to) = (x.as_ptr(), out.as_mut_ptr());
+    let mut channel = 0;
+    // SAFETY: the caller's promise; all taps of these channels lie inside (just checked).
+    unsafe {
+        while channel + TOGETHER * V::LANES <= out.len() {
+            registers::<V, T, MAX, TOGETHER>(from.add(channel), seen, factor, to.add(channel));
+            channel += TOGETHER * V::LANES;
+        }
+        while channel + V::LANES <= out.len() {
+            registers::<V, T, MAX, 1>(from.add(channel), seen, factor, to.add(channel));
+            channel += V::LANES;
+        }
+    }
+    for (channel, out) in out.iter_mut().enumerate().skip(channel) {
+        let numbers = seen.places().map(|place| x[place + channel].widen());
+        *out = T::nearest(match MAX {
+            true => numbers.reduce(|most, x| if most < x { x } else { most }).unwrap_or(f32::NEG_INFINITY),
+            false => numbers.sum::<f32>() * factor,
+        });
+    }
+}
+
+/// The same of the channels of `N` registers.
+///
+/// # Safety
+/// As [`Vector`]; the channels can be read for every tap.
+#[inline(always)]
+unsafe fn registers<V: Vector, T: Real, const MAX: bool, const N: usize>(
+    from: *const T,
+    seen: Seen,
+    factor: f32,
+    to: *mut T,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut numbers = [V::splat(0.0); N];
+        if MAX {
+            // The first element stands even where it is no larger than any other.
+            for (index, number) in numbers.iter_mut().enumerate() {
+                *number = T::load(from.add(seen.first + index * V::LANES));
             }
-            PoolKind::Lp { p } => out.iter_mut().for_each(|out| *out = out.powf(1.0 / p as f32)),
+        }
+        for row in 0..seen.count[0] {
+            for column in 0..seen.count[1] {
+                let from = from.add(seen.first + row * seen.apart[0] + column * seen.apart[1]);
+                for (index, number) in numbers.iter_mut().enumerate() {
+                    let x = T::load::<V>(from.add(index * V::LANES));
+                    *number = if MAX { number.at_least(x) } else { number.plus(x) };
+                }
+            }
+        }
+        for (index, number) in numbers.into_iter().enumerate() {
+            T::store(number.times(V::splat(factor)), to.add(index * V::LANES));
         }
     }
 }

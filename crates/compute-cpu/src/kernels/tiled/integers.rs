@@ -16,6 +16,7 @@ use halimede_graph::OpError;
 use halimede_graph::ops::{Factors, Map, Scale, Scaled};
 use halimede_tensor::{DType, View};
 use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// The input that holds the zero point of the data.
@@ -75,9 +76,8 @@ impl Scaling {
         zero + self.lift
     }
 
-    fn columns(&self, arguments: &Arguments<'_>, piece: &Piece) -> Columns {
+    fn columns(&self, arguments: &Arguments<'_>, columns: Range<usize>) -> Columns {
         let input = |index: usize| arguments.inputs.get(EXTRA - 1 + index).copied().flatten().unwrap_or(View::empty());
-        let columns = piece.column..piece.column + piece.columns;
         let zero = self.zero_point(arguments);
         let mut made = Columns { added: [0; BLOCK], scales: [1.0; BLOCK] };
         for (added, sum) in made.added.iter_mut().zip(&self.columns[columns.clone()]) {
@@ -134,8 +134,8 @@ macro_rules! integers {
         $(impl Product for $factor {
             type Scaling = Scaling;
 
-            fn columns(scaling: &Scaling, arguments: &Arguments<'_>, piece: &Piece) -> Option<Columns> {
-                Some(scaling.columns(arguments, piece))
+            fn columns(scaling: &Scaling, arguments: &Arguments<'_>, columns: Range<usize>) -> Option<Columns> {
+                Some(scaling.columns(arguments, columns))
             }
 
             fn border(scaling: &Scaling, arguments: &Arguments<'_>) -> $factor {

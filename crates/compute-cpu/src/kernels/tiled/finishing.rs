@@ -1,0 +1,116 @@
+//! Sums on their way to the output, piece by piece: what all pieces share is worked out once.
+
+use super::{BLOCK, Columns, FAR_BYTES, Finish, Piece, Product, integers};
+use crate::kernels::ending::{Ending, Form, Scaling, add_bias, scale};
+use crate::kernels::epilogue::{Common, Epilogue};
+use crate::map::Register;
+use crate::real::Numbers;
+use halimede_compute::Arguments;
+use halimede_tensor::{DType, View};
+
+/// Panels whose columns are kept: most products go through one after the other, or in turns through a few.
+const KEPT: usize = 8;
+
+/// What is added to the sums of a panel and multiplied with them.
+struct Kept {
+    /// The first column; none where this is [`usize::MAX`].
+    column: usize,
+    bias: [f32; BLOCK],
+    integers: Option<Columns>,
+}
+
+/// A finish at work on the output of one run.
+pub(in crate::kernels) struct Finishing<'a, F: Product> {
+    finish: &'a Finish<F>,
+    arguments: &'a Arguments<'a>,
+    registers: &'a mut [Register],
+    /// The first number of the output, which has so many; `None` where it is of i32.
+    target: Option<Numbers>,
+    elements: usize,
+    common: Option<&'a Common>,
+    /// Inputs with a number to add to each column.
+    biases: [Option<usize>; 2],
+    /// Of pieces as wide as a block, once there was one.
+    form: Option<Form>,
+    kept: [Kept; KEPT],
+}
+
+impl<'a, F: Product> Finishing<'a, F> {
+    pub(super) fn new(finish: &'a Finish<F>, arguments: &'a Arguments<'a>, registers: &'a mut [Register]) -> Self {
+        let output = arguments.outputs[0];
+        let elements = output.len() / finish.output.size();
+        let target = (finish.output != DType::I32).then(|| Numbers::of(output, finish.output, 0, elements));
+        let common = finish.epilogue.as_ref().and_then(Epilogue::common);
+        let biases = [finish.bias, common.and_then(|common| common.bias).map(|input| finish.extra + input)];
+        let kept = std::array::from_fn(|_| Kept { column: usize::MAX, bias: [0.0; BLOCK], integers: None });
+        Finishing { finish, arguments, registers, target, elements, common, biases, form: None, kept }
+    }
+
+    /// Stores a piece whose rows lie [`BLOCK`] numbers apart in `sums`.
+    ///
+    /// # Safety
+    /// The piece lies inside the output, and nobody else touches it there.
+    #[inline]
+    pub unsafe fn store(&mut self, piece: Piece, sums: &mut [F::Sum]) {
+        let Piece { rows, columns, column, start, row } = piece;
+        assert!(start + (rows - 1) * row + columns <= self.elements, "a piece outside of the output");
+        let finish = self.finish;
+        let sums: &mut [f32] = bytemuck::cast_slice_mut(&mut sums[..rows * BLOCK]);
+        let kept = column / BLOCK % KEPT;
+        if self.kept[kept].column != column {
+            self.keep(kept, column..column + columns);
+        }
+        let kept = &self.kept[kept];
+        let Some(target) = self.target else {
+            let Some(columns) = &kept.integers else { return debug_assert!(false, "floats in i32") };
+            // SAFETY: the piece lies inside the output (just checked).
+            return unsafe {
+                integers::store(finish.isa, sums, columns, piece, self.arguments.outputs[0].as_ptr().cast())
+            };
+        };
+        let bias: &[f32] = if self.biases == [None; 2] { &[] } else { &kept.bias };
+        let mut ending = Ending {
+            integers: kept.integers.as_ref().map(|Columns { added, scales }| Scaling { added, scales }),
+            is_rounded: finish.is_rounded,
+            ahead: if self.arguments.outputs[0].len() >= FAR_BYTES { BLOCK } else { 0 },
+            ..Ending::new((rows, columns), BLOCK, bias, target.from(start), row)
+        };
+        let extra = self.arguments.inputs.get(finish.extra..).unwrap_or_default();
+        match (&finish.epilogue, self.common) {
+            (None, _) => {}
+            (_, Some(common)) => ending.follow(common, extra, start),
+            (Some(epilogue), None) => {
+                if let Some(scaling) = ending.integers.take() {
+                    scale(finish.isa, sums, BLOCK, scaling);
+                }
+                add_bias(finish.isa, sums, BLOCK, ending.bias);
+                ending.bias = &[];
+                epilogue.apply(extra, sums, BLOCK, (rows, columns), (start, row), self.registers);
+            }
+        }
+        let form = match self.form {
+            Some(form) if columns == BLOCK => form,
+            _ => ending.form(finish.isa),
+        };
+        if columns == BLOCK {
+            self.form = Some(form);
+        }
+        // SAFETY: the piece lies inside the output (just checked) and, where there is one, inside the residual
+        // (`Numbers::of`); endings of one finish differ in places and numbers alone, once they are as wide.
+        unsafe { ending.run_as(form, sums) };
+    }
+
+    /// Works out what belongs to some columns.
+    fn keep(&mut self, kept: usize, columns: std::ops::Range<usize>) {
+        let arguments = self.arguments;
+        let mut bias = [0f32; BLOCK];
+        for input in self.biases.into_iter().flatten() {
+            let view = arguments.inputs.get(input).copied().flatten().unwrap_or(View::empty());
+            // SAFETY: inputs are not written during the step.
+            let numbers = unsafe { &view.slice::<f32>()[columns.clone()] };
+            bias.iter_mut().zip(numbers).for_each(|(bias, number)| *bias += number);
+        }
+        let integers = F::columns(&self.finish.scaling, arguments, columns.clone());
+        self.kept[kept] = Kept { column: columns.start, bias, integers };
+    }
+}
