@@ -38,6 +38,10 @@ impl Reply for Sending {
         }
     }
 
+    fn end(&mut self) {
+        self.sender = None;
+    }
+
     fn is_cancelled(&self) -> bool {
         self.sender.as_ref().is_some_and(oneshot::Sender::is_closed)
     }

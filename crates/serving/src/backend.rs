@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
-pub use crate::instance::batch::{Batch, Gathered};
+pub use crate::instance::{
+    batch::{Batch, Gathered},
+    sender::ResponseSender,
+};
 use crate::{
     config::{Completion, ModelConfig},
     error::Error,
@@ -62,6 +65,11 @@ pub trait Model: Send + Sync {
     /// Makes an instance; `index` counts the instances of the model. Called again after an instance
     /// panicked.
     fn instance(&self, index: usize) -> Result<Box<dyn Instance>, Error>;
+
+    /// Whether requests find what they need. False for example while a process of the model is started again.
+    fn is_ready(&self) -> bool {
+        true
+    }
 
     /// How much work its operators did in the runs that were measured, and in what time; nothing where the
     /// backend does not know.

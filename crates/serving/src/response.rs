@@ -45,6 +45,10 @@ pub trait Reply: Send {
     /// the response over and does not wait for the client.
     fn send(&mut self, response: Response, last: bool);
 
+    /// No response follows, and the last one was not sent as such; there may have been none. For models that
+    /// answer any number of times.
+    fn end(&mut self);
+
     /// Whether nobody waits for the response any more: the client went away or cancelled. A request in a
     /// queue is then dropped, and one that runs may stop early. Asked often, so it must be cheap.
     fn is_cancelled(&self) -> bool {
@@ -65,6 +69,11 @@ impl Responder {
         Self { reply: Some(Box::new(reply)) }
     }
 
+    /// One that sends nothing: of a request whose responder was taken, or is given later.
+    pub fn closed() -> Self {
+        Self { reply: None }
+    }
+
     /// Hands `response` to the client. Nothing is sent after the last response.
     pub fn send(&mut self, response: Response, last: bool) {
         if let Some(reply) = &mut self.reply {
@@ -72,6 +81,13 @@ impl Responder {
             if last {
                 self.reply = None;
             }
+        }
+    }
+
+    /// Says that no response follows those that were sent.
+    pub fn end(&mut self) {
+        if let Some(mut reply) = self.reply.take() {
+            reply.end();
         }
     }
 
@@ -120,6 +136,8 @@ mod tests {
         fn send(&mut self, response: Response, last: bool) {
             self.0.send((response, last)).unwrap();
         }
+
+        fn end(&mut self) {}
     }
 
     fn ok() -> Response {
@@ -144,6 +162,17 @@ mod tests {
         drop(responder);
         let last: Vec<bool> = receiver.iter().map(|(_, last)| last).collect();
         assert_eq!(last, [false, true]);
+    }
+
+    #[test]
+    fn nothing_follows_the_end() {
+        let (sender, receiver) = mpsc::channel();
+        let mut responder = Responder::new(Channel(sender));
+        responder.send(ok(), false);
+        responder.end();
+        responder.send(ok(), true);
+        drop(responder);
+        assert_eq!(receiver.iter().count(), 1);
     }
 
     #[test]

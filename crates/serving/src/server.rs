@@ -132,7 +132,16 @@ impl Server {
     /// The model is unknown or has no such version that is ready, or the server is exiting.
     pub fn model_ready(&self, model: &str, version: Option<i64>) -> Result<bool, Error> {
         self.check_ready()?;
-        self.repository.table.get(model, version).map(|_| true)
+        self.repository.table.get(model, version).map(|model| model.is_ready())
+    }
+
+    /// Whether a version of a model answers a request with any number of responses; `None` is the newest.
+    ///
+    /// # Errors
+    /// As [`Server::model_ready`].
+    pub fn is_decoupled(&self, model: &str, version: Option<i64>) -> Result<bool, Error> {
+        self.check_ready()?;
+        self.repository.table.get(model, version).map(|model| model.signature.is_decoupled)
     }
 
     /// What the server says about itself.

@@ -22,6 +22,9 @@ use crate::{
     wire,
 };
 
+/// The text that stands for [`Reply::end`].
+const END: &str = "no response follows";
+
 /// Longer than anything a test waits for.
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -92,6 +95,11 @@ impl Reply for Channel {
         let _ = self.responses.send((response, last));
     }
 
+    fn end(&mut self) {
+        let end = Response::failed(String::new(), 0, String::new(), Error::internal(END));
+        let _ = self.responses.send((end, true));
+    }
+
     fn is_cancelled(&self) -> bool {
         self.gone.load(SeqCst)
     }
@@ -110,6 +118,21 @@ impl Waiting {
         assert!(last);
         assert!(self.responses.recv_timeout(Duration::from_millis(1)).is_err(), "a second response");
         response
+    }
+
+    /// The responses up to the last, and whether that was an end without a response.
+    pub fn responses(self) -> (Vec<Response>, bool) {
+        let mut responses = Vec::new();
+        loop {
+            let (response, last) = self.responses.recv_timeout(PATIENCE).expect("no response");
+            let is_end = response.error.as_ref().is_some_and(|error| error.message == END);
+            if !is_end {
+                responses.push(response);
+            }
+            if last {
+                return (responses, is_end);
+            }
+        }
     }
 
     /// The outputs of the one response.

@@ -4,6 +4,7 @@
 //! decodes the messages. There are no layers between.
 
 pub(crate) mod codec;
+mod decoupled;
 mod infer;
 mod pings;
 mod service;

@@ -1,16 +1,20 @@
 //! ModelStreamInfer: many requests on one call. They run side by side; the responses keep the order of the
-//! requests.
+//! requests, but for those of decoupled models, which are sent as they come.
 
 use std::sync::Arc;
 
 use prost::Message;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, mpsc};
-use tokio_stream::{Stream, StreamExt, wrappers::ReceiverStream};
+use tokio_stream::{
+    Stream, StreamExt,
+    wrappers::{ReceiverStream, UnboundedReceiverStream},
+};
 use tonic::{Request, Status, Streaming, metadata::MetadataMap};
 
 use super::{
+    decoupled::{self, Outgoing},
     from_error,
-    infer::{self, Pending},
+    infer::{self, CallKind, Decoded, Pending},
     proto::{
         InferParameter, ModelInferRequest, ModelInferResponse, ModelStreamInferResponse,
         infer_parameter::ParameterChoice,
@@ -38,6 +42,8 @@ enum Step {
     },
     /// The request was wrong, and never ran.
     Refused { id: String, message: String },
+    /// The request runs, and its responses go their own way.
+    Decoupled,
     /// The call itself broke.
     Broken(Status),
 }
@@ -51,8 +57,11 @@ pub(super) fn answer(
     // With this header an error of a model ends the call with its status.
     let ends_on_error = metadata.get("triton_grpc_error").is_some_and(|value| value.as_bytes() == b"true");
     let (sender, steps) = mpsc::channel(WAITING_MAX);
-    tokio::spawn(read(services, metadata, requests, sender));
-    ReceiverStream::new(steps).then(move |step| finish(step, ends_on_error))
+    let (outgoing, responses) = mpsc::unbounded_channel();
+    let outgoing = Outgoing { messages: outgoing, ends_on_error };
+    tokio::spawn(read(services, metadata, requests, sender, outgoing));
+    let ordered = ReceiverStream::new(steps).then(move |step| finish(step, ends_on_error)).filter_map(|step| step);
+    ordered.merge(UnboundedReceiverStream::new(responses))
 }
 
 async fn read(
@@ -60,6 +69,7 @@ async fn read(
     metadata: MetadataMap,
     mut requests: Streaming<ModelInferRequest>,
     steps: mpsc::Sender<Step>,
+    outgoing: Outgoing,
 ) {
     let rooms = Arc::new(Semaphore::new(UNITS_MAX as usize));
     loop {
@@ -77,7 +87,7 @@ async fn read(
                 };
                 // Nobody closes it.
                 let Ok(room) = room else { return };
-                start(&services, &metadata, message, room)
+                start(&services, &metadata, message, room, &outgoing)
             }
             Ok(None) => return,
             Err(status) => Step::Broken(status),
@@ -89,43 +99,58 @@ async fn read(
     }
 }
 
-fn start(services: &Services, metadata: &MetadataMap, message: ModelInferRequest, room: OwnedSemaphorePermit) -> Step {
-    let id = message.id.clone();
-    match infer::start(services, metadata, message) {
+fn start(
+    services: &Services,
+    metadata: &MetadataMap,
+    message: ModelInferRequest,
+    room: OwnedSemaphorePermit,
+    outgoing: &Outgoing,
+) -> Step {
+    let (id, version) = (message.id.clone(), message.model_version.clone());
+    match infer::decode(services, metadata, message, CallKind::Stream) {
         Err(error) => Step::Refused { id, message: error.message },
-        Ok(mut pending) => match pending.take_refusal() {
-            Some(error) => Step::Refused { id, message: error.message },
-            None => Step::Started { id, pending, room },
-        },
+        Ok(decoded @ Decoded { is_decoupled: true, .. }) => {
+            decoupled::start(services, decoded, version, room, outgoing.clone());
+            Step::Decoupled
+        }
+        Ok(decoded) => {
+            let mut pending = infer::start(services, decoded);
+            match pending.take_refusal() {
+                Some(error) => Step::Refused { id, message: error.message },
+                None => Step::Started { id, pending, room },
+            }
+        }
     }
 }
 
-async fn finish(step: Step, ends_on_error: bool) -> Result<ModelStreamInferResponse, Status> {
-    match step {
+async fn finish(step: Step, ends_on_error: bool) -> Option<Result<ModelStreamInferResponse, Status>> {
+    Some(match step {
+        Step::Decoupled => return None,
         Step::Broken(status) => Err(status),
         Step::Refused { id, message } => Ok(failed(id, message)),
         Step::Started { id, pending, room: _room } => match pending.finish().await {
             Ok(mut response) => {
-                mark_final(&mut response);
+                mark_final(&mut response, true);
                 Ok(ModelStreamInferResponse { error_message: String::new(), infer_response: Some(response) })
             }
             Err(error) if ends_on_error => Err(from_error(error)),
             Err(error) => {
                 let mut response = failed(id, error.message);
-                response.infer_response.iter_mut().for_each(mark_final);
+                response.infer_response.iter_mut().for_each(|response| mark_final(response, true));
                 Ok(response)
             }
         },
-    }
+    })
 }
 
-fn failed(id: String, error_message: String) -> ModelStreamInferResponse {
+/// The message of a request that failed.
+pub(super) fn failed(id: String, error_message: String) -> ModelStreamInferResponse {
     let response = ModelInferResponse { id, ..ModelInferResponse::default() };
     ModelStreamInferResponse { error_message, infer_response: Some(response) }
 }
 
-/// Says that no other response to the request follows.
-fn mark_final(response: &mut ModelInferResponse) {
-    let value = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(true)) };
+/// Says whether no other response to the request follows.
+pub(super) fn mark_final(response: &mut ModelInferResponse, is_final: bool) {
+    let value = InferParameter { parameter_choice: Some(ParameterChoice::BoolParam(is_final)) };
     response.parameters.insert("triton_final_response".to_owned(), value);
 }

@@ -13,7 +13,6 @@ use crate::{
     config,
     instance::batch::Entry,
     model::Signature,
-    statistics::Recorder,
     testing::{Files, ask, floats, identity, request, strings, values},
     wire,
 };
@@ -164,10 +163,10 @@ fn in_one_batch(model: &str, requests: Vec<Vec<InputTensor>>) -> Vec<Response> {
         let batch_size = signature.prepare(&mut request).unwrap();
         Entry::new(request, batch_size)
     });
-    let mut batch = Batch::new(signature.clone(), 1, entries.collect());
+    let mut batch = Batch::new(signature.clone(), 1, Arc::default(), entries.collect());
     loaded.model.instance(0).unwrap().execute(&mut batch);
     let mut responses = Vec::new();
-    batch.finish(&Recorder::default(), |_, _, response| responses.push(response));
+    batch.finish(|_, _, response| responses.push(response));
     responses
 }
 

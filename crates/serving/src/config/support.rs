@@ -20,9 +20,9 @@ pub fn unsupported(config: &ModelConfig) -> Vec<String> {
     {
         refuse("ensemble_scheduling.max_inflight_requests", "a limit of the requests inside the ensemble");
     }
-    // An ensemble carries the flag of its members, who are refused themselves.
-    if config.is_decoupled() && !config.is_ensemble() {
-        refuse("model_transaction_policy.decoupled", "any number of responses to a request");
+    // An ensemble carries the flag of its members.
+    if config.is_decoupled() && config.is_ensemble() {
+        refuse("ensemble_scheduling with a decoupled member", "any number of responses to a step");
     }
     if config.response_cache.as_ref().is_some_and(|cache| cache.enable) {
         refuse("response_cache.enable", "answers from a cache");

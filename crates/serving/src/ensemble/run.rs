@@ -71,15 +71,24 @@ struct StepReply {
     step: usize,
     /// Whether the outputs of the step begin with a batch dimension.
     is_batched: bool,
+    /// The one response, where it did not say that it is the last.
+    early: Option<Response>,
 }
 
 impl Reply for StepReply {
     fn send(&mut self, response: Response, last: bool) {
-        // Members answer once; only the last response counts.
+        self.early = Some(response);
         if last {
-            self.run.take(self.step, self.is_batched, response);
-            self.run.proceed();
+            self.end();
         }
+    }
+
+    fn end(&mut self) {
+        let response = self.early.take().unwrap_or_else(|| {
+            Response::failed(String::new(), 0, String::new(), Error::internal("a step gave no response"))
+        });
+        self.run.take(self.step, self.is_batched, response);
+        self.run.proceed();
     }
 
     fn is_cancelled(&self) -> bool {
@@ -189,8 +198,10 @@ impl Run {
         let members = self.plan.members.upgrade().ok_or_else(|| Error::unavailable("Server not ready"))?;
         let model = members.model(&step.model, step.version)?;
         let is_batched = model.signature.is_batched();
-        let mut request =
-            Request::new(step.model.clone(), Responder::new(StepReply { run: self.clone(), step: index, is_batched }));
+        let mut request = Request::new(
+            step.model.clone(),
+            Responder::new(StepReply { run: self.clone(), step: index, is_batched, early: None }),
+        );
         if let Some(parent) = &state.request {
             request.id.clone_from(&parent.id);
             request.parameters.clone_from(&parent.parameters);

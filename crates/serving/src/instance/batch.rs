@@ -7,10 +7,11 @@ use std::{
 
 use halimede_tensor::{Buffer, DType};
 
+use super::sender::ResponseSender;
 use crate::{
     error::Error,
     model::Signature,
-    request::{Parameter, Request},
+    request::{Parameter, Request, RequestedOutput},
     response::{OutputTensor, Response},
     statistics::{ComputeTimes, FailureReason, Recorder},
     wire,
@@ -21,6 +22,7 @@ use crate::{
 pub struct Batch {
     signature: Arc<Signature>,
     version: i64,
+    recorder: Arc<Recorder>,
     entries: Vec<Entry>,
     start: Instant,
     input_end: Option<Instant>,
@@ -66,8 +68,20 @@ impl Gathered {
 }
 
 impl Batch {
-    pub(crate) fn new(signature: Arc<Signature>, version: i64, entries: Vec<Entry>) -> Self {
-        Self { signature, version, entries, start: Instant::now(), input_end: None, output_start: None }
+    pub(crate) fn new(signature: Arc<Signature>, version: i64, recorder: Arc<Recorder>, entries: Vec<Entry>) -> Self {
+        Self { signature, version, recorder, entries, start: Instant::now(), input_end: None, output_start: None }
+    }
+
+    /// What answers request `index` from now on, any number of times, also after the execution. The end of the
+    /// execution counts the request, as a failure after [`Batch::fail`], and does not answer it.
+    pub fn response_sender(&mut self, index: usize) -> ResponseSender {
+        let request = &mut self.entries[index].request;
+        ResponseSender::new(self.signature.clone(), self.version, self.recorder.clone(), request)
+    }
+
+    /// Takes back what [`Batch::response_sender`] gave: the end of the execution answers the request again.
+    pub fn restore(&mut self, index: usize, sender: ResponseSender) {
+        self.entries[index].request.responder = sender.into_responder();
     }
 
     /// Number of requests.
@@ -225,22 +239,22 @@ impl Batch {
 
     /// Answers the requests and counts what happened. `send` takes each answer with its ticket. Returns how
     /// long the execution took.
-    pub(crate) fn finish(self, recorder: &Recorder, mut send: impl FnMut(u64, Request, Response)) -> Duration {
+    pub(crate) fn finish(self, mut send: impl FnMut(u64, Request, Response)) -> Duration {
         let end = Instant::now();
         let input_end = self.input_end.unwrap_or(self.start);
         let output_start = self.output_start.unwrap_or(end).max(input_end);
         let compute = ComputeTimes { start: self.start, input_end, output_start, end }.durations();
         if self.entries.iter().any(|entry| entry.error.is_none()) {
-            recorder.execution(self.size(), compute);
+            self.recorder.execution(self.size(), compute);
         }
-        let (signature, version) = (self.signature, self.version);
-        for mut entry in self.entries {
+        let Self { signature, version, recorder, entries, start: compute_start, .. } = self;
+        for mut entry in entries {
             let (ticket, batch_size, start, queued) =
                 (entry.ticket, entry.batch_size, entry.request.timestamps.start, entry.request.timestamps.queued);
             let response = entry.response(&signature, version);
             // Counted before the client hears of it, so that whoever asks next sees it.
             match &response.error {
-                None => recorder.success(batch_size, start, queued, self.start, Instant::now(), compute),
+                None => recorder.success(batch_size, start, queued, compute_start, Instant::now(), compute),
                 Some(_) => recorder.failure(FailureReason::Backend, start, Instant::now()),
             }
             if let Some(total) = &entry.request.compute_total {
@@ -248,7 +262,7 @@ impl Batch {
             }
             send(ticket, entry.request, response);
         }
-        end.saturating_duration_since(self.start)
+        end.saturating_duration_since(compute_start)
     }
 }
 
@@ -258,7 +272,7 @@ impl Entry {
         let outputs = std::mem::take(&mut self.outputs);
         let outputs = match self.error.take() {
             Some(error) => Err(error),
-            None => outputs.into_iter().map(|output| self.client_output(output, signature)).collect(),
+            None => outputs.into_iter().map(|output| client_output(output, signature, &self.request.outputs)).collect(),
         };
         let (outputs, error) = match outputs {
             Ok(outputs) => (outputs, None),
@@ -274,17 +288,22 @@ impl Entry {
             is_refusal: false,
         }
     }
+}
 
-    fn client_output(&self, output: OutputTensor, signature: &Signature) -> Result<OutputTensor, Error> {
-        let Some(spec) = signature.output(&output.name) else { return Ok(output) };
-        let shape = spec.client_shape(output.shape, signature.is_batched());
-        let output = OutputTensor { shape, ..output };
-        match self.request.outputs.iter().find(|wanted| wanted.name == output.name) {
-            Some(wanted) if wanted.classification > 0 => {
-                crate::model::classify(output, spec, wanted.classification, signature.is_batched())
-            }
-            _ => Ok(output),
+/// An output of a model as its client knows it.
+pub(super) fn client_output(
+    output: OutputTensor,
+    signature: &Signature,
+    wanted: &[RequestedOutput],
+) -> Result<OutputTensor, Error> {
+    let Some(spec) = signature.output(&output.name) else { return Ok(output) };
+    let shape = spec.client_shape(output.shape, signature.is_batched());
+    let output = OutputTensor { shape, ..output };
+    match wanted.iter().find(|wanted| wanted.name == output.name) {
+        Some(wanted) if wanted.classification > 0 => {
+            crate::model::classify(output, spec, wanted.classification, signature.is_batched())
         }
+        _ => Ok(output),
     }
 }
 

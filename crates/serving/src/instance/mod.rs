@@ -5,6 +5,7 @@ mod direct;
 mod expiry;
 mod ordering;
 mod runner;
+pub(crate) mod sender;
 #[cfg(test)]
 mod tests;
 mod warmup;

@@ -72,8 +72,6 @@ pub(super) struct Shared {
     ordering: Option<Ordering>,
     /// How long executions take.
     pub pace: Pace,
-    /// Requests in the queue or in an instance.
-    in_flight: AtomicUsize,
     /// Whether new requests are refused.
     stopped: AtomicBool,
     pub state: Mutex<State>,
@@ -134,6 +132,11 @@ impl Item for Entry {
 }
 
 impl Runner {
+    /// Whether requests find what they need.
+    pub fn is_ready(&self) -> bool {
+        self.shared.model.is_ready()
+    }
+
     /// What is known of the speed of the model's operators.
     pub fn operator_work(&self) -> Vec<OperatorWork> {
         self.shared.model.operator_work()
@@ -155,7 +158,6 @@ impl Runner {
             recorder,
             ordering: preserve_ordering.then(Ordering::default),
             pace: Pace::default(),
-            in_flight: AtomicUsize::new(0),
             stopped: AtomicBool::new(false),
             state: Mutex::new(State {
                 scheduler,
@@ -244,9 +246,9 @@ impl Runner {
         self.shared.stopped.store(true, SeqCst);
     }
 
-    /// Requests in the queue or in an instance.
+    /// Requests that are not answered to the end.
     pub fn in_flight(&self) -> usize {
-        self.shared.in_flight.load(SeqCst)
+        self.shared.recorder.in_flight()
     }
 }
 
@@ -290,14 +292,14 @@ impl Shared {
             let error = Error::unavailable(format!("{}{text}", entry.request.log_prefix()));
             return entry.request.refuse(self.version, error);
         }
-        self.in_flight.fetch_add(1, SeqCst);
+        self.recorder.enter(1);
         self.recorder.pending(1);
         // An ensemble's steps answer each other: on one thread they would nest.
         let may_run_here = entry.request.compute_total.is_none();
         let mut state = self.state.lock();
         if let Err(Full(entry)) = state.scheduler.push(entry, now) {
             drop(state);
-            self.leave(1);
+            self.recorder.leave(1);
             self.recorder.pending(-1);
             let error = Error::unavailable(format!("{}Exceeds maximum queue size", entry.request.log_prefix()));
             return entry.request.refuse(self.version, error);
@@ -349,7 +351,7 @@ impl Shared {
     pub(super) fn run(&self, index: usize, instance: &mut Option<Box<dyn Instance>>, entries: Vec<Entry>) {
         self.recorder.pending(-(entries.len() as i64));
         let count = entries.len();
-        let mut batch = Batch::new(self.signature.clone(), self.version, entries);
+        let mut batch = Batch::new(self.signature.clone(), self.version, self.recorder.clone(), entries);
         match self.ensure_instance(instance, index) {
             Ok(running) => {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| running.execute(&mut batch))) {
@@ -361,12 +363,12 @@ impl Shared {
             }
             Err(error) => batch.fail_all(&error),
         }
-        let took = batch.finish(&self.recorder, |ticket, mut request, response| match &self.ordering {
+        let took = batch.finish(|ticket, mut request, response| match &self.ordering {
             None => request.responder.send(response, true),
             Some(ordering) => ordering.send(ticket, request, response),
         });
         self.pace.record(took);
-        self.leave(count);
+        self.recorder.leave(count);
     }
 
     /// The instance, made anew where the last one panicked.
@@ -449,12 +451,8 @@ impl Shared {
             self.recorder.pending(-1);
             self.recorder.failure(reason, entry.request.timestamps.start, Instant::now());
             entry.request.fail(self.version, error);
-            self.leave(1);
+            self.recorder.leave(1);
         }
-    }
-
-    fn leave(&self, count: usize) {
-        self.in_flight.fetch_sub(count, SeqCst);
     }
 }
 

@@ -49,6 +49,8 @@ struct Nobody;
 
 impl Reply for Nobody {
     fn send(&mut self, _: Response, _: bool) {}
+
+    fn end(&mut self) {}
 }
 
 impl WarmUp {
@@ -67,7 +69,8 @@ impl WarmUp {
                     Error::invalid(format!("failed to run warmup sample '{}': {}; ", sample.name, error.message))
                 };
                 let entries = (0..sample.batch_size).map(|_| sample.entry(signature)).collect::<Result<_, _>>();
-                let mut batch = Batch::new(signature.clone(), version, entries.map_err(|error| failed(&error))?);
+                let entries = entries.map_err(|error| failed(&error))?;
+                let mut batch = Batch::new(signature.clone(), version, Arc::default(), entries);
                 let run = catch_unwind(AssertUnwindSafe(|| instance.execute(&mut batch)));
                 if run.is_err() {
                     return Err(failed(&Error::internal("the model panicked")));

@@ -69,6 +69,14 @@ impl Model {
         }
     }
 
+    /// Whether requests find what they need.
+    pub fn is_ready(&self) -> bool {
+        match &self.execution {
+            Some(Execution::Runner(runner)) => runner.is_ready(),
+            Some(Execution::Ensemble(_)) | None => true,
+        }
+    }
+
     /// What is known of the speed of the operators.
     pub fn operator_work(&self) -> Vec<OperatorWork> {
         match &self.execution {

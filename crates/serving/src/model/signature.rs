@@ -14,6 +14,8 @@ pub(crate) struct Signature {
     pub model: String,
     /// Most inferences in a request or batch; 0: shapes have no batch dimension.
     pub batch_size_max: usize,
+    /// Whether it answers a request with any number of responses.
+    pub is_decoupled: bool,
     /// Inputs in the order of the configuration.
     pub inputs: Vec<InputSpec>,
     /// Outputs in the order of the configuration.
@@ -78,6 +80,7 @@ impl Signature {
         });
         Ok(Self {
             model: config.name.clone(),
+            is_decoupled: config.is_decoupled(),
             batch_size_max: usize::try_from(config.max_batch_size).unwrap_or(0),
             inputs: inputs.collect::<Result<_, Error>>()?,
             outputs: outputs.collect::<Result<_, Error>>()?,

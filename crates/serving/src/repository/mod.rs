@@ -387,7 +387,8 @@ impl Repository {
 
     /// Whether every model that was ever to be loaded serves, or was unloaded on purpose.
     pub fn is_ready(&self) -> bool {
-        let is_fine = |slot: &Slot| slot.state == ModelState::Ready || slot.reason == UNLOADED;
+        let is_served = |slot: &Slot| slot.model.as_ref().is_none_or(|model| model.is_ready());
+        let is_fine = |slot: &Slot| slot.reason == UNLOADED || (slot.state == ModelState::Ready && is_served(slot));
         self.table.all().iter().all(|(_, versions)| !versions.is_empty() && versions.values().all(is_fine))
     }
 

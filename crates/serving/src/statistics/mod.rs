@@ -4,6 +4,6 @@ mod recorder;
 mod snapshot;
 mod summary;
 
-pub(crate) use recorder::{ComputeDurations, ComputeTimes, FailureReason, Recorder};
+pub(crate) use recorder::{ComputeDurations, ComputeTimes, FailureReason, Outcome, Recorder};
 pub use snapshot::{BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics};
 pub(crate) use summary::SummaryValues;

@@ -2,14 +2,17 @@
 
 use std::{
     collections::BTreeMap,
-    sync::atomic::{AtomicI64, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{
+        AtomicI64, AtomicU64, AtomicUsize,
+        Ordering::{Relaxed, SeqCst},
+    },
     time::{self, Instant, SystemTime},
 };
 
 use parking_lot::Mutex;
 
 use super::{
-    BatchStatistics, Duration, InferenceStatistics, ModelStatistics,
+    BatchStatistics, Duration, InferenceStatistics, ModelStatistics, ResponseStatistics,
     summary::{Summaries, SummaryValues},
 };
 use crate::options::MetricsOptions;
@@ -67,6 +70,19 @@ impl ComputeTimes {
     }
 }
 
+/// What became of one of the responses of a decoupled model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Outcome {
+    /// It has outputs.
+    Success,
+    /// It is an error.
+    Fail,
+    /// The model had nothing to say.
+    Empty,
+    /// The client had gone.
+    Cancel,
+}
+
 /// How long each part of an execution took.
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct ComputeDurations {
@@ -102,6 +118,10 @@ pub(crate) struct Recorder {
     pending: AtomicI64,
     load_ns: AtomicU64,
     batches: Mutex<BTreeMap<u64, BatchStatistics>>,
+    /// By the response's place among those of its request.
+    responses: Mutex<BTreeMap<u64, ResponseStatistics>>,
+    /// Requests that are not answered to the end.
+    in_flight: AtomicUsize,
     summaries: Option<Mutex<Summaries>>,
 }
 
@@ -181,6 +201,45 @@ impl Recorder {
         }
     }
 
+    /// The response number `index` of a decoupled model's request was `outcome`; to compute it took `infer`,
+    /// and to give its outputs away `output`.
+    pub fn response(&self, index: u64, outcome: Outcome, infer: time::Duration, output: time::Duration) {
+        let mut responses = self.responses.lock();
+        let all = responses.entry(index).or_default();
+        let add = |total: &mut Duration, duration| {
+            total.count += 1;
+            total.ns += ns(duration);
+        };
+        if outcome == Outcome::Cancel {
+            return add(&mut all.cancel, infer + output);
+        }
+        add(&mut all.compute_infer, infer);
+        if outcome == Outcome::Success || !output.is_zero() {
+            add(&mut all.compute_output, output);
+        }
+        let total = match outcome {
+            Outcome::Success => &mut all.success,
+            Outcome::Fail => &mut all.fail,
+            Outcome::Empty | Outcome::Cancel => &mut all.empty_response,
+        };
+        add(total, infer + output);
+    }
+
+    /// `count` requests came.
+    pub fn enter(&self, count: usize) {
+        self.in_flight.fetch_add(count, SeqCst);
+    }
+
+    /// `count` requests have their last response.
+    pub fn leave(&self, count: usize) {
+        self.in_flight.fetch_sub(count, SeqCst);
+    }
+
+    /// Requests that are not answered to the end.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(SeqCst)
+    }
+
     /// `change` more requests wait to run.
     pub fn pending(&self, change: i64) {
         self.pending.fetch_add(change, Relaxed);
@@ -229,6 +288,7 @@ impl Recorder {
                 compute_output: self.compute_output.read(),
                 ..InferenceStatistics::default()
             },
+            responses: self.responses.lock().iter().map(|(index, response)| (index.to_string(), *response)).collect(),
             batches: batches.iter().map(|(&batch_size, batch)| BatchStatistics { batch_size, ..*batch }).collect(),
             ..ModelStatistics::default()
         }
@@ -268,6 +328,14 @@ mod tests {
         assert_eq!(all.batches.len(), 1);
         assert_eq!((all.batches[0].batch_size, all.batches[0].compute_infer), (4, ms(1, 5)));
         assert!(all.last_inference_ms > 1_600_000_000_000);
+        for outcome in [Outcome::Success, Outcome::Fail, Outcome::Empty, Outcome::Cancel] {
+            let output = if outcome == Outcome::Empty { MS(0) } else { MS(2) };
+            recorder.response(10, outcome, MS(3), output);
+        }
+        let response = recorder.snapshot("m", 2).responses["10"];
+        assert_eq!((response.compute_infer, response.compute_output), (ms(3, 9), ms(2, 4)));
+        assert_eq!((response.success, response.fail), (ms(1, 5), ms(1, 5)));
+        assert_eq!((response.empty_response, response.cancel), (ms(1, 3), ms(1, 5)));
         assert_eq!(FailureReason::ALL.map(|reason| recorder.failure_count(reason)), [0, 1, 0, 0]);
     }
 }

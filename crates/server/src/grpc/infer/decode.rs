@@ -1,7 +1,7 @@
 //! A message to a request.
 
 use bytes::Bytes;
-use halimede_serving::{CorrelationId, Error, InputTensor, Parameter, Request, RequestedOutput, wire};
+use halimede_serving::{CorrelationId, Error, InputTensor, Parameter, Request, RequestedOutput, Responder, wire};
 use halimede_tensor::{Buffer, DType};
 use tonic::metadata::{KeyAndValueRef, MetadataMap};
 
@@ -18,10 +18,23 @@ use crate::{
 /// The one parameter with Triton's prefix that clients may set.
 const EMPTY_FINAL_RESPONSE: &str = "triton_enable_empty_final_response";
 
+/// The call that a message came with.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(in super::super) enum CallKind {
+    /// ModelInfer: one request, one response.
+    Single,
+    /// ModelStreamInfer.
+    Stream,
+}
+
 /// A request, and where its outputs go.
 pub(in super::super) struct Decoded {
     pub request: Request,
     pub outputs: Outputs,
+    /// Whether the model answers with any number of responses.
+    pub is_decoupled: bool,
+    /// Whether the client of such a model wants to be told of the end by a message of its own.
+    pub wants_end: bool,
 }
 
 /// The outputs that go to shared memory.
@@ -35,15 +48,22 @@ impl Outputs {
     }
 }
 
-/// Fills `request` from a message.
-pub(super) fn decode(services: &Services, message: ModelInferRequest, mut request: Request) -> Result<Decoded, Error> {
+/// The request of a message, with a responder still to be given.
+pub(super) fn decode(services: &Services, message: ModelInferRequest, place: CallKind) -> Result<Decoded, Error> {
     let version = model_version(&message.model_version)?;
-    services.server.model_ready(&message.model_name, version)?;
-    request.model = message.model_name;
+    let is_decoupled = services.server.is_decoupled(&message.model_name, version)?;
+    if is_decoupled && place == CallKind::Single {
+        return Err(Error::unsupported("ModelInfer RPC doesn't support models with decoupled transaction policy"));
+    }
+    let mut request = Request::new(message.model_name, Responder::closed());
+    let mut wants_end = false;
     request.version = version;
     request.id = message.id;
     for (name, parameter) in message.parameters {
-        read_parameter(name, parameter, &mut request)?;
+        match (name.as_str(), &parameter.parameter_choice) {
+            (EMPTY_FINAL_RESPONSE, Some(Choice::BoolParam(wanted))) => wants_end = *wanted,
+            _ => read_parameter(name, parameter, &mut request)?,
+        }
     }
 
     let has_raw = !message.raw_input_contents.is_empty();
@@ -59,7 +79,7 @@ pub(super) fn decode(services: &Services, message: ModelInferRequest, mut reques
         let requested = read_output(services, output, &mut outputs)?;
         request.outputs.push(requested);
     }
-    Ok(Decoded { request, outputs })
+    Ok(Decoded { request, outputs, is_decoupled, wants_end })
 }
 
 fn read_parameter(name: String, parameter: InferParameter, request: &mut Request) -> Result<(), Error> {
@@ -93,11 +113,7 @@ fn read_parameter(name: String, parameter: InferParameter, request: &mut Request
             Some(Choice::Int64Param(timeout)) => request.timeout_us = timeout as u64,
             _ => return wrong_type("int64_param."),
         },
-        // Requests of models with one response have no other last one.
-        EMPTY_FINAL_RESPONSE => match choice {
-            Some(Choice::BoolParam(_)) => {}
-            _ => return wrong_type("bool_param."),
-        },
+        EMPTY_FINAL_RESPONSE => return wrong_type("bool_param."),
         reserved if reserved.starts_with("triton_") => {
             return Err(Error::invalid(format!(
                 "parameter keys starting with 'triton_' are reserved for Triton usage. Only the following keys \

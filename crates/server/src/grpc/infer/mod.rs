@@ -3,10 +3,10 @@
 mod decode;
 mod encode;
 
-use halimede_serving::{Error, Request, Response};
+use halimede_serving::{Error, Response};
 use tonic::{Status, metadata::MetadataMap};
 
-pub(super) use self::decode::Decoded;
+pub(super) use self::decode::{CallKind, Decoded, Outputs};
 pub(super) use self::encode::encode;
 use super::{from_error, proto};
 use crate::{
@@ -20,8 +20,8 @@ pub(super) async fn answer(
     request: tonic::Request<proto::ModelInferRequest>,
 ) -> Result<proto::ModelInferResponse, Status> {
     let (metadata, _, message) = request.into_parts();
-    let pending = start(services, &metadata, message).map_err(from_error)?;
-    pending.finish().await.map_err(from_error)
+    let decoded = decode(services, &metadata, message, CallKind::Single).map_err(from_error)?;
+    start(services, decoded).finish().await.map_err(from_error)
 }
 
 /// A request that was handed to the server and is to be answered.
@@ -29,24 +29,31 @@ pub(super) struct Pending {
     waiting: Waiting,
     /// The response, where it was there as soon as the request was handed over.
     early: Option<Response>,
-    outputs: decode::Outputs,
+    outputs: Outputs,
 }
 
-/// Decodes a message and hands the request to the server.
-pub(super) fn start(
+/// The request of a message and of the headers that came with its call.
+pub(super) fn decode(
     services: &Services,
     metadata: &MetadataMap,
     message: proto::ModelInferRequest,
-) -> Result<Pending, Error> {
-    let (responder, mut waiting) = answer::channel();
-    let request = Request::new(String::new(), responder);
-    let Decoded { mut request, outputs } = decode::decode(services, message, request)?;
+    kind: CallKind,
+) -> Result<Decoded, Error> {
+    let mut decoded = decode::decode(services, message, kind)?;
     if let Some(pattern) = &services.grpc_forward_headers {
-        decode::forward_headers(metadata, pattern, &mut request)?;
+        decode::forward_headers(metadata, pattern, &mut decoded.request)?;
     }
+    Ok(decoded)
+}
+
+/// Hands a request with one response to the server.
+pub(super) fn start(services: &Services, decoded: Decoded) -> Pending {
+    let Decoded { mut request, outputs, .. } = decoded;
+    let (responder, mut waiting) = answer::channel();
+    request.responder = responder;
     services.server.infer(request);
     let early = waiting.try_response();
-    Ok(Pending { waiting, early, outputs })
+    Pending { waiting, early, outputs }
 }
 
 impl Pending {

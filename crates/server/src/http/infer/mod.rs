@@ -82,7 +82,10 @@ async fn run(
 /// Whether the model is there and the request's compression is known.
 fn check(services: &Services, headers: &HeaderMap, model: &str, version: &str) -> Result<Option<i64>, Reply> {
     let version = model_version(version)
-        .and_then(|version| services.server.model_ready(model, version).map(|_| version))
+        .and_then(|version| match services.server.is_decoupled(model, version)? {
+            false => Ok(version),
+            true => Err(Error::unsupported("HTTP end point doesn't support models with decoupled transaction policy")),
+        })
         .map_err(|error| Reply::error(&error))?;
     content_encoding(headers)
         .map_err(|error| Reply::error(&error).with(ACCEPT_ENCODING, HeaderValue::from_static("gzip, deflate")))?;
