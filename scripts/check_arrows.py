@@ -53,7 +53,7 @@ FORBIDDEN = {
 }
 
 # Crates where memory or instructions live; every other one forbids unsafe code.
-UNSAFE_ALLOWED = ["platform", "tensor", "compute-cpu", "compute-gpu", "compute-neural-engine", "capi", "python-backend"]
+UNSAFE_ALLOWED = ["platform", "tensor", "compute-cpu", "compute-gpu", "compute-neural-engine", "capi"]
 FORBID_UNSAFE = "#![forbid(unsafe_code)]"
 
 

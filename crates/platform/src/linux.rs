@@ -3,6 +3,7 @@
 use std::ffi::CStr;
 use std::fs;
 use std::io;
+use std::os::fd::{AsRawFd, BorrowedFd};
 use std::path::Path;
 
 use crate::memory::{MachineMemory, ProcessMemory};
@@ -161,6 +162,19 @@ pub(crate) fn release_memory() {
     #[cfg(target_env = "gnu")]
     unsafe {
         libc::malloc_trim(0);
+    }
+}
+
+/// Makes sure that the first `length` bytes of a shared-memory object have memory. Where `/dev/shm` is full, this
+/// is an error, and touching a page that has none would end the process.
+pub(crate) fn reserve_shared_memory(object: BorrowedFd<'_>, length: libc::off_t) -> io::Result<()> {
+    loop {
+        // SAFETY: a valid descriptor and plain integers.
+        match unsafe { libc::posix_fallocate(object.as_raw_fd(), 0, length) } {
+            0 => return Ok(()),
+            libc::EINTR => {}
+            error => return Err(io::Error::from_raw_os_error(error)),
+        }
     }
 }
 

@@ -5,6 +5,7 @@
 use std::ffi::CStr;
 use std::io;
 use std::mem::MaybeUninit;
+use std::os::fd::BorrowedFd;
 
 use crate::memory::{MachineMemory, ProcessMemory};
 use crate::threads::{Core, CoreKind, Pinning, QualityOfService};
@@ -148,6 +149,11 @@ pub(crate) fn process_memory() -> ProcessMemory {
 
 /// The system takes what it needs by itself.
 pub(crate) fn release_memory() {}
+
+/// Nothing to do: shared memory is no file system that could be full.
+pub(crate) fn reserve_shared_memory(_: BorrowedFd<'_>, _: libc::off_t) -> io::Result<()> {
+    Ok(())
+}
 
 // ---- utilization ----
 

@@ -170,8 +170,8 @@ pub struct OwnedSharedMemory {
 }
 
 impl OwnedSharedMemory {
-    /// Creates an object of `length` zeroed bytes under a key that must not exist yet. Only
-    /// processes of the same user can open it.
+    /// Creates an object of `length` zeroed bytes under a key that must not exist yet, and takes the memory for
+    /// it. Only processes of the same user can open it.
     pub fn create(key: &str, length: u64) -> Result<Self, SharedMemoryError> {
         let object = c_key(key)
             .and_then(|name| unix::create_shared_memory(&name, length))
@@ -297,6 +297,15 @@ mod tests {
         assert!(error.to_string().starts_with(&format!("cannot create shared-memory object '{key}': ")), "{error}");
         drop(owner);
         assert!(unlink(&key).unwrap_err().to_string().starts_with("cannot unlink"));
+    }
+
+    #[test]
+    #[cfg(target_os = "linux")] // on macOS memory is taken when it is touched
+    fn more_than_there_is_room_for_is_an_error_not_a_crash() {
+        let key = key("room");
+        let error = OwnedSharedMemory::create(&key, 1 << 50).unwrap_err();
+        assert!(error.to_string().starts_with(&format!("cannot create shared-memory object '{key}': ")), "{error}");
+        assert!(matches!(SharedRegion::open(&key, 0, 1), Err(SharedMemoryError::Open { .. })));
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use crate::mmap::Advice;
@@ -188,7 +188,8 @@ pub(crate) fn create_shared_memory(key: &CStr, length: u64) -> io::Result<OwnedF
         // SAFETY: a valid descriptor and a plain integer. (A new object is empty already, and
         // macOS lets an object be sized once.)
         let sized = check(unsafe { libc::ftruncate(object.as_raw_fd(), length) });
-        if let Err(error) = sized {
+        let reserved = sized.and_then(|_| crate::system::reserve_shared_memory(object.as_fd(), length));
+        if let Err(error) = reserved {
             let _ = unlink_shared_memory(key); // the first error is the one to report
             return Err(error);
         }

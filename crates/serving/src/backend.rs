@@ -1,6 +1,12 @@
 //! What a backend is: it loads models, and models make instances that run batches.
 
-use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
+use std::{
+    collections::BTreeMap,
+    fmt,
+    path::PathBuf,
+    sync::{Arc, Weak},
+    time::Duration,
+};
 
 pub use crate::instance::{
     batch::{Batch, Gathered},
@@ -8,7 +14,9 @@ pub use crate::instance::{
 };
 use crate::{
     config::{Completion, ModelConfig},
+    ensemble::Members,
     error::Error,
+    request::Request,
 };
 
 /// A way to run models. Known to the server by its name, which configurations give as `backend`.
@@ -37,6 +45,45 @@ pub struct ModelContext {
     pub version: i64,
     /// The server's settings for the backend.
     pub settings: BTreeMap<String, String>,
+    /// The models that this one may call.
+    pub peers: Peers,
+}
+
+/// The models of a server, for a model that calls others.
+#[derive(Clone, Default)]
+pub struct Peers(pub(crate) Option<Weak<dyn Members>>);
+
+impl Peers {
+    /// Takes a request and answers it through its responder, in any case.
+    pub fn infer(&self, mut request: Request) {
+        match self.model(&request.model, request.version) {
+            Ok(model) => {
+                // Never on this thread, which may be the one that the answer is for.
+                request.compute_total.get_or_insert_default();
+                model.infer(request);
+            }
+            Err(error) => request.refuse(0, error),
+        }
+    }
+
+    /// Whether a version of a model takes requests, and answers them with any number of responses.
+    ///
+    /// # Errors
+    /// There is no such version that is ready.
+    pub fn is_decoupled(&self, model: &str, version: Option<i64>) -> Result<bool, Error> {
+        self.model(model, version).map(|model| model.signature.is_decoupled)
+    }
+
+    fn model(&self, model: &str, version: Option<i64>) -> Result<Arc<crate::model::Model>, Error> {
+        let members = self.0.as_ref().and_then(Weak::upgrade);
+        members.ok_or_else(|| Error::unavailable("Server not ready"))?.model(model, version)
+    }
+}
+
+impl fmt::Debug for Peers {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Peers").finish_non_exhaustive()
+    }
 }
 
 impl ModelContext {

@@ -11,6 +11,7 @@ use std::{
 use halimede_compute::{Precision, packed::Store};
 use halimede_compute_cpu::rates;
 use halimede_platform::{directories, signals::SignalListener};
+use halimede_python_backend::Python;
 use halimede_serving::{
     Error, ModelState, Server,
     backends::{Kept, Onnx, Tuning},
@@ -124,6 +125,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         choices: flags.tuning_database.read_or_warn(matrix, &|warning| tracing::warn!("{warning}")),
     };
     options.backends.push(Arc::new(Onnx::new(precision, kept, tuning(flags)?, unit)));
+    options.backends.push(Arc::new(Python::default()));
     let server = Server::start(options).map_err(during("creating server"))?;
     let server = Arc::new(server);
     let services = Arc::new(Services {

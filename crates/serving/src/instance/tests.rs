@@ -64,6 +64,7 @@ fn runner(files: &Files, execute: impl Fn(usize, &mut Batch) + Send + Sync + 'st
         directory: directory.clone(),
         version: 1,
         settings: BTreeMap::new(),
+        peers: Default::default(),
     };
     let settings = RunnerSettings {
         model: Scripted::backend("identity", execute).load(&context).unwrap().model,

@@ -15,7 +15,7 @@ use parking_lot::{Condvar, Mutex};
 
 use super::table::{Identifier, NamespaceMembers, Table};
 use crate::{
-    backend::{Backend, LoadedModel, ModelContext},
+    backend::{Backend, LoadedModel, ModelContext, Peers},
     config::{self, ModelConfig, ensemble::steps, proto::model_config::SchedulingChoice},
     ensemble::{Ensemble, Members},
     error::Error,
@@ -137,6 +137,7 @@ impl Loader {
             directory: directory.to_path_buf(),
             version,
             settings: self.settings(&config.backend),
+            peers: Peers(Some(self.members(&id.namespace))),
         };
         let LoadedModel { completion, model } = backend.load(&context)?;
         let config = completion.config;

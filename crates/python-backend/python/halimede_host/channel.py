@@ -1,0 +1,194 @@
+"""The way to the server: messages over a socket, tensors in shared memory (docs/components/python-backend.md)."""
+
+import collections
+import itertools
+import json
+import mmap
+import os
+import socket
+import struct
+import threading
+import weakref
+
+import numpy as np
+
+LENGTH = struct.Struct("<I")
+
+# A segment begins with a byte that says whether somebody uses it; tensors lie behind so many bytes, and at
+# multiples of them.
+ALIGNMENT = 64
+FREE, IN_USE = 0, 1
+
+
+class ServerGone(Exception):
+    """The server closed its end."""
+
+
+class CallFailed(Exception):
+    """The server answered a call with an error."""
+
+
+def aligned(offset):
+    """The next place where a tensor may begin."""
+    return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def open_shared_memory(key):
+    try:
+        from _posixshmem import shm_open
+    except ImportError:
+        return os.open("/dev/shm" + key, os.O_RDWR)
+    return shm_open(key, os.O_RDWR, mode=0o600)
+
+
+class Segment:
+    """A shared-memory object of the server, mapped as long as this process lives."""
+
+    def __init__(self, number, key, capacity):
+        self.number, self.capacity = number, capacity
+        descriptor = open_shared_memory(key)
+        try:
+            self.bytes = mmap.mmap(descriptor, capacity)
+        finally:
+            os.close(descriptor)
+        self.lease = None
+
+    def is_free(self):
+        return self.bytes[0] == FREE
+
+    def use(self):
+        self.bytes[0] = IN_USE
+
+    def release(self, *_):
+        self.lease = None
+        self.bytes[0] = FREE
+
+    def whole(self):
+        """All bytes as an array. When it is gone, and every view of it, the segment is free."""
+        whole = np.ndarray((self.capacity,), np.uint8, buffer=self.bytes)
+        self.lease = weakref.ref(whole, self.release)
+        return whole
+
+
+class Channel:
+    """Sends and receives messages, from any thread.
+
+    Whoever waits for a message reads the socket, one thread at a time, and hands what is for others to them."""
+
+    def __init__(self, descriptor):
+        self.socket = socket.socket(fileno=descriptor)
+        self.sending = threading.Lock()
+        self.unread = bytearray()
+        self.changed = threading.Condition()
+        self.is_reading = False
+        self.is_gone = False
+        self.tasks = collections.deque()
+        self.calls = itertools.count(1)
+        # Answers to calls that somebody waits for.
+        self.answers = {}
+        self.segments = {}
+        self.output_segments = []
+
+    # Messages.
+
+    def send(self, message):
+        text = json.dumps(message, separators=(",", ":")).encode()
+        with self.sending:
+            self.socket.sendall(LENGTH.pack(len(text)) + text)
+
+    def next_task(self):
+        """Waits for something to do; for the main thread."""
+        self._wait(lambda: self.tasks)
+        return self.tasks.popleft()
+
+    def call(self, what, **arguments):
+        """Asks the server and waits for its answer."""
+        for answer in self.stream(what, **arguments):
+            return answer
+
+    def stream(self, what, **arguments):
+        """Asks the server and gives its answers as they come, up to the last."""
+        number = next(self.calls)
+        answers = self.answers[number] = collections.deque()
+        try:
+            self.send({"is": "call", "call": number, "what": what, **arguments})
+            while True:
+                self._wait(lambda: answers)
+                answer = answers.popleft()
+                if answer.get("error") is not None:
+                    raise CallFailed(answer["error"])
+                yield answer
+                if answer.get("last", True):
+                    return
+        finally:
+            del self.answers[number]
+
+    def _wait(self, is_there):
+        while True:
+            with self.changed:
+                while not is_there() and self.is_reading and not self.is_gone:
+                    self.changed.wait()
+                if is_there():
+                    return
+                if self.is_gone:
+                    raise ServerGone
+                self.is_reading = True
+            message = None
+            try:
+                message = self._read()
+            finally:
+                with self.changed:
+                    self.is_reading = False
+                    if message is None:
+                        self.is_gone = True
+                    elif "call" in message:
+                        # Nobody may wait any more.
+                        self.answers.get(message["call"], collections.deque()).append(message)
+                    else:
+                        self.tasks.append(message)
+                    self.changed.notify_all()
+
+    def _read(self):
+        """The next message; None at the end."""
+        while True:
+            if len(self.unread) >= LENGTH.size:
+                end = LENGTH.size + LENGTH.unpack_from(self.unread)[0]
+                if len(self.unread) >= end:
+                    message = json.loads(bytes(self.unread[LENGTH.size : end]))
+                    del self.unread[:end]
+                    return message
+            try:
+                data = self.socket.recv(1 << 16)
+            except OSError:
+                return None
+            if not data:
+                return None
+            self.unread += data
+
+    # Memory.
+
+    def map_segment(self, number, key, capacity):
+        self.segments[number] = Segment(number, key, capacity)
+        return self.segments[number]
+
+    def leases(self, message):
+        """The segments that a message speaks of, each as an array; new ones are mapped."""
+        for segment in message["segments"]:
+            self.map_segment(*segment)
+        return {number: self.segments[number].whole() for number in message["uses"]}
+
+    def output_segment(self, size):
+        """A free segment of at least so many bytes, taken."""
+        needed = size + ALIGNMENT
+        with self.changed:
+            fitting = [one for one in self.output_segments if one.capacity >= needed and one.is_free()]
+            if fitting:
+                found = min(fitting, key=lambda one: one.capacity)
+                found.use()
+                return found
+        answer = self.call("segment", bytes=needed)
+        segment = self.map_segment(*answer["segment"])
+        segment.use()
+        with self.changed:
+            self.output_segments.append(segment)
+        return segment

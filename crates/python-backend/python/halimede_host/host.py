@@ -1,0 +1,218 @@
+"""Runs one instance of a model: takes tasks from the server until it asks for the end."""
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import threading
+
+from . import logger
+from .channel import Channel, ServerGone
+from .messages import InferenceRequest, InferenceResponse
+from .model_config import ModelConfig
+
+# The directory of the model's version; set with the model.
+model_directory = ""
+
+OURS = os.path.dirname(os.path.abspath(__file__))
+
+
+def is_ours(file):
+    """Whether code of the host, or of the import that it does, lies there."""
+    return os.path.dirname(file) == OURS or file.startswith("<frozen importlib") or file == importlib.__file__
+
+
+class Mistake(Exception):
+    """The model does not do what is expected of it; the text says all."""
+
+
+def explain(error):
+    """The text of an exception as Triton's backend gives it: what it is, and where from the inside out."""
+    if isinstance(error, Mistake):
+        return str(error)
+    lines, trace = [], error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if not is_ours(code.co_filename):
+            lines.append(f"  {code.co_filename}({trace.tb_lineno}): {code.co_name}\n")
+        trace = trace.tb_next
+    at = "\n\nAt:\n" + "".join(reversed(lines)) if lines else ""
+    return f"{type(error).__name__}: {error}{at}"
+
+
+class Host:
+    """The model and what it needs."""
+
+    def __init__(self, channel):
+        self.channel = channel
+        self.module = None
+        self.model = None
+        self.loop = None
+        self.background = set()
+        self.is_decoupled = False
+        self.name = ""
+
+    def run(self):
+        """Works until the server asks for the end."""
+        tasks = {"load": self.load, "complete": self.complete, "initialize": self.initialize, "execute": self.execute}
+        while True:
+            task = self.channel.next_task()
+            if task["do"] == "finalize":
+                self.finalize()
+                return
+            tasks[task["do"]](task)
+            # Tensors of requests are given back when nobody holds them any more.
+            del task
+
+    def attempt(self, work, *arguments):
+        """Does the work and tells the server how it went."""
+        try:
+            answer = work(*arguments)
+        except BaseException as error:
+            self.channel.send({"is": "failed", "error": explain(error)})
+        else:
+            self.channel.send({"is": "done", "value": answer})
+
+    def load(self, task):
+        """Imports the model's module."""
+        self.attempt(self._load, task["directory"], task["version"], task["file"])
+
+    def _load(self, directory, version, file):
+        global model_directory
+        model_directory = os.path.join(directory, version)
+        # The model is imported as a module of its version, so that it may import its neighbours either way.
+        sys.path += [model_directory, directory]
+        self.module = importlib.import_module(f"{version}.{os.path.splitext(file)[0]}")
+
+    def complete(self, task):
+        """Lets the model complete its configuration."""
+        self.attempt(self._complete, task["config"])
+
+    def _complete(self, config):
+        config = ModelConfig(config)
+        config_name = config.as_dict()["name"]
+        model = self.module.TritonPythonModel
+        if hasattr(model, "auto_complete_config"):
+            config = model.auto_complete_config(config)
+            if not isinstance(config, ModelConfig):
+                raise Mistake(
+                    f"auto_complete_config function in model '{config_name}' must return a valid pb.ModelConfig object."
+                )
+        return config.as_dict()
+
+    def initialize(self, task):
+        """Makes the model's object."""
+        self.attempt(self._initialize, task["arguments"], task["is_decoupled"])
+
+    def _initialize(self, arguments, is_decoupled):
+        self.name, self.is_decoupled = arguments["model_instance_name"], is_decoupled
+        self.model = self.module.TritonPythonModel()
+        if hasattr(self.model, "initialize"):
+            self.model.initialize(arguments)
+        InferenceRequest._models = self.channel
+
+    def execute(self, task):
+        """Runs a batch."""
+        wholes = self.channel.leases(task)
+        requests = [
+            InferenceRequest._received(entry, self.channel, wholes, self.is_decoupled) for entry in task["requests"]
+        ]
+        del wholes
+        try:
+            returned = self._execute(requests)
+            responses = self._responses(requests, returned)
+        except BaseException as error:
+            text = f"Failed to process the request(s) for model '{self.name}', message: {explain(error)}"
+            for request in requests:
+                request.get_response_sender()._close()
+            self.channel.send({"is": "executed", "error": text})
+        else:
+            self.channel.send({"is": "executed", "responses": responses})
+
+    def _execute(self, requests):
+        if not hasattr(self.model, "execute"):
+            path = self.module.__file__
+            raise Mistake(f"Python model {path} does not implement `execute` method.")
+        returned = self.model.execute(requests)
+        if not asyncio.iscoroutine(returned):
+            return returned
+        future = asyncio.run_coroutine_threadsafe(returned, self._event_loop())
+        if not self.is_decoupled:
+            return future.result()
+        self.background.add(future)
+        future.add_done_callback(self._background_done)
+        return None
+
+    def _event_loop(self):
+        if self.loop is None:
+            self.loop = asyncio.new_event_loop()
+            threading.Thread(target=self.loop.run_forever, daemon=True).start()
+        return self.loop
+
+    def _background_done(self, future):
+        self.background.discard(future)
+        if not future.cancelled() and future.exception() is not None:
+            logger.Logger.log_error(explain(future.exception()))
+
+    def _responses(self, requests, returned):
+        """The messages of what `execute` returned."""
+        if returned is None:
+            return None
+        if self.is_decoupled:
+            raise Mistake(
+                f"Python model '{self.name}' is using the decoupled mode and the execute function must return None."
+            )
+        if not isinstance(returned, list):
+            raise Mistake(f"Expected a list in the execute return, found type '{type(returned)}'.")
+        if len(requests) != len(returned):
+            raise Mistake(
+                "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
+                f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
+            )
+        for response in returned:
+            if response is not None and not isinstance(response, InferenceResponse):
+                raise Mistake(
+                    "Expected an 'InferenceResponse' object in the execute function return list, found type "
+                    f"'{type(response)}'."
+                )
+        messages = []
+        for request, response in zip(requests, returned):
+            if response is None:
+                messages.append(None)
+                continue
+            request.get_response_sender()._count_response(response, 1)
+            wanted = request.requested_output_names()
+            messages.append(response._message(self.channel, wanted, may_share=True))
+        return messages
+
+    def finalize(self):
+        """Ends the model."""
+        InferenceRequest._models = None
+        if self.loop is not None:
+            self.loop.call_soon_threadsafe(self.loop.stop)
+        self.attempt(self._finalize)
+
+    def _finalize(self):
+        if self.model is not None and hasattr(self.model, "finalize"):
+            self.model.finalize()
+
+
+def main():
+    """Takes the socket from standard input, which models find empty."""
+    channel = Channel(os.dup(0))
+    empty = os.open(os.devnull, os.O_RDONLY)
+    os.dup2(empty, 0)
+    os.close(empty)
+    # The server ends its instances itself, when their requests are answered.
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    logger.connect(channel)
+    try:
+        Host(channel).run()
+    except ServerGone:
+        pass
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Threads of the model do not hold the process.
+    os._exit(0)

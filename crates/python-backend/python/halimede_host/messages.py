@@ -1,0 +1,302 @@
+"""Requests, responses and the senders of responses, as models see them."""
+
+import asyncio
+import json
+import threading
+
+from .channel import CallFailed
+from .tensor import Tensor, TritonModelException, store
+
+FLAG_FINAL = 1
+RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
+
+
+class TritonError:
+    """Why a request failed."""
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
+
+    def __init__(self, message, code=INTERNAL):
+        if not isinstance(message, str):
+            raise TypeError("TritonError(message: str, code: int = TritonError.INTERNAL)")
+        self._message, self._code = message, int(code)
+
+    def message(self):
+        """The text."""
+        return self._message
+
+    def code(self):
+        """One of the numbers of this class."""
+        return self._code
+
+
+class PreferredMemory:
+    """Where a model wants the answers of other models; there is one kind of memory."""
+
+    def __init__(self, preferred_memory_type, preferred_device_id=0):
+        self._kind, self._device = preferred_memory_type, preferred_device_id
+
+
+TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU = 0, 2
+
+
+class InferenceTrace:
+    """The trace that a request belongs to: none."""
+
+    def get_context(self):
+        """The context for OpenTelemetry."""
+        return None
+
+
+def parameters_json(parameters):
+    """Parameters as text, checked."""
+    for name, value in (parameters or {}).items():
+        if not isinstance(name, str):
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}.")
+        if not isinstance(value, (bool, int, float, str)):
+            raise TritonModelException(
+                f"Expect parameters values to have type bool/int/float/str, found type {type(value)}."
+            )
+    return json.dumps(parameters or {}, separators=(",", ":"))
+
+
+class InferenceResponse:
+    """The answer to a request: tensors, or an error."""
+
+    def __init__(self, output_tensors=(), error=None, parameters=None):
+        tensors = list(output_tensors)
+        if any(not isinstance(tensor, Tensor) for tensor in tensors):
+            raise TypeError("InferenceResponse(output_tensors: list of Tensor, error: TritonError = None)")
+        if error is not None and not isinstance(error, TritonError):
+            raise TypeError("InferenceResponse(error): a TritonError is expected")
+        self._tensors, self._error, self._parameters = tensors, error, parameters_json(parameters)
+
+    def output_tensors(self):
+        """The tensors."""
+        return self._tensors
+
+    def has_error(self):
+        """Whether it is an error."""
+        return self._error is not None
+
+    def error(self):
+        """The error, or None."""
+        return self._error
+
+    def parameters(self):
+        """The parameters, as JSON."""
+        return self._parameters
+
+    @classmethod
+    def _received(cls, answer, channel):
+        answer = answer.get("response")
+        if answer is None:
+            return cls([])
+        if answer.get("failure") is not None:
+            code, text = answer["failure"]
+            return cls([], TritonError(text, code))
+        wholes = channel.leases(answer)
+        response = cls([Tensor._received(entry, wholes) for entry in answer["outputs"]])
+        response._parameters = answer["parameters"]
+        return response
+
+    def _message(self, channel, wanted, may_share):
+        if self._error is not None:
+            return {"error": [self._error.code(), self._error.message()]}
+        tensors = [tensor for tensor in self._tensors if tensor.name() in wanted]
+        return {"outputs": store(tensors, channel, may_share), "parameters": self._parameters}
+
+
+class InferenceResponseSender:
+    """Sends the responses to one request, from any thread, also after `execute` returned."""
+
+    def __init__(self, channel, handle, wanted, is_decoupled):
+        self._channel, self._handle, self._wanted = channel, handle, wanted
+        self._is_decoupled = is_decoupled
+        self._lock = threading.Lock()
+        self._is_closed, self._count = False, 0
+
+    def send(self, response=None, flags=0):
+        """Sends a response, or says with `TRITONSERVER_RESPONSE_COMPLETE_FINAL` that none follows."""
+        if flags not in (0, FLAG_FINAL):
+            raise TritonModelException("Unable to send response. Unsupported flag provided.")
+        if flags == 0 and response is None:
+            raise TritonModelException(
+                "Inference Response object must be provided when the response flags is set to zero."
+            )
+        if response is not None and not isinstance(response, InferenceResponse):
+            raise TypeError("send(response: InferenceResponse = None, flags: int = 0)")
+        self._count_response(response, flags)
+        message = {"is": "response", "request": self._handle, "last": flags == FLAG_FINAL}
+        if response is not None:
+            # The server may write to shared memory again before it reads what is named here.
+            message["response"] = response._message(self._channel, self._wanted, may_share=False)
+        self._channel.send(message)
+
+    def is_cancelled(self):
+        """Whether nobody waits for responses any more."""
+        return self._channel.call("is_cancelled", request=self._handle)["value"]
+
+    def _count_response(self, response, flags):
+        with self._lock:
+            if not self._is_decoupled:
+                if response is not None and self._count > 0:
+                    raise TritonModelException(
+                        "Unable to send response. Non-decoupled model cannot send more than one response."
+                    )
+                if response is None and flags == FLAG_FINAL and self._count == 0:
+                    raise TritonModelException(
+                        "Unable to send response. Non-decoupled model cannot send complete final before sending a "
+                        "response."
+                    )
+            if self._is_closed:
+                raise TritonModelException("Unable to send response. Response sender has been closed.")
+            self._is_closed = flags == FLAG_FINAL
+            self._count += 1
+
+    def _close(self):
+        """No more is sent; tells whether that was so before."""
+        with self._lock:
+            was_closed, self._is_closed = self._is_closed, True
+            return was_closed
+
+    def __del__(self):
+        if not self._is_closed:
+            try:
+                self._channel.send({"is": "dropped", "request": self._handle})
+            except OSError:
+                pass  # the server is gone
+
+
+class InferenceRequest:
+    """A request: one that the server sends, or one that a model makes for another."""
+
+    def __init__(self, *, request_id="", correlation_id=0, inputs, requested_output_names, model_name,
+                 model_version=-1, flags=0, timeout=0, preferred_memory=None, trace=None, parameters=None):  # fmt: skip
+        if not isinstance(correlation_id, (int, str)):
+            raise TritonModelException("Correlation ID must be integer or string")
+        self._id, self._correlation_id, self._inputs = request_id, correlation_id, list(inputs)
+        self._wanted = set(requested_output_names)
+        self._model_name, self._model_version = model_name, model_version
+        self._flags, self._timeout, self._parameters = flags, timeout, parameters_json(parameters)
+        self._trace = trace or InferenceTrace()
+        self._sender, self._channel, self._release_flags = None, None, RELEASE_ALL
+
+    @classmethod
+    def _received(cls, entry, channel, wholes, is_decoupled):
+        inputs = [Tensor._received(tensor, wholes) for tensor in entry["inputs"]]
+        request = cls(
+            request_id=entry["id"], correlation_id=entry["correlation_id"], inputs=inputs,
+            requested_output_names=entry["outputs"], model_name=entry["model"], model_version=entry["version"],
+            flags=entry["flags"], timeout=entry["timeout"],
+        )  # fmt: skip
+        request._parameters = entry["parameters"]
+        request._channel = channel
+        request._sender = InferenceResponseSender(channel, entry["request"], request._wanted, is_decoupled)
+        return request
+
+    def inputs(self):
+        """The input tensors."""
+        return self._inputs
+
+    def request_id(self):
+        """The client's identifier, or an empty text."""
+        return self._id
+
+    def correlation_id(self):
+        """The sequence, a number or a text."""
+        return self._correlation_id
+
+    def requested_output_names(self):
+        """The outputs that the client wants."""
+        return self._wanted
+
+    def model_name(self):
+        """The model that the request is for."""
+        return self._model_name
+
+    def flags(self):
+        """Start and end of a sequence."""
+        return self._flags
+
+    def set_flags(self, flags):
+        """Sets start and end of a sequence."""
+        self._flags = flags
+
+    def timeout(self):
+        """How long it may wait, in microseconds."""
+        return self._timeout
+
+    def parameters(self):
+        """The parameters, as JSON."""
+        return self._parameters
+
+    def trace(self):
+        """The trace that the request belongs to."""
+        return self._trace
+
+    def get_response_sender(self):
+        """What answers the request."""
+        if self._sender is None:
+            raise TritonModelException("Only requests that the server sent have a response sender.")
+        return self._sender
+
+    def is_cancelled(self):
+        """Whether nobody waits for the answer any more."""
+        return self._sender.is_cancelled() if self._sender else False
+
+    def set_release_flags(self, flags):
+        """What becomes of the request after `execute`: it is released."""
+        if flags == RELEASE_RESCHEDULE:
+            raise TritonModelException("Requests cannot be rescheduled: this server has no iterative sequences yet.")
+        self._release_flags = flags
+
+    def exec(self, decoupled=False):
+        """Runs the request on another model: its response, or all of a decoupled model's, as they come."""
+        responses = ResponseIterator(self._run(decoupled))
+        return responses if decoupled else list(responses)[0]
+
+    def async_exec(self, decoupled=False):
+        """The same, to be awaited."""
+        return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
+
+    def _run(self, decoupled):
+        channel = InferenceRequest._models
+        if channel is None:
+            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        request = {
+            "id": self._id, "correlation_id": self._correlation_id, "model": self._model_name,
+            "version": self._model_version, "flags": self._flags, "timeout": self._timeout,
+            "parameters": self._parameters, "outputs": sorted(self._wanted),
+            "inputs": store(self._inputs, channel, may_share=False),
+        }  # fmt: skip
+        answers = channel.stream("infer", request=request, decoupled=decoupled)
+        return (InferenceResponse._received(answer, channel) for answer in answers)
+
+    # The way to other models, once the model is initialized.
+    _models = None
+
+
+class ResponseIterator:
+    """The responses of a decoupled model. They can be gone through again."""
+
+    def __init__(self, responses):
+        self._responses, self._known, self._place = responses, [], 0
+
+    def __iter__(self):
+        self._place = 0
+        return self
+
+    def __next__(self):
+        if self._place == len(self._known):
+            try:
+                self._known.append(next(self._responses))
+            except CallFailed as error:
+                self._known.append(InferenceResponse(error=TritonError(str(error))))
+                self._responses = iter(())
+        self._place += 1
+        return self._known[self._place - 1]
+
+    def cancel(self):
+        """Takes no more responses."""
+        self._responses = iter(())

@@ -1,0 +1,210 @@
+"""Tensors, their datatypes, and their way into and out of shared memory."""
+
+import struct
+
+import numpy as np
+
+from . import dlpack
+from .channel import ALIGNMENT, aligned
+
+
+class TritonModelException(Exception):
+    """What the functions of `triton_python_backend_utils` raise."""
+
+
+# The numbers of datatypes in the protocol.
+NUMPY_TYPES = {
+    1: np.bool_, 2: np.uint8, 3: np.uint16, 4: np.uint32, 5: np.uint64, 6: np.int8, 7: np.int16, 8: np.int32,
+    9: np.int64, 10: np.float16, 11: np.float32, 12: np.float64, 13: np.object_,
+}  # fmt: skip
+BYTES, BF16 = 13, 14
+NUMBERS = {np.dtype(kind): number for number, kind in NUMPY_TYPES.items()}
+
+STRING_LENGTH = struct.Struct("<I")
+
+
+def triton_to_numpy_type(data_type):
+    """The numpy type of a datatype's number; None for one that numpy does not have."""
+    return NUMPY_TYPES.get(data_type)
+
+
+def numpy_to_triton_type(data_type):
+    """The number of a numpy type's datatype; None for one that the protocol does not have."""
+    data_type = np.dtype(data_type)
+    return BYTES if data_type.kind == "S" else NUMBERS.get(data_type)
+
+
+def serialize_byte_tensor(input_tensor):
+    """The strings of an array in order, each behind its length in four bytes, little end first."""
+    if input_tensor.size == 0:
+        return ()
+    if input_tensor.dtype != np.object_ and input_tensor.dtype.kind != "S":
+        return None
+    parts = []
+    for item in input_tensor.ravel(order="C").tolist():
+        text = item if isinstance(item, bytes) else str(item).encode("utf-8")
+        parts.append(STRING_LENGTH.pack(len(text)))
+        parts.append(text)
+    return b"".join(parts)
+
+
+def deserialize_bytes_tensor(encoded_tensor):
+    """The opposite of `serialize_byte_tensor`: an array of bytes objects with one dimension."""
+    data, texts, offset = bytes(encoded_tensor), [], 0
+    while offset < len(data):
+        if offset + STRING_LENGTH.size > len(data):
+            raise TritonModelException("Invalid bytes tensor data: incomplete length field")
+        start = offset + STRING_LENGTH.size
+        offset = start + STRING_LENGTH.unpack_from(data, offset)[0]
+        if offset > len(data):
+            raise TritonModelException("Invalid bytes tensor data: string extends beyond buffer")
+        texts.append(data[start:offset])
+    array = np.empty(len(texts), np.object_)
+    array[:] = texts
+    return array
+
+
+class Tensor:
+    """A named tensor."""
+
+    __slots__ = ("_name", "_dtype", "_shape", "_array", "_raw", "_place")
+
+    def __init__(self, name, numpy_array):
+        if not isinstance(name, str) or not isinstance(numpy_array, np.ndarray):
+            raise TypeError("Tensor(name: str, numpy_array: numpy.ndarray)")
+        dtype = numpy_to_triton_type(numpy_array.dtype)
+        if dtype is None:
+            raise TritonModelException("NumPy dtype is not supported.")
+        self._set(name, dtype, list(numpy_array.shape), numpy_array, None, None)
+
+    def _set(self, name, dtype, shape, array, raw, place):
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        # `raw`: the bytes as they travel, an array that owns or borrows them. `place`: where they lie already.
+        self._name, self._dtype, self._shape = name, dtype, shape
+        self._array, self._raw, self._place = array, raw, place
+
+    @classmethod
+    def _from_raw(cls, name, dtype, shape, raw, place=None):
+        tensor = cls.__new__(cls)
+        tensor._set(name, dtype, shape, None, raw, place)
+        return tensor
+
+    @classmethod
+    def _received(cls, entry, wholes):
+        """A tensor that lies in shared memory."""
+        name, dtype, shape, segment, offset, size = entry
+        if size == 0:
+            return cls._from_raw(name, dtype, shape, np.empty(0, np.uint8))
+        return cls._from_raw(name, dtype, shape, wholes[segment][offset : offset + size], (segment, offset, size))
+
+    def name(self):
+        """The name."""
+        return self._name
+
+    def as_numpy(self):
+        """The elements; of a received tensor, a view of the memory that it came in."""
+        if self._array is None:
+            if self._dtype == BF16:
+                raise TritonModelException(
+                    "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
+                )
+            if self._dtype == BYTES:
+                self._array = deserialize_bytes_tensor(self._raw).reshape(self._shape)
+            else:
+                self._array = self._raw.view(NUMPY_TYPES[self._dtype]).reshape(self._shape)
+        return self._array
+
+    def triton_dtype(self):
+        """The number of the datatype."""
+        return self._dtype
+
+    def shape(self):
+        """The dimensions."""
+        return list(self._shape)
+
+    def is_cpu(self):
+        """Always: there is no other memory."""
+        return True
+
+    def to_dlpack(self):
+        """A DLPack capsule of the elements, which are not copied."""
+        if self._dtype == BYTES:
+            raise TritonModelException("DLPack does not have support for string tensors.")
+        raw = self._raw
+        if raw is None:
+            raw = np.ascontiguousarray(self._array).reshape(-1).view(np.uint8)
+        return dlpack.capsule(raw, self._dtype, self._shape)
+
+    def __dlpack__(self, *, stream=None, **_):
+        if stream is not None:
+            raise TritonModelException(
+                "Tensor is stored in CPU memory, therefore the 'stream' argument of __dlpack__ has to be None."
+            )
+        return self.to_dlpack()
+
+    def __dlpack_device__(self):
+        return (dlpack.CPU, 0)
+
+    @classmethod
+    def from_dlpack(cls, name, tensor):
+        """A tensor that shares the memory of `tensor`, a DLPack capsule or what can give one."""
+        if not name:
+            raise TritonModelException("Tensor name cannot be an empty string.")
+        if isinstance(tensor, np.ndarray):
+            # numpy itself does not lend arrays that are read-only.
+            return cls(name, tensor)
+        if not dlpack.is_capsule(tensor):
+            if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
+                raise TritonModelException(
+                    "Provided tensor is not supported. Tensor must be a DLPack capsule or have `__dlpack__` and "
+                    "`__dlpack_device__` attributes"
+                )
+            device, _ = tensor.__dlpack_device__()
+            if device != dlpack.CPU:
+                raise TritonModelException(f"DLDevice type {int(device)} is not support by Python backend.")
+            tensor = tensor.__dlpack__()
+        try:
+            raw, dtype, shape = dlpack.read(tensor)
+        except ValueError as error:
+            raise TritonModelException(str(error)) from None
+        return cls._from_raw(name, dtype, shape, raw)
+
+    def _content(self):
+        """What is to be sent: an array, or bytes."""
+        if self._raw is not None:
+            return self._raw
+        if self._dtype == BYTES:
+            return np.frombuffer(bytes(serialize_byte_tensor(self._array)), np.uint8)
+        return self._array
+
+
+def store(tensors, channel, may_share):
+    """Puts tensors into shared memory and tells where they are. With `may_share`, what lies there already is
+    not copied; the server then has to read it before it writes there again."""
+    places, contents, end = [], [], 0
+    for tensor in tensors:
+        if may_share and tensor._place is not None:
+            contents.append(None)
+            places.append(tensor._place)
+            continue
+        content = tensor._content()
+        offset = aligned(end)
+        end = offset + content.nbytes
+        contents.append(content)
+        places.append((offset, content.nbytes))
+    segment = None
+    if end > 0:
+        segment = channel.output_segment(end)
+    entries = []
+    for tensor, content, place in zip(tensors, contents, places):
+        if content is not None:
+            offset, size = place
+            place = (0, 0, 0)
+            if size > 0:
+                offset += ALIGNMENT
+                target = np.ndarray(content.shape, content.dtype, buffer=segment.bytes, offset=offset)
+                target[...] = content
+                place = (segment.number, offset, size)
+        entries.append([tensor._name, tensor._dtype, [int(size) for size in tensor._shape], *place])
+    return entries

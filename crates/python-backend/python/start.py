@@ -1,0 +1,27 @@
+"""Started by the server with a socket as standard input."""
+
+import json
+import os
+import struct
+import sys
+
+
+def refuse(text):
+    data = json.dumps({"is": "failed", "error": text}).encode()
+    os.write(0, struct.pack("<I", len(data)) + data)
+    sys.exit(1)
+
+
+def start():
+    try:
+        import numpy  # noqa: F401
+    except ImportError as error:
+        refuse(f"the Python interpreter {sys.executable} cannot import numpy, which Python models need: {error}")
+    # Models write with print; what they write is wanted line by line.
+    sys.stdout.reconfigure(line_buffering=True)
+    from halimede_host import host
+
+    host.main()
+
+
+start()

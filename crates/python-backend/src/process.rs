@@ -1,0 +1,493 @@
+//! A process that hosts a model: starting it, talking with it, and noticing that it died.
+
+use std::{
+    collections::HashMap,
+    fmt,
+    io::{self, Write},
+    net::Shutdown,
+    os::{fd::OwnedFd, unix::net::UnixStream},
+    process::{Child, Command, Stdio},
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant},
+};
+
+use halimede_serving::{
+    Code, Error, OutputTensor, Parameter,
+    backend::{Peers, ResponseSender},
+};
+use parking_lot::{Condvar, Mutex};
+use serde_json::Value;
+
+use crate::{
+    calls,
+    environment::Environment,
+    files::Directory,
+    protocol::{self, Answer, Call, Message, ResponseEntry, SegmentEntry, Task, TensorEntry},
+    segment::{Pool, Segment},
+    tensors,
+};
+
+/// How often a silent process is looked at. One that ends closes its socket, unless a process of its own holds
+/// it open.
+const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// How long `finalize` may take.
+const FINALIZE_MAX: Duration = Duration::from_secs(30);
+
+/// What starting a process needs.
+#[derive(Debug, Clone)]
+pub(crate) struct Launcher {
+    pub environment: Environment,
+    pub files: Arc<Directory>,
+    /// The models that the model may call.
+    pub peers: Peers,
+}
+
+/// A running process. Dropped, it ends.
+pub(crate) struct Process {
+    shared: Arc<Shared>,
+    reader: Option<JoinHandle<()>>,
+}
+
+pub(crate) struct Shared {
+    /// The models that the model may call.
+    pub peers: Peers,
+    /// Who it works for.
+    owner: Mutex<Owner>,
+    started: Instant,
+    socket: UnixStream,
+    writing: Mutex<()>,
+    child: Mutex<Child>,
+    /// Whether it is asked to end.
+    is_ending: AtomicBool,
+    state: Mutex<State>,
+    changed: Condvar,
+}
+
+/// Who a process works for.
+struct Owner {
+    /// The instance, or the model, for messages.
+    name: String,
+    /// Called when the process ends unasked.
+    on_death: Option<Box<dyn FnOnce(Duration) + Send>>,
+}
+
+#[derive(Default)]
+struct State {
+    is_gone: bool,
+    reply: Option<Reply>,
+    /// What answers the requests that the host has, by number.
+    requests: HashMap<u64, ResponseSender>,
+    request_count: u64,
+    inputs: Pool,
+    segments: HashMap<u32, Arc<Segment>>,
+    segment_count: u32,
+}
+
+/// The answer to a task.
+#[derive(Debug)]
+pub(crate) enum Reply {
+    Done(Value),
+    Failed(String),
+    Executed(Result<Vec<Option<Returned>>, String>),
+}
+
+/// What `execute` returned for a request: outputs and parameters, or the error of the request.
+pub(crate) type Returned = Result<(Vec<OutputTensor>, Vec<(String, Parameter)>), Error>;
+
+/// The process has ended.
+#[derive(Debug)]
+pub(crate) struct Gone;
+
+impl Launcher {
+    /// Starts a process; `name` is whom it works for.
+    pub fn start(&self, name: &str) -> Result<Process, Error> {
+        let interpreter = &self.environment.interpreter;
+        let failed = |error: io::Error| {
+            Error::internal(format!("cannot start the Python interpreter '{}': {error}", interpreter.display()))
+        };
+        let (socket, theirs) = UnixStream::pair().map_err(failed)?;
+        socket.set_read_timeout(Some(LOOK_INTERVAL)).map_err(failed)?;
+        let reading = socket.try_clone().map_err(failed)?;
+        let mut command = Command::new(interpreter);
+        command.arg(self.files.start()).stdin(Stdio::from(OwnedFd::from(theirs)));
+        if let Some(path) = self.environment.path() {
+            command.env("PATH", path);
+        }
+        let child = command.spawn().map_err(failed)?;
+        // The command holds the other end.
+        drop(command);
+        let shared = Arc::new(Shared {
+            peers: self.peers.clone(),
+            owner: Mutex::new(Owner { name: name.to_owned(), on_death: None }),
+            started: Instant::now(),
+            socket,
+            writing: Mutex::new(()),
+            child: Mutex::new(child),
+            is_ending: AtomicBool::new(false),
+            state: Mutex::default(),
+            changed: Condvar::new(),
+        });
+        let for_reader = shared.clone();
+        let reader = thread::Builder::new()
+            .name(format!("{name}-python").replace('\0', "_"))
+            .spawn(move || for_reader.listen(reading))
+            .map_err(failed)?;
+        Ok(Process { shared, reader: Some(reader) })
+    }
+}
+
+impl Process {
+    /// From now on it works for the instance `name`. When it ends unasked, `on_death` is called on a thread of
+    /// its own, with the time that it lived.
+    pub fn adopt(&self, name: &str, on_death: impl FnOnce(Duration) + Send + 'static) {
+        *self.shared.owner.lock() = Owner { name: name.to_owned(), on_death: Some(Box::new(on_death)) };
+    }
+
+    /// Lets the host do something that is not an execution, and waits for it.
+    pub fn ask(&self, task: &Task<'_>) -> Result<Value, Error> {
+        match self.shared.ask(task) {
+            Ok(Reply::Done(value)) => Ok(value),
+            Ok(Reply::Failed(text)) => Err(Error::internal(text)),
+            Ok(Reply::Executed(_)) => Err(Error::internal("the host answered something else than it was asked")),
+            Err(Gone) => Err(self.death()),
+        }
+    }
+
+    /// Lets the host run a batch.
+    pub fn execute(&self, task: &Task<'_>) -> Result<Vec<Option<Returned>>, Error> {
+        match self.shared.ask(task) {
+            Ok(Reply::Executed(returned)) => returned.map_err(Error::internal),
+            Ok(Reply::Failed(text)) => Err(Error::internal(text)),
+            Ok(Reply::Done(_)) => Err(Error::internal("the host answered something else than it was asked")),
+            Err(Gone) => Err(self.death()),
+        }
+    }
+
+    /// What a request is told whose process has ended.
+    pub fn death(&self) -> Error {
+        self.shared.death()
+    }
+
+    /// Whether the process has ended.
+    pub fn is_gone(&self) -> bool {
+        self.shared.is_gone()
+    }
+
+    /// A segment for inputs of `bytes` together, and its entry where the host does not know it yet.
+    pub fn input_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Option<SegmentEntry>), Error> {
+        self.shared.input_segment(bytes)
+    }
+
+    /// The number by which the host names the request that `sender` answers.
+    pub fn register(&self, sender: ResponseSender) -> u64 {
+        let mut state = self.shared.state.lock();
+        state.request_count += 1;
+        let number = state.request_count;
+        state.requests.insert(number, sender);
+        number
+    }
+
+    /// What answers a request, unless it has its last response.
+    pub fn take(&self, request: u64) -> Option<ResponseSender> {
+        self.shared.state.lock().requests.remove(&request)
+    }
+}
+
+impl fmt::Debug for Process {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Process").field("owner", &self.shared.name()).finish_non_exhaustive()
+    }
+}
+
+impl Drop for Process {
+    /// Lets the model end, and answers what it did not.
+    fn drop(&mut self) {
+        self.shared.is_ending.store(true, SeqCst);
+        if self.shared.send(&Task::Finalize).is_ok() {
+            match self.shared.wait_reply(Some(Instant::now() + FINALIZE_MAX)) {
+                Some(Reply::Failed(text)) => tracing::error!("finalize of '{}': {text}", self.shared.name()),
+                Some(_) => {}
+                None if self.is_gone() => {}
+                None => tracing::error!("finalize of '{}' took too long", self.shared.name()),
+            }
+        }
+        // The reader ends at the end of the bytes, and the host too.
+        let _ = self.shared.socket.shutdown(Shutdown::Both);
+        if let Some(reader) = self.reader.take() {
+            // It has no panic of its own to report.
+            let _ = reader.join();
+        }
+    }
+}
+
+impl Shared {
+    /// As [`Process::input_segment`].
+    pub fn input_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Option<SegmentEntry>), Error> {
+        let mut state = self.state.lock();
+        let State { inputs, segments, segment_count, .. } = &mut *state;
+        let number = || {
+            *segment_count += 1;
+            *segment_count
+        };
+        let taken = inputs.take(bytes, number);
+        let (segment, is_new) = taken.map_err(|error| Error::unavailable(format!("no shared memory: {error}")))?;
+        if is_new {
+            segments.insert(segment.number(), segment.clone());
+        }
+        let entry = is_new.then(|| segment.entry());
+        Ok((segment, entry))
+    }
+
+    /// Whether the process has ended.
+    pub fn is_gone(&self) -> bool {
+        self.state.lock().is_gone
+    }
+
+    /// The tensors that entries of the host name, copied; their segments are freed.
+    pub fn tensors(&self, entries: Vec<TensorEntry>) -> Result<Vec<OutputTensor>, Error> {
+        read_tensors(&self.state.lock(), entries)
+    }
+
+    pub fn send(&self, message: &impl serde::Serialize) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        protocol::write(&self.socket, message)?;
+        (&self.socket).flush()
+    }
+
+    fn ask(&self, task: &Task<'_>) -> Result<Reply, Gone> {
+        self.state.lock().reply = None;
+        // A socket that cannot be written is that of a process that has ended.
+        self.send(task).map_err(|_| Gone)?;
+        self.wait_reply(None).ok_or(Gone)
+    }
+
+    /// The reply to a task; `None` once the process has ended, or at the deadline.
+    fn wait_reply(&self, deadline: Option<Instant>) -> Option<Reply> {
+        let mut state = self.state.lock();
+        loop {
+            if let Some(reply) = state.reply.take() {
+                return Some(reply);
+            }
+            if state.is_gone {
+                return None;
+            }
+            match deadline {
+                None => self.changed.wait(&mut state),
+                Some(deadline) => {
+                    if self.changed.wait_until(&mut state, deadline).timed_out() {
+                        return None;
+                    }
+                }
+            }
+        }
+    }
+
+    fn name(&self) -> String {
+        self.owner.lock().name.clone()
+    }
+
+    fn death(&self) -> Error {
+        Error::internal(format!("Stub process '{}' is not healthy.", self.name()))
+    }
+
+    /// Takes what the host says until it has ended.
+    fn listen(self: &Arc<Self>, mut socket: UnixStream) {
+        let is_alive = || matches!(self.child.lock().try_wait(), Ok(None));
+        loop {
+            match protocol::read(&mut socket, is_alive) {
+                Ok(Some(message)) => self.take(message),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!("the Python process of '{}' is ended: {error}", self.name());
+                    break;
+                }
+            }
+        }
+        self.end();
+        let on_death = self.owner.lock().on_death.take().filter(|_| !self.is_ending.load(SeqCst));
+        if let Some(on_death) = on_death {
+            let lived = self.started.elapsed();
+            // Without a thread, the next request finds the process gone and starts another.
+            drop(thread::Builder::new().name("python-restart".to_owned()).spawn(move || on_death(lived)));
+        }
+    }
+
+    /// Sees to it that the process has ended, and answers its requests.
+    fn end(&self) {
+        let mut child = self.child.lock();
+        // One that has ended already cannot be killed, and need not be.
+        let _ = child.kill();
+        let status = child.wait();
+        drop(child);
+        if !self.is_ending.load(SeqCst) {
+            let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
+            tracing::error!("the Python process of '{}' ended: {status}", self.name());
+        }
+        let requests: Vec<ResponseSender> = {
+            let mut state = self.state.lock();
+            state.is_gone = true;
+            state.requests.drain().map(|(_, sender)| sender).collect()
+        };
+        for mut sender in requests {
+            sender.fail(self.death(), true);
+        }
+        self.changed.notify_all();
+    }
+
+    fn take(self: &Arc<Self>, message: Message) {
+        match message {
+            Message::Done { value } => self.reply(Reply::Done(value)),
+            Message::Failed { error } => self.reply(Reply::Failed(error)),
+            Message::Executed { error: Some(error), .. } => self.reply(Reply::Executed(Err(error))),
+            Message::Executed { responses, error: None } => {
+                let state = self.state.lock();
+                let responses = responses.unwrap_or_default();
+                let returned = responses.into_iter().map(|entry| entry.map(|entry| read(&state, entry))).collect();
+                drop(state);
+                self.reply(Reply::Executed(Ok(returned)));
+            }
+            Message::Response { request, last, response } => self.respond(request, last, response),
+            // Dropping it answers with an error.
+            Message::Dropped { request } => drop(self.take_request(request)),
+            Message::Call { call, what } => self.answer(call, what),
+            Message::Log { level, text } => match &*level {
+                "error" => tracing::error!("{text}"),
+                "warning" => tracing::warn!("{text}"),
+                "verbose" => tracing::debug!("{text}"),
+                _ => tracing::info!("{text}"),
+            },
+        }
+    }
+
+    fn reply(&self, reply: Reply) {
+        self.state.lock().reply = Some(reply);
+        self.changed.notify_all();
+    }
+
+    fn take_request(&self, request: u64) -> Option<ResponseSender> {
+        self.state.lock().requests.remove(&request)
+    }
+
+    /// Sends a response. The sender is not there where its request was answered: the host checks that, and what
+    /// it sends all the same is nobody's.
+    fn respond(&self, request: u64, last: bool, response: Option<ResponseEntry>) {
+        let mut state = self.state.lock();
+        let Some(mut sender) = state.requests.remove(&request) else { return };
+        let response = response.map(|entry| read(&state, entry));
+        drop(state);
+        match response {
+            None => return sender.end(),
+            Some(Ok((outputs, parameters))) => sender.send(outputs, parameters, last),
+            Some(Err(error)) => sender.fail(error, last),
+        }
+        if !last {
+            let mut state = self.state.lock();
+            // Taken out of the list while it sent; only this thread ends the list.
+            state.requests.insert(request, sender);
+        }
+    }
+
+    fn answer(self: &Arc<Self>, call: u64, what: Call) {
+        let answer = match what {
+            Call::Segment { bytes } => match self.output_segment(bytes) {
+                Ok(segment) => Answer { call, segment: Some(segment), ..Answer::default() },
+                Err(error) => Answer { call, error: Some(error), ..Answer::default() },
+            },
+            Call::IsCancelled { request } => {
+                let state = self.state.lock();
+                let is_cancelled = state.requests.get(&request).is_none_or(ResponseSender::is_cancelled);
+                Answer { call, value: Some(is_cancelled), ..Answer::default() }
+            }
+            Call::Infer { request, decoupled } => match calls::infer(self, call, request, decoupled) {
+                Ok(()) => return,
+                Err(error) => Answer { call, error: Some(error.message), ..Answer::default() },
+            },
+        };
+        // A process that has ended needs no answer.
+        let _ = self.send(&answer);
+    }
+
+    fn output_segment(&self, bytes: usize) -> Result<SegmentEntry, String> {
+        let usable = halimede_platform::memory::machine().usable();
+        if let Some(usable) = usable.filter(|usable| bytes as u64 > *usable) {
+            return Err(format!("a response of {bytes} bytes is larger than the {usable} bytes of this machine"));
+        }
+        let mut state = self.state.lock();
+        state.segment_count += 1;
+        let segment = Segment::create(state.segment_count, bytes).map_err(|error| error.to_string())?;
+        let entry = segment.entry();
+        state.segments.insert(segment.number(), Arc::new(segment));
+        Ok(entry)
+    }
+}
+
+/// What a response says, with its outputs copied and the segments of outputs freed.
+fn read(state: &State, entry: ResponseEntry) -> Returned {
+    if let Some((code, text)) = entry.error {
+        return Err(Error { code: code_of(code), message: text });
+    }
+    let outputs = read_tensors(state, entry.outputs);
+    let parameters = entry.parameters.map_or(Ok(Vec::new()), |text| parameters(&text))?;
+    Ok((outputs?, parameters))
+}
+
+/// The tensors that entries name, copied, and the segments of outputs freed.
+fn read_tensors(state: &State, entries: Vec<TensorEntry>) -> Result<Vec<OutputTensor>, Error> {
+    let mut used: Vec<u32> = entries.iter().map(|entry| entry.3).collect();
+    used.sort_unstable();
+    used.dedup();
+    let tensors = entries.into_iter().map(|entry| tensors::read(entry, &state.segments)).collect();
+    for number in used {
+        if let Some(segment) = state.segments.get(&number).filter(|segment| !state.inputs.owns(segment)) {
+            segment.forget_name();
+            segment.release();
+        }
+    }
+    tensors
+}
+
+/// Parameters out of JSON.
+pub(crate) fn parameters(text: &str) -> Result<Vec<(String, Parameter)>, Error> {
+    let wrong = || Error::internal("the parameters of a response cannot be read");
+    let Ok(Value::Object(parameters)) = serde_json::from_str(text) else { return Err(wrong()) };
+    let parameter = |(name, value): (String, Value)| {
+        let value = match value {
+            Value::String(text) => Parameter::String(text),
+            Value::Bool(value) => Parameter::Bool(value),
+            Value::Number(number) => match number.as_i64() {
+                Some(number) => Parameter::Int(number),
+                None => Parameter::Double(number.as_f64().ok_or_else(wrong)?),
+            },
+            _ => return Err(wrong()),
+        };
+        Ok((name, value))
+    };
+    parameters.into_iter().map(parameter).collect()
+}
+
+/// Codes in the order of their numbers in `TritonError`.
+const CODES: [Code; 8] = [
+    Code::Unknown,
+    Code::Internal,
+    Code::NotFound,
+    Code::InvalidArgument,
+    Code::Unavailable,
+    Code::Unsupported,
+    Code::AlreadyExists,
+    Code::Cancelled,
+];
+
+/// The code of a `TritonError`.
+fn code_of(number: i32) -> Code {
+    usize::try_from(number).ok().and_then(|number| CODES.get(number)).copied().unwrap_or(Code::Internal)
+}
+
+/// The number of a code in `TritonError`.
+pub(crate) fn number_of(code: Code) -> i32 {
+    CODES.iter().position(|other| *other == code).map_or(1, |number| number as i32)
+}

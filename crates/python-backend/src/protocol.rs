@@ -1,0 +1,283 @@
+//! The messages between the server and the host of a model.
+//!
+//! A message is its length in four bytes, little end first, and so many bytes of JSON. The server sends
+//! [`Task`]s one after the other and [`Answer`]s to calls; the host sends [`Message`]s. Tensors are named by
+//! segment, offset and length ([`TensorEntry`]). What the host sends counts as bytes from outside.
+
+use std::io::{self, Read, Write};
+
+use serde::{Deserialize, Serialize};
+use serde_json::Value;
+
+/// Longest message that is read.
+const MESSAGE_BYTES_MAX: usize = 64 << 20;
+
+/// Bytes that a message is read by, so that its length alone takes no memory.
+const CHUNK_BYTES: usize = 64 << 10;
+
+/// A tensor in shared memory: name, number of the datatype, shape, number of the segment, offset and length
+/// in bytes. Of no bytes: segment, offset and length are 0.
+pub(crate) type TensorEntry = (String, i32, Vec<i64>, u32, usize, usize);
+
+/// A segment that the host is to map: number, key, length in bytes.
+pub(crate) type SegmentEntry = (u32, String, usize);
+
+/// What the server asks for. Each but `Execute` is answered by `Done` or `Failed`.
+#[derive(Debug, Serialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub(crate) enum Task<'a> {
+    /// Import the model.
+    Load { directory: &'a str, version: String, file: &'a str },
+    /// Complete the configuration, a text of JSON; the answer's value is one.
+    Complete { config: &'a str },
+    /// Make the model.
+    Initialize { arguments: Arguments<'a>, is_decoupled: bool },
+    /// Run a batch, whose tensors lie in the segments `uses`; `segments` are new. Answered by `Executed`.
+    Execute { requests: Vec<RequestEntry<'a>>, segments: Vec<SegmentEntry>, uses: Vec<u32> },
+    /// End the model and the process.
+    Finalize,
+}
+
+/// What `initialize` is called with; all values are texts.
+#[derive(Debug, Serialize)]
+pub(crate) struct Arguments<'a> {
+    pub model_config: &'a str,
+    pub model_instance_kind: &'a str,
+    pub model_instance_name: &'a str,
+    pub model_instance_device_id: &'a str,
+    pub model_repository: &'a str,
+    pub model_version: &'a str,
+    pub model_name: &'a str,
+}
+
+/// One request of a batch.
+#[derive(Debug, Serialize)]
+pub(crate) struct RequestEntry<'a> {
+    /// The number by which responses name it.
+    pub request: u64,
+    pub id: &'a str,
+    pub model: &'a str,
+    pub version: i64,
+    /// A number or a text.
+    pub correlation_id: Value,
+    pub flags: u32,
+    pub timeout: u64,
+    /// A text of JSON.
+    pub parameters: String,
+    /// The outputs that are wanted.
+    pub outputs: Vec<&'a str>,
+    pub inputs: Vec<TensorEntry>,
+}
+
+/// The answer to a call.
+#[derive(Debug, Serialize, Default)]
+pub(crate) struct Answer {
+    /// The number of the call.
+    pub call: u64,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub error: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub value: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub segment: Option<SegmentEntry>,
+    /// Of a call with several answers: whether no other follows.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub last: Option<bool>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub response: Option<CalledResponse>,
+}
+
+/// What another model answered: tensors that lie in the segments `uses`, or a code and a text.
+#[derive(Debug, Serialize, Default)]
+pub(crate) struct CalledResponse {
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub failure: Option<(i32, String)>,
+    pub outputs: Vec<TensorEntry>,
+    /// A text of JSON.
+    pub parameters: String,
+    pub segments: Vec<SegmentEntry>,
+    pub uses: Vec<u32>,
+}
+
+/// What the host says.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "is", rename_all = "snake_case")]
+pub(crate) enum Message {
+    /// A task is done.
+    Done { value: Value },
+    /// A task failed.
+    Failed { error: String },
+    /// A batch has run: what `execute` returned, or why it failed.
+    Executed {
+        #[serde(default)]
+        responses: Option<Vec<Option<ResponseEntry>>>,
+        #[serde(default)]
+        error: Option<String>,
+    },
+    /// A response to one request; none says that none follows.
+    Response {
+        request: u64,
+        last: bool,
+        #[serde(default)]
+        response: Option<ResponseEntry>,
+    },
+    /// Nobody will answer a request any more.
+    Dropped { request: u64 },
+    /// A question.
+    Call {
+        call: u64,
+        #[serde(flatten)]
+        what: Call,
+    },
+    /// A line for the log.
+    Log { level: String, text: String },
+}
+
+/// A question of the host.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "what", rename_all = "snake_case")]
+pub(crate) enum Call {
+    /// A segment of so many bytes for outputs, which the host keeps.
+    Segment { bytes: usize },
+    /// Whether the client of a request has gone.
+    IsCancelled { request: u64 },
+    /// A request for another model; `decoupled` where any number of responses is expected.
+    Infer { request: CalledRequest, decoupled: bool },
+}
+
+/// A request of a model for another one.
+#[derive(Debug, Deserialize)]
+pub(crate) struct CalledRequest {
+    pub id: String,
+    /// A number or a text.
+    pub correlation_id: Value,
+    pub model: String,
+    /// Below 0: the newest.
+    pub version: i64,
+    pub flags: u32,
+    pub timeout: u64,
+    /// A text of JSON.
+    pub parameters: String,
+    pub outputs: Vec<String>,
+    pub inputs: Vec<TensorEntry>,
+}
+
+/// A response.
+#[derive(Debug, Deserialize, Default)]
+pub(crate) struct ResponseEntry {
+    /// Code and text.
+    #[serde(default)]
+    pub error: Option<(i32, String)>,
+    #[serde(default)]
+    pub outputs: Vec<TensorEntry>,
+    /// A text of JSON.
+    #[serde(default)]
+    pub parameters: Option<String>,
+}
+
+/// Writes a message.
+pub(crate) fn write(mut to: impl Write, message: &impl Serialize) -> io::Result<()> {
+    let mut bytes = vec![0; 4];
+    serde_json::to_writer(&mut bytes, message)?;
+    let length = u32::try_from(bytes.len() - 4).map_err(|_| io::Error::other("the message is too long"))?;
+    bytes[..4].copy_from_slice(&length.to_le_bytes());
+    to.write_all(&bytes)
+}
+
+/// Reads a message; `None` at the end. `is_alive` is asked each time that nothing came for a while.
+pub(crate) fn read(mut from: impl Read, mut is_alive: impl FnMut() -> bool) -> io::Result<Option<Message>> {
+    let mut length = [0; 4];
+    if !fill(&mut from, &mut length, &mut is_alive)? {
+        return Ok(None);
+    }
+    let length = u32::from_le_bytes(length) as usize;
+    if length > MESSAGE_BYTES_MAX {
+        return Err(io::Error::other(format!("a message of {length} bytes")));
+    }
+    let mut bytes = Vec::new();
+    while bytes.len() < length {
+        let start = bytes.len();
+        bytes.resize(length.min(start + CHUNK_BYTES), 0);
+        if !fill(&mut from, &mut bytes[start..], &mut is_alive)? {
+            return Ok(None);
+        }
+    }
+    let message = serde_json::from_slice(&bytes);
+    message.map(Some).map_err(|error| io::Error::other(format!("a message that cannot be read: {error}")))
+}
+
+/// Fills `target`; false where the bytes end before, or nobody is alive to send more.
+fn fill(from: &mut impl Read, target: &mut [u8], is_alive: &mut impl FnMut() -> bool) -> io::Result<bool> {
+    let mut filled = 0;
+    while filled < target.len() {
+        match from.read(&mut target[filled..]) {
+            Ok(0) => return Ok(false),
+            Ok(count) => filled += count,
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
+                if !is_alive() {
+                    return Ok(false);
+                }
+            }
+            Err(error) => return Err(error),
+        }
+    }
+    Ok(true)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn framed(text: &str) -> Vec<u8> {
+        [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat()
+    }
+
+    fn parse(text: &str) -> Message {
+        read(&framed(text)[..], || true).unwrap().unwrap()
+    }
+
+    #[test]
+    fn messages_of_the_host_are_read() {
+        let text = r#"{"is":"executed","responses":[null,{"outputs":[["OUT",11,[2,-1],3,64,8]],"parameters":"{}"}]}"#;
+        let Message::Executed { responses: Some(responses), error: None } = parse(text) else { panic!("{text}") };
+        assert_eq!(responses[1].as_ref().unwrap().outputs[0], ("OUT".to_owned(), 11, vec![2, -1], 3, 64, 8));
+        let call = parse(r#"{"is":"call","call":7,"what":"segment","bytes":5}"#);
+        assert!(matches!(call, Message::Call { call: 7, what: Call::Segment { bytes: 5 } }));
+        assert!(matches!(parse(r#"{"is":"done","value":null}"#), Message::Done { value: Value::Null }));
+    }
+
+    #[test]
+    fn what_is_written_is_framed() {
+        let mut bytes = Vec::new();
+        write(&mut bytes, &Answer { call: 1, value: Some(true), ..Answer::default() }).unwrap();
+        assert_eq!(bytes, framed(r#"{"call":1,"value":true}"#));
+    }
+
+    #[test]
+    fn broken_messages_are_errors_or_the_end() {
+        assert!(read(&[][..], || true).unwrap().is_none());
+        assert!(read(&framed("{}")[..5], || true).unwrap().is_none());
+        for text in ["{}", "5", "{\"is\":\"nothing\"}", "{\"is\":\"executed\",\"responses\":{}}", "\u{0}"] {
+            assert!(read(&framed(text)[..], || true).is_err(), "{text}");
+        }
+        assert!(read(&[255; 8][..], || true).unwrap_err().to_string().starts_with("a message of"));
+    }
+
+    #[test]
+    fn waiting_for_the_dead_ends() {
+        struct Silent;
+        impl Read for Silent {
+            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
+                Err(io::ErrorKind::WouldBlock.into())
+            }
+        }
+        let mut asked = 0;
+        let is_alive = || {
+            asked += 1;
+            asked < 3
+        };
+        assert!(read(Silent, is_alive).unwrap().is_none());
+        assert_eq!(asked, 3);
+    }
+}

@@ -1,0 +1,173 @@
+//! Shared memory that tensors travel through.
+//!
+//! A segment is an object of shared memory whose first byte says whether somebody uses it; tensors begin at
+//! multiples of [`ALIGNMENT`] behind it. Input segments belong to the server: it takes a free one for each
+//! batch, and the host frees it when no array looks at it any more. Output segments belong to the host: it
+//! takes a free one for each response, and the server frees it when it has copied the outputs.
+
+use std::{
+    process,
+    sync::{
+        Arc, LazyLock,
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+    },
+    time::{SystemTime, UNIX_EPOCH},
+};
+
+use halimede_platform::shared_memory::{self, OwnedSharedMemory, SharedMemoryError};
+
+use crate::protocol::SegmentEntry;
+
+/// Where tensors may begin, and how many bytes are kept for the byte that says who uses the segment.
+pub(crate) const ALIGNMENT: usize = 64;
+
+/// No segment is smaller, so that most are used again.
+const BYTES_MIN: usize = 64 << 10;
+
+const FREE: u8 = 0;
+const IN_USE: u8 = 1;
+
+/// A segment.
+#[derive(Debug)]
+pub(crate) struct Segment {
+    number: u32,
+    memory: OwnedSharedMemory,
+    /// Whether the host has still to find it by its key.
+    is_named: AtomicBool,
+}
+
+impl Segment {
+    /// A new one, for tensors of `bytes` together.
+    pub fn create(number: u32, bytes: usize) -> Result<Self, SharedMemoryError> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        static START: LazyLock<u32> =
+            LazyLock::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos());
+        let capacity = bytes.saturating_add(ALIGNMENT).max(BYTES_MIN);
+        let capacity = capacity.checked_next_power_of_two().unwrap_or(capacity);
+        // At most 31 bytes, for macOS. Another process with this number may have left objects behind.
+        let count = COUNT.fetch_add(1, Relaxed);
+        let key = format!("/hm{:x}-{:x}-{count:x}", process::id(), *START);
+        let memory = OwnedSharedMemory::create(&key, capacity as u64)?;
+        Ok(Self { number, memory, is_named: AtomicBool::new(true) })
+    }
+
+    /// The number by which messages name it.
+    pub fn number(&self) -> u32 {
+        self.number
+    }
+
+    /// What the host needs to map it.
+    pub fn entry(&self) -> SegmentEntry {
+        (self.number, self.memory.region().key().to_owned(), self.memory.region().len())
+    }
+
+    /// The host has mapped it: it needs no name any more, and leaves nothing behind if this process is killed.
+    pub fn forget_name(&self) {
+        if self.is_named.swap(false, Relaxed) {
+            // Where somebody else removed the name, this is so already.
+            let _ = shared_memory::unlink(self.memory.region().key());
+        }
+    }
+
+    fn has_room_for(&self, bytes: usize) -> bool {
+        self.memory.region().len() - ALIGNMENT >= bytes
+    }
+
+    fn is_free(&self) -> bool {
+        let mut byte = [IN_USE];
+        self.memory.region().read(0, &mut byte).is_ok() && byte[0] == FREE
+    }
+
+    /// From now on it is in use.
+    pub fn take(&self) -> Result<(), SharedMemoryError> {
+        self.memory.region().write(0, &[IN_USE])
+    }
+
+    /// From now on it is free.
+    pub fn release(&self) {
+        // A segment that cannot be written is never found free: nothing else depends on it.
+        let _ = self.memory.region().write(0, &[FREE]);
+    }
+
+    /// Copies bytes into it.
+    pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), SharedMemoryError> {
+        self.memory.region().write(offset, bytes)
+    }
+
+    /// Copies bytes out of it.
+    pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), SharedMemoryError> {
+        self.memory.region().read(offset, target)
+    }
+
+    /// Whether so many bytes from `offset` lie in it.
+    pub fn contains(&self, offset: usize, bytes: usize) -> bool {
+        offset.checked_add(bytes).is_some_and(|end| end <= self.memory.region().len())
+    }
+}
+
+/// The input segments of a process.
+#[derive(Debug, Default)]
+pub(crate) struct Pool(Vec<Arc<Segment>>);
+
+impl Pool {
+    /// A free segment for `bytes`, taken; the smallest that there is, or a new one of the number that `number`
+    /// gives. Says whether it is new.
+    pub fn take(
+        &mut self,
+        bytes: usize,
+        number: impl FnOnce() -> u32,
+    ) -> Result<(Arc<Segment>, bool), SharedMemoryError> {
+        let fitting = self.0.iter().filter(|segment| segment.has_room_for(bytes) && segment.is_free());
+        if let Some(segment) = fitting.min_by_key(|segment| segment.memory.region().len()) {
+            segment.take()?;
+            return Ok((segment.clone(), false));
+        }
+        let segment = Arc::new(Segment::create(number(), bytes)?);
+        segment.take()?;
+        self.0.push(segment.clone());
+        Ok((segment, true))
+    }
+
+    /// Whether a segment is one of these.
+    pub fn owns(&self, segment: &Segment) -> bool {
+        self.0.iter().any(|mine| mine.number == segment.number)
+    }
+}
+
+/// The next place where a tensor may begin.
+pub(crate) fn aligned(offset: usize) -> usize {
+    offset.next_multiple_of(ALIGNMENT)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_segment_is_used_again_once_it_is_free() {
+        let mut pool = Pool::default();
+        let (first, is_new) = pool.take(100, || 1).unwrap();
+        assert!(is_new && first.contains(0, BYTES_MIN) && !first.contains(1, BYTES_MIN));
+        let (second, is_new) = pool.take(100, || 2).unwrap();
+        assert!(is_new && second.number() == 2);
+        first.release();
+        let (again, is_new) = pool.take(BYTES_MIN - ALIGNMENT, || 3).unwrap();
+        assert_eq!((again.number(), is_new), (1, false));
+        second.release();
+        // Too small for this one.
+        let (large, is_new) = pool.take(BYTES_MIN, || 4).unwrap();
+        assert!(is_new && large.contains(ALIGNMENT, BYTES_MIN));
+    }
+
+    #[test]
+    fn keys_fit_macos_and_disappear() {
+        let segment = Segment::create(1, 1).unwrap();
+        let (_, key, length) = segment.entry();
+        assert!(key.len() <= 31);
+        let open = || shared_memory::SharedRegion::open(&key, 0, length as u64);
+        assert!(open().is_ok());
+        segment.forget_name();
+        assert!(open().is_err());
+        segment.write(64, b"still there").unwrap();
+    }
+}
