@@ -94,7 +94,7 @@ class TritonPythonModel:
         }
         pb_utils.Logger.log_warn("a line of the model")
         tensor = pb_utils.Tensor("OUT", np.array([json.dumps(about)], dtype=object))
-        parameters = {"text": "t", "number": 3, "flag": True, "real": 0.5}
+        parameters = {"text": "t", "number": 3, "flag": True}
         return [pb_utils.InferenceResponse([tensor], parameters=parameters)]
 """
 
@@ -400,7 +400,7 @@ def test_what_a_model_is_told(running, http):
     assert (about["correlation"], about["flags"], about["timeout"]) == (7, 1, 9)
     assert (about["outputs"], about["module"], about["is_cpu"]) == (["OUT"], "1.model", True)
     assert (about["shape"], about["dtype"]) == ([3], 11)
-    assert result.get_response()["parameters"] == {"text": "t", "number": 3, "flag": True, "real": 0.5}
+    assert result.get_response()["parameters"] == {"text": "t", "number": 3, "flag": True}
     running.wait_log("a line of the model")
 
 

@@ -37,6 +37,8 @@ pub(crate) fn infer(caller: &Arc<Shared>, call: u64, called: CalledRequest, deco
              decoupled models.'"
         )));
     }
+    let parameters = parameters(&called.parameters)?;
+    caller.begin_call(call);
     let answers = Answers { caller: Arc::downgrade(caller), call, early: None, decoupled };
     let mut request = Request::new(model, Responder::new(answers));
     request.version = version;
@@ -48,7 +50,7 @@ pub(crate) fn infer(caller: &Arc<Shared>, call: u64, called: CalledRequest, deco
     request.sequence.start = called.flags & FLAG_START != 0;
     request.sequence.end = called.flags & FLAG_END != 0;
     request.timeout_us = called.timeout;
-    request.parameters = parameters(&called.parameters)?;
+    request.parameters = parameters;
     request.outputs = called.outputs.into_iter().map(|name| RequestedOutput { name, classification: 0 }).collect();
     request.inputs = inputs
         .into_iter()
@@ -86,7 +88,7 @@ impl Reply for Answers {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.caller.upgrade().is_none_or(|caller| caller.is_gone())
+        self.caller.upgrade().is_none_or(|caller| caller.is_call_cancelled(self.call))
     }
 }
 
@@ -99,6 +101,9 @@ impl Answers {
                 ..CalledResponse::default()
             })
         });
+        if last {
+            caller.end_call(self.call);
+        }
         // A process that has ended needs no answer.
         let _ = caller.send(&Answer { call: self.call, last: Some(last), response, ..Answer::default() });
     }

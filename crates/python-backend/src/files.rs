@@ -23,9 +23,10 @@ macro_rules! scripts {
 }
 
 /// Every script, by its path.
-const SCRIPTS: [(&str, &str); 10] = scripts![
+const SCRIPTS: [(&str, &str); 11] = scripts![
     "start.py",
     "triton_python_backend_utils.py",
+    "c_python_backend_utils.py",
     "halimede_host/__init__.py",
     "halimede_host/channel.py",
     "halimede_host/dlpack.py",

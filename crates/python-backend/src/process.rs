@@ -86,6 +86,8 @@ struct State {
     inputs: Pool,
     segments: HashMap<u32, Arc<Segment>>,
     segment_count: u32,
+    /// Calls of other models that are not answered to the end, and whether they were cancelled.
+    calls: HashMap<u64, bool>,
 }
 
 /// The answer to a task.
@@ -248,6 +250,22 @@ impl Shared {
         self.state.lock().is_gone
     }
 
+    /// A call of another model is on its way.
+    pub fn begin_call(&self, call: u64) {
+        self.state.lock().calls.insert(call, false);
+    }
+
+    /// A call has its last answer.
+    pub fn end_call(&self, call: u64) {
+        self.state.lock().calls.remove(&call);
+    }
+
+    /// Whether nobody waits for the answers to a call.
+    pub fn is_call_cancelled(&self, call: u64) -> bool {
+        let state = self.state.lock();
+        state.is_gone || state.calls.get(&call).copied().unwrap_or(true)
+    }
+
     /// The tensors that entries of the host name, copied; their segments are freed.
     pub fn tensors(&self, entries: Vec<TensorEntry>) -> Result<Vec<OutputTensor>, Error> {
         read_tensors(&self.state.lock(), entries)
@@ -355,6 +373,11 @@ impl Shared {
             // Dropping it answers with an error.
             Message::Dropped { request } => drop(self.take_request(request)),
             Message::Call { call, what } => self.answer(call, what),
+            Message::Cancel { call } => {
+                if let Some(is_cancelled) = self.state.lock().calls.get_mut(&call) {
+                    *is_cancelled = true;
+                }
+            }
             Message::Log { level, text } => match &*level {
                 "error" => tracing::error!("{text}"),
                 "warning" => tracing::warn!("{text}"),

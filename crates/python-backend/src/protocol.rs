@@ -129,6 +129,8 @@ pub(crate) enum Message {
         #[serde(flatten)]
         what: Call,
     },
+    /// The answers to a call are not wanted any more.
+    Cancel { call: u64 },
     /// A line for the log.
     Log { level: String, text: String },
 }

@@ -103,25 +103,14 @@ class Channel:
 
     def call(self, what, **arguments):
         """Asks the server and waits for its answer."""
-        for answer in self.stream(what, **arguments):
-            return answer
+        return self.open(what, **arguments).next()
 
-    def stream(self, what, **arguments):
-        """Asks the server and gives its answers as they come, up to the last."""
-        number = next(self.calls)
-        answers = self.answers[number] = collections.deque()
-        try:
-            self.send({"is": "call", "call": number, "what": what, **arguments})
-            while True:
-                self._wait(lambda: answers)
-                answer = answers.popleft()
-                if answer.get("error") is not None:
-                    raise CallFailed(answer["error"])
-                yield answer
-                if answer.get("last", True):
-                    return
-        finally:
-            del self.answers[number]
+    def open(self, what, **arguments):
+        """Asks the server something that it may answer several times."""
+        call = Call(self, next(self.calls))
+        self.answers[call.number] = call.answers
+        self.send({"is": "call", "call": call.number, "what": what, **arguments})
+        return call
 
     def _wait(self, is_there):
         while True:
@@ -165,6 +154,11 @@ class Channel:
                 return None
             self.unread += data
 
+    def wait_answer(self, answers):
+        """The next of the answers to a call."""
+        self._wait(lambda: answers)
+        return answers.popleft()
+
     # Memory.
 
     def map_segment(self, number, key, capacity):
@@ -192,3 +186,22 @@ class Channel:
         with self.changed:
             self.output_segments.append(segment)
         return segment
+
+
+class Call:
+    """A question to the server whose answers may still come."""
+
+    def __init__(self, channel, number):
+        self.channel, self.number = channel, number
+        self.answers = collections.deque()
+        self.is_over = False
+
+    def next(self):
+        """Waits for the next answer."""
+        answer = self.channel.wait_answer(self.answers)
+        self.is_over = answer.get("last", True) or answer.get("error") is not None
+        if self.is_over:
+            del self.channel.answers[self.number]
+        if answer.get("error") is not None:
+            raise CallFailed(answer["error"])
+        return answer

@@ -75,8 +75,8 @@ def is_capsule(value):
     return type(value).__name__ == "PyCapsule" and _is_valid(value, FRESH) == 1
 
 
-def capsule(raw, dtype, shape):
-    """A capsule that shares the bytes of the array `raw`."""
+def capsule(raw, dtype, shape, owner):
+    """A capsule that shares the bytes of the array `raw`, and keeps `owner`."""
     code, bits = KINDS[dtype]
     dimensions = (ctypes.c_int64 * max(len(shape), 1))(*shape)
     managed = DLManagedTensor()
@@ -86,7 +86,7 @@ def capsule(raw, dtype, shape):
     tensor.shape = ctypes.cast(dimensions, ctypes.POINTER(ctypes.c_int64))
     managed.deleter = _delete
     address = ctypes.addressof(managed)
-    _given[address] = (managed, dimensions, raw)
+    _given[address] = (managed, dimensions, raw, owner)
     return _new(address, FRESH, ctypes.cast(_destroy, ctypes.c_void_p))
 
 

@@ -50,13 +50,13 @@ class InferenceTrace:
 
 def parameters_json(parameters):
     """Parameters as text, checked."""
+    if parameters is not None and not isinstance(parameters, dict):
+        raise TritonModelException(f"Expect dict, got {type(parameters)}")
     for name, value in (parameters or {}).items():
         if not isinstance(name, str):
-            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}.")
-        if not isinstance(value, (bool, int, float, str)):
-            raise TritonModelException(
-                f"Expect parameters values to have type bool/int/float/str, found type {type(value)}."
-            )
+            raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
+        if not isinstance(value, (bool, int, str)):
+            raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
     return json.dumps(parameters or {}, separators=(",", ":"))
 
 
@@ -253,7 +253,9 @@ class InferenceRequest:
 
     def exec(self, decoupled=False):
         """Runs the request on another model: its response, or all of a decoupled model's, as they come."""
-        responses = ResponseIterator(self._run(decoupled))
+        responses = self._run(decoupled)
+        # The first has come when this returns: who awaits it does not hold others up.
+        responses.fetch()
         return responses if decoupled else list(responses)[0]
 
     def async_exec(self, decoupled=False):
@@ -270,33 +272,39 @@ class InferenceRequest:
             "parameters": self._parameters, "outputs": sorted(self._wanted),
             "inputs": store(self._inputs, channel, may_share=False),
         }  # fmt: skip
-        answers = channel.stream("infer", request=request, decoupled=decoupled)
-        return (InferenceResponse._received(answer, channel) for answer in answers)
+        return ResponseIterator(channel, channel.open("infer", request=request, decoupled=decoupled))
 
     # The way to other models, once the model is initialized.
     _models = None
 
 
 class ResponseIterator:
-    """The responses of a decoupled model. They can be gone through again."""
+    """The responses of another model. They can be gone through again."""
 
-    def __init__(self, responses):
-        self._responses, self._known, self._place = responses, [], 0
+    def __init__(self, channel, call):
+        self._channel, self._call, self._known, self._place = channel, call, [], 0
 
     def __iter__(self):
         self._place = 0
         return self
 
     def __next__(self):
-        if self._place == len(self._known):
-            try:
-                self._known.append(next(self._responses))
-            except CallFailed as error:
-                self._known.append(InferenceResponse(error=TritonError(str(error))))
-                self._responses = iter(())
+        if self._place == len(self._known) and not self.fetch():
+            raise StopIteration
         self._place += 1
         return self._known[self._place - 1]
 
+    def fetch(self):
+        """Waits for the next response; false where none follows."""
+        if self._call.is_over:
+            return False
+        try:
+            self._known.append(InferenceResponse._received(self._call.next(), self._channel))
+        except CallFailed as error:
+            self._known.append(InferenceResponse(error=TritonError(str(error))))
+        return True
+
     def cancel(self):
-        """Takes no more responses."""
-        self._responses = iter(())
+        """Asks the other model to stop; what it answers until then still comes."""
+        if not self._call.is_over:
+            self._channel.send({"is": "cancel", "call": self._call.number})

@@ -134,7 +134,7 @@ class Tensor:
         raw = self._raw
         if raw is None:
             raw = np.ascontiguousarray(self._array).reshape(-1).view(np.uint8)
-        return dlpack.capsule(raw, self._dtype, self._shape)
+        return dlpack.capsule(raw, self._dtype, self._shape, self)
 
     def __dlpack__(self, *, stream=None, **_):
         if stream is not None:

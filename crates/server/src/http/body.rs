@@ -11,6 +11,7 @@ use halimede_serving::Error;
 use halimede_tensor::Buffer;
 use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
+use tokio::sync::mpsc::UnboundedReceiver;
 
 /// Most chunks of a body whose length was not announced.
 const CHUNKS_MAX: usize = 1 << 16;
@@ -83,6 +84,8 @@ pub(crate) struct Body {
     /// In reverse order.
     parts: Vec<Bytes>,
     len: u64,
+    /// What follows, piece by piece as it is made.
+    rest: Option<UnboundedReceiver<Bytes>>,
 }
 
 impl Body {
@@ -91,13 +94,23 @@ impl Body {
         parts.retain(|part| !part.is_empty());
         let len = parts.iter().map(|part| part.len() as u64).sum();
         parts.reverse();
-        Self { parts, len }
+        Self { parts, len, rest: None }
+    }
+
+    /// A body of pieces that are still to be made. Whoever makes them finds the channel closed when the client
+    /// goes away.
+    pub fn stream(rest: UnboundedReceiver<Bytes>) -> Self {
+        Self { parts: Vec::new(), len: 0, rest: Some(rest) }
     }
 }
 
 impl From<Bytes> for Body {
     fn from(bytes: Bytes) -> Self {
-        if bytes.is_empty() { Self::default() } else { Self { len: bytes.len() as u64, parts: vec![bytes] } }
+        if bytes.is_empty() {
+            Self::default()
+        } else {
+            Self { len: bytes.len() as u64, parts: vec![bytes], rest: None }
+        }
     }
 }
 
@@ -105,18 +118,24 @@ impl HttpBody for Body {
     type Data = Bytes;
     type Error = Infallible;
 
-    fn poll_frame(mut self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
+        if let Some(rest) = &mut self.rest {
+            return rest.poll_recv(context).map(|part| part.map(|part| Ok(Frame::data(part))));
+        }
         let part = self.parts.pop();
         self.len -= part.as_ref().map_or(0, |part| part.len() as u64);
         Poll::Ready(part.map(|part| Ok(Frame::data(part))))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.parts.is_empty()
+        self.parts.is_empty() && self.rest.is_none()
     }
 
     fn size_hint(&self) -> SizeHint {
-        SizeHint::with_exact(self.len)
+        if self.rest.is_some() { SizeHint::default() } else { SizeHint::with_exact(self.len) }
     }
 }
 

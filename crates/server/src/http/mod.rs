@@ -4,6 +4,7 @@
 //! answers. Nothing lies between: what a request costs is what is written here.
 
 mod body;
+mod generate;
 mod headers;
 mod infer;
 mod metadata;
@@ -73,6 +74,9 @@ async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response
                 Ok(body) => body,
                 Err(refusal) => return refused(refusal),
             };
+            if let Some((name, version, mode)) = route.generates() {
+                return generate::respond(&services, &parts.headers, body, name, version, mode).await;
+            }
             let content_type = route.content_type();
             match answer(services.clone(), route, &parts, body).await {
                 Ok(reply) => reply.of_type(content_type).into_response(),
@@ -89,6 +93,9 @@ pub(crate) async fn respond(services: &Arc<Services>, parts: &Parts, body: Bytes
     };
     if let Route::Model { name, version, call: Call::Infer } = route {
         return infer::respond(services, &parts.headers, body, name, version).await;
+    }
+    if let Some((name, version, mode)) = route.generates() {
+        return generate::respond(services, &parts.headers, body, name, version, mode).await;
     }
     match answer(services.clone(), route, parts, body).await {
         Ok(reply) => reply.into_response(),
@@ -135,10 +142,7 @@ async fn answer(services: Arc<Services>, route: Route<'_>, parts: &Parts, body: 
             }
             Call::Statistics => statistics::http(server, name, version).map(Reply::ok),
             Call::Trace => trace::http(&services, Some(name), is_post.then_some(&body)).map(Reply::ok),
-            Call::Generate | Call::GenerateStream => {
-                Err(Error::unsupported("the generate extension is not supported yet: use the infer endpoint"))
-            }
-            Call::Infer => Err(Error::internal("inference has its own way")),
+            Call::Infer | Call::Generate | Call::GenerateStream => Err(Error::internal("inference has its own way")),
         },
         Route::Index => blocking(move || repository::http_index(&services.server, &body)).await.map(Reply::ok),
         Route::Control { repository, model, control } => {

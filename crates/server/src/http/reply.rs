@@ -17,6 +17,8 @@ pub(crate) enum ContentType {
     Json,
     Binary,
     Metrics,
+    /// Server-sent events.
+    Events,
 }
 
 impl ContentType {
@@ -25,6 +27,7 @@ impl ContentType {
             ContentType::Text => "text/plain",
             ContentType::Json => "application/json",
             ContentType::Binary => "application/octet-stream",
+            ContentType::Events => "text/event-stream; charset=utf-8",
             ContentType::Metrics => "text/plain; charset=utf-8",
         })
     }
@@ -66,11 +69,17 @@ impl Reply {
 
     /// A status with `{"error":message}`.
     pub fn failed(status: u16, message: &str) -> Self {
-        let mut writer = Writer::with_capacity(message.len() + 16);
-        writer.begin_object();
-        writer.member("error", message);
-        writer.end_object();
-        Self::new(status, Body::from(Bytes::from(writer.into_bytes())))
+        Self::new(status, Body::from(error_body(message)))
+    }
+
+    /// A status with a body.
+    pub fn with_status(status: u16, body: Body) -> Self {
+        Self::new(status, body)
+    }
+
+    /// The status that belongs to an error.
+    pub fn status_of(error: &Error) -> u16 {
+        status(error.code)
     }
 
     /// An error with the status that belongs to its code.
@@ -95,6 +104,15 @@ impl Reply {
     pub fn into_response(self) -> Response<Body> {
         self.response
     }
+}
+
+/// `{"error":message}`
+pub(super) fn error_body(message: &str) -> Bytes {
+    let mut writer = Writer::with_capacity(message.len() + 16);
+    writer.begin_object();
+    writer.member("error", message);
+    writer.end_object();
+    Bytes::from(writer.into_bytes())
 }
 
 fn status(code: Code) -> u16 {

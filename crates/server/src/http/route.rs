@@ -2,7 +2,7 @@
 
 use hyper::Method;
 
-use super::ContentType;
+use super::{ContentType, generate::Mode};
 
 /// What a path asks for. Names and versions are parts of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +97,16 @@ impl<'p> Route<'p> {
             _ => (true, false),
         };
         (get && method == Method::GET) || (post && method == Method::POST)
+    }
+
+    /// Model, version and mode of a request to generate.
+    pub fn generates(&self) -> Option<(&'p str, &'p str, Mode)> {
+        let Route::Model { name, version, call } = *self else { return None };
+        match call {
+            Call::Generate => Some((name, version, Mode::Once)),
+            Call::GenerateStream => Some((name, version, Mode::Stream)),
+            _ => None,
+        }
     }
 
     /// The type of replies that say nothing else.

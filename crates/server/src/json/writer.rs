@@ -182,6 +182,12 @@ impl Writer {
         self.string(text.as_bytes());
     }
 
+    /// A value that is JSON already.
+    pub fn raw(&mut self, json: &[u8]) {
+        self.separate();
+        self.out.extend_from_slice(json);
+    }
+
     /// A name with a text.
     pub fn member(&mut self, name: &str, value: &str) {
         self.name(name);

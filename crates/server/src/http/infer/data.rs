@@ -18,13 +18,25 @@ pub(super) fn from_json(
     data: Value<'_>,
     bytes_max: usize,
 ) -> Result<Vec<u8>, Error> {
-    let count = element_count(name, shape)?;
-    if count == 0 {
+    if element_count(name, shape)? == 0 {
         return Ok(Vec::new());
     }
     data.elements()
         .map(drop)
         .map_err(|error| Error { message: format!("Unable to parse 'data': {}", error.message), ..error })?;
+    of_elements(name, dtype, shape, data, bytes_max)
+}
+
+/// The same of a value that may be a single element.
+pub(in super::super) fn of_elements(
+    name: &str,
+    dtype: Option<DType>,
+    shape: &[i64],
+    data: Value<'_>,
+    bytes_max: usize,
+) -> Result<Vec<u8>, Error> {
+    // A scalar has no dimensions, and one element.
+    let count = if shape.is_empty() { 1 } else { element_count(name, shape)? };
     let reader = Reader { name, data, count, bytes_max };
     match dtype {
         None => Err(Error::invalid(format!("invalid datatype for input {name}"))),
@@ -137,7 +149,7 @@ impl<'d> Reader<'d> {
 }
 
 /// Prints an output as one flat array.
-pub(super) fn to_json(writer: &mut Writer, output: &OutputTensor) -> Result<(), Error> {
+pub(in super::super) fn to_json(writer: &mut Writer, output: &OutputTensor) -> Result<(), Error> {
     let count = output.shape.iter().try_fold(1i64, |count, dim| count.checked_mul(*dim));
     let wrong_size =
         || Error::internal(format!("output tensor shape does not match size of output for '{}'", output.name));

@@ -122,23 +122,28 @@ fn read_parameters(parameters: Value<'_>, request: &mut Request) -> Result<bool,
                 ));
             }
             _ => {
-                let parameter = match value.scalar() {
-                    Some(Scalar::String(bytes)) => Parameter::String(String::from_utf8_lossy(bytes).into_owned()),
-                    Some(Scalar::Int(value)) => Parameter::Int(value),
-                    Some(Scalar::Bool(value)) => Parameter::Bool(value),
-                    Some(Scalar::UInt(value)) => Parameter::Double(value as f64),
-                    Some(Scalar::Double(value)) => Parameter::Double(value),
-                    Some(Scalar::Null) | None => {
-                        return Err(Error::invalid(format!(
-                            "parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
-                        )));
-                    }
-                };
+                let parameter = custom_parameter(&name, value)?;
                 request.parameters.push((name.into_owned(), parameter));
             }
         }
     }
     Ok(is_binary)
+}
+
+/// The value of a parameter that the protocol does not define.
+pub(in super::super) fn custom_parameter(name: &str, value: Value<'_>) -> Result<Parameter, Error> {
+    Ok(match value.scalar() {
+        Some(Scalar::String(bytes)) => Parameter::String(String::from_utf8_lossy(bytes).into_owned()),
+        Some(Scalar::Int(value)) => Parameter::Int(value),
+        Some(Scalar::Bool(value)) => Parameter::Bool(value),
+        Some(Scalar::UInt(value)) => Parameter::Double(value as f64),
+        Some(Scalar::Double(value)) => Parameter::Double(value),
+        Some(Scalar::Null) | None => {
+            return Err(Error::invalid(format!(
+                "parameter '{name}' has invalid type. It should be either 'int', 'bool', or 'string'."
+            )));
+        }
+    })
 }
 
 /// Reads the inputs; binary ones follow each other from `position` of the body.

@@ -1,7 +1,7 @@
 //! Inference: a request's body to [`Request`], and its response to a body.
 
 mod compression;
-mod data;
+pub(super) mod data;
 mod decode;
 mod encode;
 
@@ -17,6 +17,7 @@ use hyper::{
 };
 
 use self::decode::Outputs;
+pub(super) use self::decode::custom_parameter;
 use super::{
     Body, ContentType, Reply, body,
     headers::{Encoding, accepted_encoding, content_encoding, inference_header_length},

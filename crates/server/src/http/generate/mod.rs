@@ -1,0 +1,147 @@
+//! The generate extension: JSON whose members are tensors and parameters by name, answered in kind, once
+//! (`generate`) or as server-sent events (`generate_stream`).
+
+mod decode;
+mod encode;
+
+use std::sync::Arc;
+
+use bytes::Bytes;
+use halimede_serving::{Error, Reply as ReplyTo, Request, Responder, Response};
+use hyper::{Response as HttpResponse, header::HeaderMap};
+use tokio::sync::{mpsc, oneshot};
+
+use super::{
+    Body, ContentType, Reply,
+    headers::{Encoding, content_encoding},
+    reply::error_body,
+};
+use crate::services::{Services, model_version};
+
+/// How a request is answered.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Mode {
+    /// By the one response of the model.
+    Once,
+    /// By an event for each response.
+    Stream,
+}
+
+/// Answers a request whose body is there.
+pub(super) async fn respond(
+    services: &Arc<Services>,
+    headers: &HeaderMap,
+    body: Bytes,
+    model: &str,
+    version: &str,
+    mode: Mode,
+) -> HttpResponse<Body> {
+    let answers = match start(services, headers, &body, model, version, mode) {
+        Ok(answers) => answers,
+        Err(error) => return failed(&error),
+    };
+    let Answers { first, mut frames } = answers;
+    // What the first response is decides the status; a model that ends without one has not failed.
+    let status = match first.await.unwrap_or(First::Response) {
+        First::Refusal(error) => return failed(&error),
+        First::Failure(error) => Reply::status_of(&error),
+        First::Response => 200,
+    };
+    if mode == Mode::Stream {
+        return Reply::with_status(status, Body::stream(frames)).of_type(ContentType::Events).into_response();
+    }
+    let only = frames.recv().await;
+    let body = match (only, frames.recv().await) {
+        (Some(only), None) => only,
+        // The others are not of interest: the model is told so where it asks.
+        _ => error_body(
+            "generate expects model to produce exactly 1 response, use generate stream for model that generates various \
+             number of responses",
+        ),
+    };
+    Reply::with_status(status, Body::from(body)).of_type(ContentType::Json).into_response()
+}
+
+fn failed(error: &Error) -> HttpResponse<Body> {
+    Reply::error(error).of_type(ContentType::Json).into_response()
+}
+
+fn start(
+    services: &Services,
+    headers: &HeaderMap,
+    body: &[u8],
+    model: &str,
+    version: &str,
+    mode: Mode,
+) -> Result<Answers, Error> {
+    let version = model_version(version)?;
+    let metadata = services.server.model_metadata(model, version)?;
+    if content_encoding(headers) != Ok(Encoding::Identity) {
+        return Err(Error::invalid("Unsupported content-encoding, only 'identity' is supported."));
+    }
+    let (frames, received) = mpsc::unbounded_channel();
+    let (first, decides) = oneshot::channel();
+    let mut request = Request::new(model, Responder::closed());
+    request.version = version;
+    decode::decode(body, &metadata.inputs, services.http_input_bytes_max, &mut request)?;
+    request.responder = Responder::new(Sending { mode, first: Some(first), frames });
+    services.server.infer(request);
+    Ok(Answers { first: decides, frames: received })
+}
+
+/// Where the responses of a model arrive. Dropping it cancels the request.
+struct Answers {
+    first: oneshot::Receiver<First>,
+    /// Each response as it is sent.
+    frames: mpsc::UnboundedReceiver<Bytes>,
+}
+
+/// What the first response is.
+enum First {
+    Response,
+    /// An error of the model.
+    Failure(Error),
+    /// The request never ran.
+    Refusal(Error),
+}
+
+struct Sending {
+    mode: Mode,
+    first: Option<oneshot::Sender<First>>,
+    frames: mpsc::UnboundedSender<Bytes>,
+}
+
+impl ReplyTo for Sending {
+    fn send(&mut self, response: Response, _last: bool) {
+        let is_refusal = response.is_refusal;
+        let (json, first) = match encode::encode(response) {
+            Ok(json) => (Bytes::from(json), First::Response),
+            Err(error) if is_refusal => (Bytes::new(), First::Refusal(error)),
+            Err(error) => (error_body(&error.message), First::Failure(error)),
+        };
+        let frame = match self.mode {
+            Mode::Once => json,
+            Mode::Stream => Bytes::from([b"data: ", &json[..], b"\n\n"].concat()),
+        };
+        // Without a receiver the client has gone.
+        let _ = self.frames.send(frame);
+        self.decide(first);
+    }
+
+    fn end(&mut self) {
+        self.decide(First::Response);
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.frames.is_closed()
+    }
+}
+
+impl Sending {
+    fn decide(&mut self, first: First) {
+        if let Some(sender) = self.first.take() {
+            // As above.
+            let _ = sender.send(first);
+        }
+    }
+}
