@@ -614,6 +614,13 @@ class TritonPythonModel:
     assert result.as_numpy("OUT")[0].decode() == str(programs / "python3")
 
 
+def shared_memory_of(server):
+    """Names that a server left behind, where the system shows them as files."""
+    folder = "/dev/shm"
+    names = os.listdir(folder) if os.path.isdir(folder) else []
+    return [name for name in names if name.startswith(f"hm{server.process.pid:x}-")]
+
+
 def test_finalize_runs_at_the_end_after_the_last_response(tmp_path):
     repository = models.Repository(tmp_path / "models")
     add(repository, "stream", STREAM, config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU + DECOUPLED))
@@ -624,4 +631,30 @@ def test_finalize_runs_at_the_end_after_the_last_response(tmp_path):
     assert server.stop() == 0
     log = server.log_text()
     assert "finalized" in log and "finalize of 'bad_0_0': ValueError: cannot end" in log
-    assert not [name for name in os.listdir("/dev/shm") if name.startswith(f"hm{server.process.pid:x}-")]
+    assert not shared_memory_of(server)
+
+
+def is_running(pid):
+    """Whether a process is there, and not only its remains that nobody asked for."""
+    try:
+        with open(f"/proc/{pid}/stat") as stat:
+            return stat.read().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="asks Linux")
+def test_processes_end_with_a_server_that_is_killed(tmp_path):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "about", ABOUT, config({"IN": "FP32"}, {"OUT": "STRING"}))
+    server = Server([repository.path], INTERPRETER)
+    with httpclient.InferenceServerClient(server.http_address) as http:
+        pid = pid_of(http)
+    assert is_running(pid)
+    server.process.kill()
+    server.process.wait()
+    end = time.monotonic() + 20
+    while is_running(pid):
+        assert time.monotonic() < end, "the model's process is still there"
+        time.sleep(0.02)
+    assert not shared_memory_of(server)

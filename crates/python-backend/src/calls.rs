@@ -114,7 +114,7 @@ fn message(caller: &Shared, response: Response) -> Result<CalledResponse, Error>
         return Err(error);
     }
     let bytes = tensors::bytes_of(response.outputs.iter().map(|output| &output.data));
-    let (segment, new) = caller.input_segment(bytes)?;
+    let (segment, memory) = caller.input_segment(bytes)?;
     let mut place = 0;
     let outputs = response.outputs.iter().map(|output| tensors::write_output(output, &segment, &mut place));
     let outputs: Result<_, Error> = outputs.collect();
@@ -122,8 +122,7 @@ fn message(caller: &Shared, response: Response) -> Result<CalledResponse, Error>
         failure: None,
         outputs: outputs.inspect_err(|_| segment.release())?,
         parameters: parameters_text(&response.parameters),
-        segments: new.into_iter().collect(),
-        uses: vec![segment.number()],
+        memory,
     })
 }
 

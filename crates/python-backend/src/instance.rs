@@ -130,7 +130,8 @@ impl PythonInstance {
         let all = 0..batch.len();
         let bytes =
             tensors::bytes_of(all.clone().flat_map(|index| &batch.request(index).inputs).map(|input| &input.data));
-        let (segment, new) = process.input_segment(bytes)?;
+        let (segment, memory) = process.input_segment(bytes)?;
+        let is_new = !memory.segments.is_empty();
         let mut place = 0;
         let inputs: Result<Vec<Vec<TensorEntry>>, Error> = all
             .clone()
@@ -144,14 +145,10 @@ impl PythonInstance {
         batch.inputs_ready();
         let requests = numbers.iter().zip(inputs).enumerate();
         let requests = requests.map(|(index, (number, inputs))| self.entry(batch.request(index), *number, inputs));
-        let task = Task::Execute {
-            requests: requests.collect(),
-            segments: new.iter().cloned().collect(),
-            uses: vec![segment.number()],
-        };
+        let task = Task::Execute { requests: requests.collect(), memory };
         let returned = process.execute(&task);
         batch.outputs_computed();
-        if new.is_some() {
+        if is_new {
             segment.forget_name();
         }
         match returned {

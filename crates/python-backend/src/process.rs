@@ -15,6 +15,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use halimede_platform::shared_memory::SharedMemoryError;
 use halimede_serving::{
     Code, Error, OutputTensor, Parameter,
     backend::{Peers, ResponseSender},
@@ -26,8 +27,8 @@ use crate::{
     calls,
     environment::Environment,
     files::Directory,
-    protocol::{self, Answer, Call, Message, ResponseEntry, SegmentEntry, Task, TensorEntry},
-    segment::{Pool, Segment},
+    protocol::{self, Answer, Call, Memory, Message, ResponseEntry, SegmentEntry, Task, TensorEntry},
+    segment::{Pool, Segment, Taken},
     tensors,
 };
 
@@ -180,8 +181,8 @@ impl Process {
         self.shared.is_gone()
     }
 
-    /// A segment for inputs of `bytes` together, and its entry where the host does not know it yet.
-    pub fn input_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Option<SegmentEntry>), Error> {
+    /// A segment for tensors of `bytes` together, and what the host is told of it.
+    pub fn input_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Memory), Error> {
         self.shared.input_segment(bytes)
     }
 
@@ -229,20 +230,22 @@ impl Drop for Process {
 
 impl Shared {
     /// As [`Process::input_segment`].
-    pub fn input_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Option<SegmentEntry>), Error> {
+    pub fn input_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Memory), Error> {
         let mut state = self.state.lock();
         let State { inputs, segments, segment_count, .. } = &mut *state;
         let number = || {
             *segment_count += 1;
             *segment_count
         };
-        let taken = inputs.take(bytes, number);
-        let (segment, is_new) = taken.map_err(|error| Error::unavailable(format!("no shared memory: {error}")))?;
+        let taken = inputs.take(bytes, number).map_err(|error| Error::internal(no_memory(&error)))?;
+        let Taken { segment, is_new, dropped } = taken;
         if is_new {
             segments.insert(segment.number(), segment.clone());
         }
-        let entry = is_new.then(|| segment.entry());
-        Ok((segment, entry))
+        dropped.iter().for_each(|number| drop(segments.remove(number)));
+        let new = is_new.then(|| segment.entry());
+        let memory = Memory { segments: new.into_iter().collect(), uses: vec![segment.number()], dropped };
+        Ok((segment, memory))
     }
 
     /// Whether the process has ended.
@@ -417,7 +420,7 @@ impl Shared {
 
     fn answer(self: &Arc<Self>, call: u64, what: Call) {
         let answer = match what {
-            Call::Segment { bytes } => match self.output_segment(bytes) {
+            Call::Segment { bytes, dropped } => match self.output_segment(bytes, &dropped) {
                 Ok(segment) => Answer { call, segment: Some(segment), ..Answer::default() },
                 Err(error) => Answer { call, error: Some(error), ..Answer::default() },
             },
@@ -435,14 +438,16 @@ impl Shared {
         let _ = self.send(&answer);
     }
 
-    fn output_segment(&self, bytes: usize) -> Result<SegmentEntry, String> {
+    fn output_segment(&self, bytes: usize, dropped: &[u32]) -> Result<SegmentEntry, String> {
         let usable = halimede_platform::memory::machine().usable();
         if let Some(usable) = usable.filter(|usable| bytes as u64 > *usable) {
             return Err(format!("a response of {bytes} bytes is larger than the {usable} bytes of this machine"));
         }
         let mut state = self.state.lock();
+        let State { inputs, segments, .. } = &mut *state;
+        segments.retain(|number, segment| inputs.owns(segment) || !dropped.contains(number));
         state.segment_count += 1;
-        let segment = Segment::create(state.segment_count, bytes).map_err(|error| error.to_string())?;
+        let segment = Segment::create(state.segment_count, bytes).map_err(|error| no_memory(&error))?;
         let entry = segment.entry();
         state.segments.insert(segment.number(), Arc::new(segment));
         Ok(entry)
@@ -457,6 +462,14 @@ fn read(state: &State, entry: ResponseEntry) -> Returned {
     let outputs = read_tensors(state, entry.outputs);
     let parameters = entry.parameters.map_or(Ok(Vec::new()), |text| parameters(&text))?;
     Ok((outputs?, parameters))
+}
+
+/// What is told where `/dev/shm` is full.
+fn no_memory(error: &SharedMemoryError) -> String {
+    format!(
+        "Failed to increase the shared memory pool size: {error}. In a container, its flag --shm-size says how much shared \
+         memory there is"
+    )
 }
 
 /// The tensors that entries name, copied, and the segments of outputs freed.

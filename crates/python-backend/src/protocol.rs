@@ -32,8 +32,12 @@ pub(crate) enum Task<'a> {
     Complete { config: &'a str },
     /// Make the model.
     Initialize { arguments: Arguments<'a>, is_decoupled: bool },
-    /// Run a batch, whose tensors lie in the segments `uses`; `segments` are new. Answered by `Executed`.
-    Execute { requests: Vec<RequestEntry<'a>>, segments: Vec<SegmentEntry>, uses: Vec<u32> },
+    /// Run a batch. Answered by `Executed`.
+    Execute {
+        requests: Vec<RequestEntry<'a>>,
+        #[serde(flatten)]
+        memory: Memory,
+    },
     /// End the model and the process.
     Finalize,
 }
@@ -87,7 +91,18 @@ pub(crate) struct Answer {
     pub response: Option<CalledResponse>,
 }
 
-/// What another model answered: tensors that lie in the segments `uses`, or a code and a text.
+/// The segments that a message speaks of.
+#[derive(Debug, Serialize, Default)]
+pub(crate) struct Memory {
+    /// Those that the host does not know yet.
+    pub segments: Vec<SegmentEntry>,
+    /// Those that the message's tensors lie in.
+    pub uses: Vec<u32>,
+    /// Those that are no more.
+    pub dropped: Vec<u32>,
+}
+
+/// What another model answered: tensors, or a code and a text.
 #[derive(Debug, Serialize, Default)]
 pub(crate) struct CalledResponse {
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -95,8 +110,8 @@ pub(crate) struct CalledResponse {
     pub outputs: Vec<TensorEntry>,
     /// A text of JSON.
     pub parameters: String,
-    pub segments: Vec<SegmentEntry>,
-    pub uses: Vec<u32>,
+    #[serde(flatten)]
+    pub memory: Memory,
 }
 
 /// What the host says.
@@ -139,8 +154,9 @@ pub(crate) enum Message {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(crate) enum Call {
-    /// A segment of so many bytes for outputs, which the host keeps.
-    Segment { bytes: usize },
+    /// A segment of so many bytes for outputs, which the host keeps; it has let go of those of the numbers
+    /// `dropped`.
+    Segment { bytes: usize, dropped: Vec<u32> },
     /// Whether the client of a request has gone.
     IsCancelled { request: u64 },
     /// A request for another model; `decoupled` where any number of responses is expected.
@@ -244,8 +260,8 @@ mod tests {
         let text = r#"{"is":"executed","responses":[null,{"outputs":[["OUT",11,[2,-1],3,64,8]],"parameters":"{}"}]}"#;
         let Message::Executed { responses: Some(responses), error: None } = parse(text) else { panic!("{text}") };
         assert_eq!(responses[1].as_ref().unwrap().outputs[0], ("OUT".to_owned(), 11, vec![2, -1], 3, 64, 8));
-        let call = parse(r#"{"is":"call","call":7,"what":"segment","bytes":5}"#);
-        assert!(matches!(call, Message::Call { call: 7, what: Call::Segment { bytes: 5 } }));
+        let call = parse(r#"{"is":"call","call":7,"what":"segment","bytes":5,"dropped":[3]}"#);
+        assert!(matches!(call, Message::Call { call: 7, what: Call::Segment { bytes: 5, .. } }));
         assert!(matches!(parse(r#"{"is":"done","value":null}"#), Message::Done { value: Value::Null }));
     }
 

@@ -42,8 +42,7 @@ impl Segment {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         static START: LazyLock<u32> =
             LazyLock::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos());
-        let capacity = bytes.saturating_add(ALIGNMENT).max(BYTES_MIN);
-        let capacity = capacity.checked_next_power_of_two().unwrap_or(capacity);
+        let capacity = rounded(bytes.saturating_add(ALIGNMENT).max(BYTES_MIN));
         // At most 31 bytes, for macOS. Another process with this number may have left objects behind.
         let count = COUNT.fetch_add(1, Relaxed);
         let key = format!("/hm{:x}-{:x}-{count:x}", process::id(), *START);
@@ -105,27 +104,39 @@ impl Segment {
     }
 }
 
+/// A size that is little more than `bytes`, so that tensors of about one size use the same segments.
+fn rounded(bytes: usize) -> usize {
+    bytes.checked_next_multiple_of((bytes.isqrt() * 8).next_power_of_two().max(BYTES_MIN)).unwrap_or(bytes)
+}
+
 /// The input segments of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Pool(Vec<Arc<Segment>>);
 
+/// A segment that was taken from a pool.
+#[derive(Debug)]
+pub(crate) struct Taken {
+    pub segment: Arc<Segment>,
+    /// Whether the host does not know it yet.
+    pub is_new: bool,
+    /// Numbers of those that are no more: they were free, and too small.
+    pub dropped: Vec<u32>,
+}
+
 impl Pool {
-    /// A free segment for `bytes`, taken; the smallest that there is, or a new one of the number that `number`
-    /// gives. Says whether it is new.
-    pub fn take(
-        &mut self,
-        bytes: usize,
-        number: impl FnOnce() -> u32,
-    ) -> Result<(Arc<Segment>, bool), SharedMemoryError> {
+    /// A free segment for `bytes`; the smallest that there is, or a new one of the number that `number` gives.
+    pub fn take(&mut self, bytes: usize, number: impl FnOnce() -> u32) -> Result<Taken, SharedMemoryError> {
         let fitting = self.0.iter().filter(|segment| segment.has_room_for(bytes) && segment.is_free());
         if let Some(segment) = fitting.min_by_key(|segment| segment.memory.region().len()) {
             segment.take()?;
-            return Ok((segment.clone(), false));
+            return Ok(Taken { segment: segment.clone(), is_new: false, dropped: Vec::new() });
         }
+        // What is free is too small: the new one serves in its place.
+        let dropped = self.0.extract_if(.., |segment| segment.is_free()).map(|segment| segment.number).collect();
         let segment = Arc::new(Segment::create(number(), bytes)?);
         segment.take()?;
         self.0.push(segment.clone());
-        Ok((segment, true))
+        Ok(Taken { segment, is_new: true, dropped })
     }
 
     /// Whether a segment is one of these.
@@ -146,17 +157,31 @@ mod tests {
     #[test]
     fn a_segment_is_used_again_once_it_is_free() {
         let mut pool = Pool::default();
-        let (first, is_new) = pool.take(100, || 1).unwrap();
+        let mut take = |bytes, number| {
+            let Taken { segment, is_new, dropped } = pool.take(bytes, || number).unwrap();
+            (segment, is_new, dropped)
+        };
+        let (first, is_new, _) = take(100, 1);
         assert!(is_new && first.contains(0, BYTES_MIN) && !first.contains(1, BYTES_MIN));
-        let (second, is_new) = pool.take(100, || 2).unwrap();
-        assert!(is_new && second.number() == 2);
+        let (second, is_new, dropped) = take(100, 2);
+        assert!(is_new && second.number() == 2 && dropped.is_empty());
         first.release();
-        let (again, is_new) = pool.take(BYTES_MIN - ALIGNMENT, || 3).unwrap();
+        let (again, is_new, _) = take(BYTES_MIN - ALIGNMENT, 3);
         assert_eq!((again.number(), is_new), (1, false));
         second.release();
-        // Too small for this one.
-        let (large, is_new) = pool.take(BYTES_MIN, || 4).unwrap();
+        // The free one is too small and goes; the other one is in use.
+        let (large, is_new, dropped) = take(BYTES_MIN, 4);
         assert!(is_new && large.contains(ALIGNMENT, BYTES_MIN));
+        assert_eq!(dropped, [2]);
+    }
+
+    #[test]
+    fn little_memory_is_wasted() {
+        for bytes in [1, 70_000, 1 << 20, (1 << 20) + 1, 100_000_000, (1 << 30) + 64] {
+            let size = rounded(bytes.max(BYTES_MIN));
+            assert!(size >= bytes && size <= bytes.max(BYTES_MIN) + bytes / 4 + BYTES_MIN, "{bytes} {size}");
+        }
+        assert_eq!(rounded(usize::MAX), usize::MAX);
     }
 
     #[test]

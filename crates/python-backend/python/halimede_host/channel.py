@@ -166,7 +166,9 @@ class Channel:
         return self.segments[number]
 
     def leases(self, message):
-        """The segments that a message speaks of, each as an array; new ones are mapped."""
+        """The segments that a message speaks of, each as an array; new ones are mapped, old ones let go."""
+        for number in message["dropped"]:
+            self.segments.pop(number, None)
         for segment in message["segments"]:
             self.map_segment(*segment)
         return {number: self.segments[number].whole() for number in message["uses"]}
@@ -180,7 +182,12 @@ class Channel:
                 found = min(fitting, key=lambda one: one.capacity)
                 found.use()
                 return found
-        answer = self.call("segment", bytes=needed)
+            # What is free is too small: the new one serves in its place.
+            dropped = [one for one in self.output_segments if one.is_free()]
+            self.output_segments = [one for one in self.output_segments if one not in dropped]
+        for one in dropped:
+            self.segments.pop(one.number, None)
+        answer = self.call("segment", bytes=size, dropped=[one.number for one in dropped])
         segment = self.map_segment(*answer["segment"])
         segment.use()
         with self.changed:
