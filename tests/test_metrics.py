@@ -176,3 +176,27 @@ def test_operators_reach_a_speed(repository, serve):
         expected = metrics.of(f"halimede_operator_{amount}", **labels) / seconds
         assert metrics.of(f"halimede_operator_{rate}", **labels) == pytest.approx(expected, rel=1e-3)
     assert not any(dict(pairs).get("model") == "empty" for name, pairs in metrics.values if "operator" in name)
+
+
+@pytest.mark.halimede_only("a metric of its own")
+def test_where_memory_goes(repository, serve):
+    """A constant of 64 x 32 numbers, packed once for two instances, of which each has its own arena."""
+    config = 'platform: "onnxruntime_onnx"\ninstance_group [{ count: 2 }]\n'
+    repository.add("product", models.product([8, 64], [64, 32]), config)
+    server = serve(repository, "--precision=exact", "--packed-weights=off")
+    labels = {"model": "product", "version": "1"}
+    metrics = Metrics(server.metrics_address)
+    weights = 4 * 64 * 32
+    assert metrics.of("halimede_model_weights_bytes", **labels) == weights
+    for part, backing, least, most in [("packed", "private", weights, weights), ("packed", "mapped", 0, 0),
+                                       ("constants", "private", 0, 64), ("plans", "private", 0, 4096),
+                                       ("sources", "private", weights, weights + 64)]:  # fmt: skip
+        assert least <= metrics.of("halimede_model_memory_bytes", part=part, backing=backing, **labels) <= most, part
+    assert not any(name == "halimede_instance_memory_bytes" for name, _ in metrics.values), "before the first request"
+    data = {"name": "X", "shape": [8, 64], "datatype": "FP32", "data": [0.5] * 512}
+    assert server.http.infer("product", {"inputs": [data]}).status == 200
+    held = [bytes for (name, _), bytes in Metrics(server.metrics_address).values.items()
+            if name == "halimede_instance_memory_bytes"]  # fmt: skip
+    assert len(held) == 1 and 4 * 8 * 32 <= held[0] < 2**20
+    private, resident = (metrics.of(f"halimede_process_{kind}_bytes") for kind in ("private", "resident"))
+    assert weights < private < resident

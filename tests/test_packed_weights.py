@@ -9,6 +9,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 from support.models import info, io, onnx_model
+from test_metrics import Metrics
 
 pytestmark = pytest.mark.halimede_only("packed weights are kept by us alone")
 
@@ -65,6 +66,10 @@ def test_what_one_server_packed_the_next_one_maps(start, folder):
     assert {path.name for path in folder.iterdir()} == files
     again = start()
     assert mapped(again) == files, "not mapped by the time it was ready"
+    packed = {backing: Metrics(again.metrics_address).of(
+        "halimede_model_memory_bytes", model="m", version="1", part="packed", backing=backing
+    ) for backing in ("private", "mapped")}  # fmt: skip
+    assert packed["private"] == 0 and packed["mapped"] >= 2 * WIDTH * WIDTH
     np.testing.assert_array_equal(ask(again), answer)
     np.testing.assert_array_equal(ask(start("--packed-weights=off")), answer)
 

@@ -20,6 +20,13 @@ pub(crate) struct Late {
     session: Option<Box<Session>>,
 }
 
+impl Late {
+    /// Where its program runs.
+    pub fn session(&self) -> Option<&Session> {
+        self.session.as_deref()
+    }
+}
+
 /// What a call's lowering is told of an input.
 #[derive(PartialEq)]
 enum Known {

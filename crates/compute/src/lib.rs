@@ -12,6 +12,7 @@ mod control;
 mod cost;
 mod error;
 pub mod fingerprint;
+mod footprint;
 mod guard;
 mod kernel;
 mod late;
@@ -27,9 +28,10 @@ mod unit;
 
 pub use calibrate::{CalibrationError, calibrated, output_ranges};
 pub use error::{CompileError, RunError};
+pub use footprint::Footprint;
 pub use guard::{Budget, Difference, Guard, Verdict, made_up_inputs};
 pub use halimede_platform::{
-    memory::release as release_memory,
+    memory::{process as process_memory, release as release_memory},
     threads::{QualityOfService, set_quality_of_service},
 };
 pub use kernel::{Arguments, Kernel, Prepared, Step, TensorDesc};

@@ -1,5 +1,5 @@
 use crate::packed::Packer;
-use crate::{CompileError, CompileOptions, ComputeUnit, Executable, Session};
+use crate::{CompileError, CompileOptions, ComputeUnit, Executable, Footprint, Session};
 use halimede_graph::Graph;
 use halimede_graph::passes::{PassOptions, PassReport, optimize};
 use std::sync::Arc;
@@ -80,8 +80,8 @@ impl Model {
         self.executable.reduced()
     }
 
-    /// Bytes of weights in the unit's own layout.
-    pub fn packed_bytes(&self) -> usize {
-        self.executable.packed_bytes()
+    /// The memory that it holds, without that of its sessions.
+    pub fn footprint(&self) -> Footprint {
+        self.executable.footprint(&self.graph)
     }
 }

@@ -1,13 +1,14 @@
 //! A flat list of steps over planned memory, for one set of input shapes.
 
 use crate::arena::{self, Lifetime};
+use crate::footprint::multiplied;
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::{planned, specialise};
 use crate::tuning::{Config, Part, Tunable};
 use crate::{CostHint, Kernel, Prepared, RunError, TensorDesc};
 use halimede_graph::ops::Factors;
 use halimede_graph::{Fact, Graph, GraphError, Node, OpError, ValueId};
-use halimede_tensor::{DType, Tensor, TensorError};
+use halimede_tensor::{Tensor, TensorError};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -96,6 +97,22 @@ impl Plan {
         outputs.fold(self.arena_bytes, usize::saturating_add)
     }
 
+    /// Bytes of its lists, and of the steps without what they point to.
+    pub(crate) fn list_bytes(&self) -> usize {
+        let step = |step: &PlannedStep| match &step.code {
+            StepCode::Kernel { prepared, .. } => size_of_val(&*prepared.step),
+            StepCode::Dynamic => 0,
+        };
+        let lists = [
+            size_of_val(self.steps.as_slice()),
+            size_of_val(self.places.as_slice()),
+            size_of_val(self.values.as_slice()),
+            size_of_val(self.descs.as_slice()),
+            size_of_val(self.outputs.as_slice()),
+        ];
+        self.steps.iter().map(step).chain(lists).sum()
+    }
+
     /// The steps, for people.
     pub(crate) fn report(&self, program: &Program) -> Vec<StepReport> {
         let shape = |value: &ValueId| match &self.descs[value.index()] {
@@ -170,14 +187,9 @@ impl Plan {
         let input = |value: &Option<ValueId>| {
             let value = (*value)?;
             match graph.constant(value) {
+                // As they are packed: other operands of a product are few.
                 Some(constant) => {
-                    // As they are packed: other operands of a product are few.
-                    let dtype = match node.op.multiply() {
-                        Some(Factors::Bf16) => DType::Bf16,
-                        Some(Factors::Integers) => DType::I8,
-                        None => constant.dtype(),
-                    };
-                    Some(TensorDesc { dtype, shape: constant.shape().into() })
+                    Some(TensorDesc { dtype: multiplied(&node.op, constant), shape: constant.shape().into() })
                 }
                 None => self.descs[value.index()].clone(),
             }

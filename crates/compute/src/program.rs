@@ -1,8 +1,10 @@
+use crate::footprint::{Tally, address, weight_bytes};
 use crate::packed::Packer;
 use crate::plan::Plan;
-use crate::{CompileError, Executable, Kernel, RunError, Session, TensorDesc};
+use crate::{CompileError, Executable, Footprint, Kernel, RunError, Session, TensorDesc};
 use halimede_graph::ops::Factors;
 use halimede_graph::{Graph, Node, Op, ValueId};
+use halimede_tensor::{Held, Tensor};
 use parking_lot::Mutex;
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, VecDeque};
@@ -14,6 +16,8 @@ pub struct Program {
     codes: Vec<Code>,
     kernels: Arc<dyn Kernels>,
     bytes_max: usize,
+    /// Weights of its kernels, bodies of control flow included.
+    packed: Held,
     /// The plans of the shapes seen lately, newest first.
     plans: Mutex<VecDeque<(PlanKey, Arc<Plan>)>>,
 }
@@ -61,14 +65,17 @@ impl Program {
         bytes_max: usize,
         packer: &Packer,
     ) -> Result<Program, CompileError> {
+        let before = packer.packed();
         let codes: Vec<Code> =
             graph.nodes.iter().map(|node| code(&graph, node, kernels, bytes_max, packer)).collect::<Result<_, _>>()?;
+        let after = packer.packed();
+        let packed = Held { private: after.private - before.private, mapped: after.mapped - before.mapped };
         for value in constants_read(&graph, &codes) {
             if let Some(constant) = &mut graph.values[value.index()].fact.constant {
                 *constant = packer.owned(constant)?;
             }
         }
-        Ok(Program { graph, codes, kernels: kernels.clone(), bytes_max, plans: Mutex::default() })
+        Ok(Program { graph, codes, kernels: kernels.clone(), bytes_max, packed, plans: Mutex::default() })
     }
 
     /// The graph.
@@ -110,6 +117,51 @@ impl Program {
     }
 }
 
+impl Program {
+    /// Bytes of weights in the layouts of its kernels, as these say.
+    pub fn packed_bytes(&self) -> usize {
+        let of = |code: &Code| match code {
+            Code::Kernel(kernel) => kernel.packed_bytes(),
+            _ => 0,
+        };
+        self.codes.iter().map(of).chain(self.bodies().map(Program::packed_bytes)).sum()
+    }
+
+    /// Programs of control flow.
+    fn bodies(&self) -> impl Iterator<Item = &Program> {
+        let bodies = self.codes.iter().filter_map(|code| match code {
+            Code::Control(bodies) => Some(bodies),
+            _ => None,
+        });
+        bodies.flatten().map(Arc::as_ref)
+    }
+
+    /// Adds what its steps need, and those of bodies.
+    fn count(&self, tally: &mut Tally, footprint: &mut Footprint) {
+        footprint.weights += weight_bytes(&self.graph);
+        for value in constants_read(&self.graph, &self.codes) {
+            footprint.constants += self.graph.constant(value).map(|constant| tally.held(constant)).unwrap_or_default();
+        }
+        self.bodies().for_each(|body| body.count(tally, footprint));
+        // Only what is known for these shapes alone: a plan knows the graph's own constants, too.
+        let own: BTreeSet<usize> = constants_of(&self.graph).map(address).collect();
+        for (_, plan) in self.plans.lock().iter() {
+            let constants = plan.constants.iter().filter(|constant| !own.contains(&address(constant)));
+            let constants: usize = constants.map(|constant| tally.held(constant).private).sum();
+            footprint.plans += constants + plan.list_bytes();
+        }
+    }
+
+    /// Constants of its graph and of bodies.
+    fn all_constants(&self) -> Vec<&Tensor> {
+        constants_of(&self.graph).chain(self.bodies().flat_map(Program::all_constants)).collect()
+    }
+}
+
+fn constants_of(graph: &Graph) -> impl Iterator<Item = &Tensor> {
+    graph.values.iter().filter_map(|value| value.fact.constant.as_ref())
+}
+
 impl Executable for Program {
     fn session(self: Arc<Self>) -> Session {
         Session::new(self)
@@ -124,15 +176,14 @@ impl Executable for Program {
             .collect()
     }
 
-    fn packed_bytes(&self) -> usize {
-        self.codes
-            .iter()
-            .map(|code| match code {
-                Code::Kernel(kernel) => kernel.packed_bytes(),
-                Code::Control(bodies) => bodies.iter().map(|body| body.packed_bytes()).sum(),
-                Code::Alias | Code::Reference | Code::Shape | Code::Late(_) => 0,
-            })
-            .sum()
+    fn footprint(&self, source: &Graph) -> Footprint {
+        let mut footprint = Footprint { packed: self.packed, ..Footprint::default() };
+        let mut tally = Tally::default();
+        self.count(&mut tally, &mut footprint);
+        // What is left of these was counted as constants, or steps read other copies of them.
+        let sources = self.all_constants().into_iter().chain(constants_of(source));
+        footprint.sources = sources.map(|constant| tally.held(constant)).sum();
+        footprint
     }
 
     fn reduced(&self) -> Vec<String> {

@@ -115,6 +115,15 @@ impl Session {
         self.plan.as_ref().map_or(0, |plan| plan.arena_bytes())
     }
 
+    /// Bytes that the session holds: its arena, outputs, what lies on the heap, and the same of its bodies. Of these the
+    /// system has given memory to what was written.
+    pub fn memory_bytes(&self) -> usize {
+        let memory = &self.memory;
+        let bodies = self.bodies.iter().flatten().chain(self.late.iter().flatten().filter_map(Late::session));
+        let bodies: usize = bodies.map(Session::memory_bytes).sum();
+        memory.arena.len() + memory.outputs.iter().map(Block::len).sum::<usize>() + memory.slot_bytes + bodies
+    }
+
     /// Computes the outputs from the inputs, given in the graph's order.
     pub fn run(&mut self, inputs: &[Value]) -> Result<(), RunError> {
         self.run_watched(inputs, &|| false)

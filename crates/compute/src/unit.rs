@@ -2,7 +2,7 @@
 
 use crate::packed::Packer;
 use crate::tuning::Choices;
-use crate::{CompileError, Session, TensorDesc};
+use crate::{CompileError, Footprint, Session, TensorDesc};
 use halimede_graph::{Graph, Op, Range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -134,8 +134,8 @@ pub trait Executable: Send + Sync {
     /// A listing of kernels for people.
     fn describe(&self) -> Vec<String>;
 
-    /// Bytes of weights held in the unit's own layout.
-    fn packed_bytes(&self) -> usize;
+    /// The memory that it holds together with the graph that it was compiled from.
+    fn footprint(&self, source: &Graph) -> Footprint;
 
     /// Names of the nodes that round what they multiply to 16 bits, because of the precision, in running order.
     fn reduced(&self) -> Vec<String>;

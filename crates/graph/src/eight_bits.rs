@@ -52,7 +52,7 @@ pub(crate) fn column_scales(weights: &Tensor, axis: usize) -> Result<Vec<f32>, T
     let columns = weights.shape().get(axis).copied().unwrap_or(0);
     let mut largest = vec![0f32; columns];
     let raise = |largest: &mut f32, value: f32| *largest = largest.max(value.abs());
-    each(weights.slice::<f32>()?, weights.shape(), axis, |values, column| match column {
+    each(&weights.elements::<f32>()?, weights.shape(), axis, |values, column| match column {
         Some(column) => values.iter().for_each(|&value| raise(&mut largest[column], value)),
         None => largest.iter_mut().zip(values).for_each(|(largest, &value)| raise(largest, value)),
     });
@@ -64,7 +64,7 @@ pub(crate) fn column_scales(weights: &Tensor, axis: usize) -> Result<Vec<f32>, T
 pub(crate) fn in_steps(weights: &Tensor, axis: usize, scales: &[f32]) -> Result<Tensor, TensorError> {
     let mut whole: Vec<i8> = Vec::with_capacity(weights.len());
     let round = |value: f32, scale: f32| ((value / scale + WHOLE) - WHOLE).clamp(-WEIGHT_MAX, WEIGHT_MAX) as i8;
-    each(weights.slice::<f32>()?, weights.shape(), axis, |values, column| match column {
+    each(&weights.elements::<f32>()?, weights.shape(), axis, |values, column| match column {
         Some(column) => whole.extend(values.iter().map(|&value| round(value, scales[column]))),
         None => whole.extend(values.iter().zip(scales).map(|(&value, &scale)| round(value, scale))),
     });

@@ -60,6 +60,17 @@ impl Metrics {
             self.pinned_pool_bytes as f64,
         );
         gauge("nv_pinned_memory_pool_used_bytes", "Pinned memory pool used memory size, in bytes", 0.0);
+        let own = memory::process();
+        if let Some(bytes) = own.private {
+            gauge(
+                "halimede_process_private_bytes",
+                "Memory of the server that no file stands behind, in bytes",
+                bytes as f64,
+            );
+        }
+        if let Some(bytes) = own.resident {
+            gauge("halimede_process_resident_bytes", "Memory of the server with its files, in bytes", bytes as f64);
+        }
         if let Some(machine) = &self.machine {
             let mut machine = machine.lock().unwrap_or_else(PoisonError::into_inner);
             gauge("nv_cpu_utilization", "CPU utilization rate [0.0 - 1.0]", machine.utilization());

@@ -124,10 +124,37 @@ pub trait Model: Send + Sync {
         Vec::new()
     }
 
+    /// Where its memory goes; `None` where the backend does not know.
+    fn memory(&self) -> Option<ModelMemory> {
+        None
+    }
+
     /// How far it is tuned; `None` where it is not.
     fn tuning_work(&self) -> Option<TuningWork> {
         None
     }
+}
+
+/// Where the memory of a model goes, in bytes.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct ModelMemory {
+    /// The least that it needs: its weights in the datatypes that they are multiplied in.
+    pub weights: usize,
+    /// What it holds for all its instances.
+    pub parts: Vec<MemoryPart>,
+    /// What instances hold for themselves by their index, of those that have run.
+    pub instances: Vec<(usize, usize)>,
+}
+
+/// Memory of one kind.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MemoryPart {
+    /// What it is for, such as `packed`.
+    pub name: &'static str,
+    /// Bytes of this process alone.
+    pub private: usize,
+    /// Bytes in mapped files, whose pages all processes share.
+    pub mapped: usize,
 }
 
 /// How far a model is tuned while it serves.

@@ -1,4 +1,5 @@
-use crate::{Buffer, DType, Element, Shape, TensorError, element_count};
+use crate::{Buffer, DType, Element, Held, Shape, TensorError, element_count};
+use std::borrow::Cow;
 use std::sync::{Arc, OnceLock};
 
 /// A datatype, a shape and row-major data that clones share.
@@ -128,6 +129,16 @@ impl Tensor {
         }
     }
 
+    /// The same for who reads them once: where they lie misaligned, the copy is the caller's, and the tensor keeps none.
+    pub fn elements<T: Element>(&self) -> Result<Cow<'_, [T]>, TensorError> {
+        match &self.data {
+            Data::Misaligned(bytes) if T::reads(self.dtype) && bytes.aligned.get().is_none() => {
+                Ok(Cow::Owned(bytemuck::pod_collect_to_vec(&bytes.lying[..])))
+            }
+            _ => self.slice().map(Cow::Borrowed),
+        }
+    }
+
     /// The elements as `T` for writing, copied first when they are shared.
     pub fn slice_mut<T: Element>(&mut self) -> Result<&mut [T], TensorError> {
         self.align()?;
@@ -185,6 +196,22 @@ impl Tensor {
             Data::Bytes(buffer) => buffer.is_foreign(),
             Data::Misaligned(bytes) => bytes.lying.is_foreign(),
             Data::Strings(_) => false,
+        }
+    }
+
+    /// Bytes that the data take: with the copy that was made where elements were read that lay misaligned.
+    pub fn held(&self) -> Held {
+        let of = |buffer: &Buffer| match buffer.is_foreign() {
+            true => Held { private: 0, mapped: buffer.len() },
+            false => Held { private: buffer.len(), mapped: 0 },
+        };
+        match &self.data {
+            Data::Bytes(buffer) => of(buffer),
+            Data::Misaligned(bytes) => of(&bytes.lying) + bytes.aligned.get().map(of).unwrap_or_default(),
+            Data::Strings(strings) => {
+                let bytes: usize = strings.iter().map(Vec::len).sum();
+                Held { private: size_of_val(&**strings) + bytes, mapped: 0 }
+            }
         }
     }
 
@@ -265,6 +292,22 @@ mod tests {
             assert!(!owned.buffer().unwrap().is_foreign());
             assert_eq!(owned.owned().unwrap().bytes().unwrap().as_ptr(), owned.bytes().unwrap().as_ptr());
         }
+    }
+
+    #[test]
+    fn held_bytes_count_the_aligned_copy_once_it_is_made() {
+        let held = |tensor: &Tensor| (tensor.held().private, tensor.held().mapped);
+        let lent = Buffer::foreign(vec![1u8; 5]);
+        let lent = lent.part(usize::from(lent.as_ptr().addr().is_multiple_of(4)), 4).unwrap();
+        let t = Tensor::from_buffer(DType::I32, &[], lent).unwrap();
+        assert_eq!(*t.elements::<i32>().unwrap(), [0x0101_0101]);
+        assert!(t.elements::<f32>().is_err());
+        assert_eq!(held(&t), (0, 4));
+        t.slice::<i32>().unwrap();
+        assert_eq!(held(&t), (4, 4));
+        assert_eq!(held(&t.owned().unwrap()), (4, 0));
+        let strings = Tensor::from_strings(&[2], vec![b"ab".to_vec(), Vec::new()]).unwrap();
+        assert_eq!(held(&strings), (2 + 2 * size_of::<Vec<u8>>(), 0));
     }
 
     #[test]

@@ -1,13 +1,16 @@
 use super::file::Piece;
 use super::store::Writer;
-use halimede_tensor::{Buffer, DType, Element, Tensor, TensorError};
+use halimede_tensor::{Buffer, DType, Element, Held, Tensor, TensorError};
 use parking_lot::Mutex;
 use std::io;
 use std::vec;
 
 /// Where kernels get their packed weights while a graph is compiled.
 #[derive(Debug, Default)]
-pub struct Packer(Mutex<State>);
+pub struct Packer {
+    state: Mutex<State>,
+    packed: Mutex<Held>,
+}
 
 #[derive(Debug, Default)]
 enum State {
@@ -24,11 +27,11 @@ enum State {
 
 impl Packer {
     pub(super) fn writing(writer: Writer) -> Packer {
-        Packer(Mutex::new(State::Writing(writer)))
+        State::Writing(writer).into()
     }
 
     pub(super) fn mapped(file: Buffer, pieces: Vec<Piece>) -> Packer {
-        Packer(Mutex::new(State::Mapped { file, pieces: pieces.into_iter() }))
+        State::Mapped { file, pieces: pieces.into_iter() }.into()
     }
 
     /// A tensor of `len` elements, which `pack` fills where no file has them; it is given zeros. `layout` names what is
@@ -39,13 +42,24 @@ impl Packer {
         len: usize,
         pack: impl FnOnce(&mut [T]),
     ) -> Result<Tensor, TensorError> {
+        let packed = self.piece(layout, len, pack)?;
+        *self.packed.lock() += packed.held();
+        Ok(packed)
+    }
+
+    /// Bytes of all that was packed or found so far.
+    pub(crate) fn packed(&self) -> Held {
+        *self.packed.lock()
+    }
+
+    fn piece<T: Element>(&self, layout: &str, len: usize, pack: impl FnOnce(&mut [T])) -> Result<Tensor, TensorError> {
         let layout = layout_hash(layout, T::DTYPE);
         if let Some(bytes) = self.next(layout, len.saturating_mul(size_of::<T>())) {
             return Tensor::from_buffer(T::DTYPE, &[len], bytes);
         }
         let mut packed = Tensor::zeros(T::DTYPE, &[len])?;
         pack(packed.slice_mut()?);
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         if let State::Writing(writer) = &mut *state
             && let Err(error) = writer.write(layout, packed.bytes()?)
         {
@@ -62,7 +76,7 @@ impl Packer {
             Ok(bytes) if bytes.len() >= LEAST_BYTES && constant.is_foreign() => bytes,
             _ => return constant.owned(),
         };
-        let copy = self.pack::<u8>("constant", lying.len(), |bytes| bytes.copy_from_slice(lying))?;
+        let copy = self.piece::<u8>("constant", lying.len(), |bytes| bytes.copy_from_slice(lying))?;
         Tensor::from_buffer(constant.dtype(), constant.shape(), copy.buffer()?.clone())
     }
 
@@ -71,7 +85,7 @@ impl Packer {
     /// # Errors
     /// The file was not written, or did not hold what was asked for.
     pub fn finish(&self) -> io::Result<()> {
-        match std::mem::take(&mut *self.0.lock()) {
+        match std::mem::take(&mut *self.state.lock()) {
             State::Memory => Ok(()),
             State::Writing(writer) => writer.finish(),
             State::Mapped { pieces, .. } if pieces.len() == 0 => Ok(()),
@@ -82,7 +96,7 @@ impl Packer {
 
     /// The bytes of the next piece of a file.
     fn next(&self, layout: u64, len: usize) -> Option<Buffer> {
-        let mut state = self.0.lock();
+        let mut state = self.state.lock();
         let State::Mapped { file, pieces } = &mut *state else { return None };
         let fits = |piece: &Piece| piece.layout == layout && piece.bytes.len() == len;
         let piece = pieces.next().filter(fits).and_then(|piece| file.part(piece.bytes.start, len));
@@ -90,6 +104,12 @@ impl Packer {
             *state = State::Failed(misfit());
         }
         piece
+    }
+}
+
+impl From<State> for Packer {
+    fn from(state: State) -> Packer {
+        Packer { state: Mutex::new(state), packed: Mutex::default() }
     }
 }
 

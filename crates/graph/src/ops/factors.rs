@@ -73,6 +73,19 @@ pub(crate) fn integer_weights(weights: &Tensor, zeros: Option<&Tensor>, axis: us
 #[cfg(test)]
 mod tests {
     use super::*;
+    use halimede_tensor::{Buffer, Held};
+
+    #[test]
+    fn weights_of_a_file_are_rounded_without_a_copy_that_stays() {
+        let numbers = [127f32, -12.7, 63.5, 0.0].map(f32::to_ne_bytes).concat();
+        // Of four places in a row three are those where no f32 may lie.
+        for offset in 0..4 {
+            let file = Buffer::foreign([&vec![0; offset], &numbers[..]].concat());
+            let weights = Tensor::from_buffer(DType::F32, &[2, 2], file.part(offset, 16).unwrap()).unwrap();
+            assert_eq!(whole_weights(&weights, 1).unwrap().slice::<i8>().unwrap(), [127, -127, 64, 0]);
+            assert_eq!(weights.held(), Held { private: 0, mapped: 16 });
+        }
+    }
 
     #[test]
     fn weights_less_their_zero_points() {

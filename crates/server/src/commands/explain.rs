@@ -9,7 +9,7 @@ use std::{
     time::Duration,
 };
 
-use halimede_compute::{Session, StepReport};
+use halimede_compute::{Footprint, Session, StepReport, process_memory};
 use halimede_graph::{
     Fact, Graph,
     onnx::import::Model,
@@ -116,15 +116,34 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
             format!("{} steps run on kernels, {reference} by their definition (slow, but right)", coverage.kernels)
         }
     };
-    title(out, "memory", "")?;
-    writeln!(
-        out,
-        "  arena               {:>12}   results between steps, one per run at a time",
-        size(session.arena_bytes())
-    )?;
-    writeln!(out, "  prepacked weights   {:>12}   shared by all instances", size(compiled.packed_bytes()))?;
+    print_memory(out, &compiled.footprint(), &session)?;
     title(out, "coverage", &how)?;
     Ok(())
+}
+
+/// What the model holds, and what the process took for it.
+fn print_memory(out: &mut dyn Write, footprint: &Footprint, session: &Session) -> io::Result<()> {
+    title(out, "memory", "")?;
+    let mut line = |name: &str, bytes: usize, text: &str| writeln!(out, "  {name:<19} {:>12}   {text}", size(bytes));
+    line("arena", session.arena_bytes(), "results between steps, one per run at a time")?;
+    let outputs = session.memory_bytes().saturating_sub(session.arena_bytes());
+    line("outputs", outputs, "and what lies on the heap, one per run at a time")?;
+    line("prepacked weights", footprint.packed.total(), "shared by all instances")?;
+    line("constants", footprint.constants.total(), "read as they are, shared by all instances")?;
+    line("sources", footprint.sources.private, "what weights were packed from and no file has")?;
+    let in_file = "the same, lying in the model's file: in memory while somebody reads it";
+    line("", footprint.sources.mapped, in_file)?;
+    line("plan", footprint.plans, "steps and constants for these shapes")?;
+    let needed = footprint.weights;
+    let text = format!(
+        "what it needs at least, as it multiplies them; it keeps {:.2} times as much",
+        (footprint.private() + footprint.packed.mapped + footprint.constants.mapped) as f64 / needed.max(1) as f64
+    );
+    line("weights", needed, &text)?;
+    match process_memory().private {
+        Some(bytes) => line("this process", bytes as usize, "memory that no file stands behind, now"),
+        None => Ok(()),
+    }
 }
 
 /// The kernel of a step, with what was measured to be its fastest configuration.

@@ -23,7 +23,7 @@ use super::{
     warmup::WarmUp,
 };
 use crate::{
-    backend::{Instance, Model, OperatorWork, TuningWork},
+    backend::{Instance, Model, ModelMemory, OperatorWork, TuningWork},
     config::proto::ModelInstanceGroup,
     error::Error,
     model::Signature,
@@ -140,6 +140,11 @@ impl Runner {
     /// What is known of the speed of the model's operators.
     pub fn operator_work(&self) -> Vec<OperatorWork> {
         self.shared.model.operator_work()
+    }
+
+    /// Where the model's memory goes.
+    pub fn memory(&self) -> Option<ModelMemory> {
+        self.shared.model.memory()
     }
 
     /// How far the model is tuned.

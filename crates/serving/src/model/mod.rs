@@ -17,7 +17,7 @@ pub(crate) use signature::Signature;
 pub(crate) use validate::shape_text;
 
 use crate::{
-    backend::{OperatorWork, TuningWork},
+    backend::{ModelMemory, OperatorWork, TuningWork},
     config::ModelConfig,
     ensemble::Ensemble,
     error::Error,
@@ -82,6 +82,14 @@ impl Model {
         match &self.execution {
             Some(Execution::Runner(runner)) => runner.operator_work(),
             Some(Execution::Ensemble(_)) | None => Vec::new(),
+        }
+    }
+
+    /// Where the model's memory goes.
+    pub fn memory(&self) -> Option<ModelMemory> {
+        match &self.execution {
+            Some(Execution::Runner(runner)) => runner.memory(),
+            Some(Execution::Ensemble(_)) | None => None,
         }
     }
 

@@ -4,7 +4,7 @@ use std::{sync::Arc, time::Instant};
 
 use super::Repository;
 use crate::{
-    backend::{OperatorWork, TuningWork},
+    backend::{ModelMemory, OperatorWork, TuningWork},
     metadata::ModelState,
     metrics::{Family, Kind, Sample, Value},
     model::Model,
@@ -18,6 +18,7 @@ struct Reading {
     labels: Vec<(String, String)>,
     summaries: Option<[SummaryValues; 5]>,
     operators: Vec<OperatorWork>,
+    memory: Option<ModelMemory>,
     tuning: Option<TuningWork>,
 }
 
@@ -99,6 +100,39 @@ const OPERATORS: [(&str, &str, Kind, fn(&OperatorWork) -> f64); 5] = [
         "Bytes per second that the operators of a kind read and wrote at least in measured executions",
         Kind::Gauge,
         |work| work.bytes / work.time.as_secs_f64(),
+    ),
+];
+
+/// Bytes with the labels that tell them apart.
+type Bytes = Vec<(Vec<(&'static str, String)>, usize)>;
+
+/// Where the memory of models goes.
+const MEMORY: [(&str, &str, fn(&ModelMemory) -> Bytes); 3] = [
+    (
+        "halimede_model_weights_bytes",
+        "Bytes of a model's weights in the datatypes that they are multiplied in: the least that it needs",
+        |memory| vec![(Vec::new(), memory.weights)],
+    ),
+    (
+        "halimede_model_memory_bytes",
+        "Bytes that a model holds for all its instances, by what they are for and what stands behind them",
+        |memory| {
+            let labels = |part, backing: &str| vec![("part", String::from(part)), ("backing", backing.to_owned())];
+            let parts = memory.parts.iter();
+            parts
+                .flat_map(|part| {
+                    [(labels(part.name, "private"), part.private), (labels(part.name, "mapped"), part.mapped)]
+                })
+                .collect()
+        },
+    ),
+    (
+        "halimede_instance_memory_bytes",
+        "Bytes that an instance of a model holds for itself: its arena and its outputs",
+        |memory| {
+            let instances = memory.instances.iter();
+            instances.map(|(index, bytes)| (vec![("instance", index.to_string())], *bytes)).collect()
+        },
     ),
 ];
 
@@ -194,6 +228,10 @@ impl Repository {
             let samples = readings.iter().flat_map(|reading| reading.of_operators(value)).collect();
             Family { name, help, kind, samples }
         }));
+        families.extend(MEMORY.map(|(name, help, samples)| {
+            let samples = readings.iter().flat_map(|reading| reading.of_memory(samples)).collect();
+            Family { name, help, kind: Kind::Gauge, samples }
+        }));
         families.extend(TUNING.map(|(name, help, kind, value)| {
             let sample = |reading: &Reading| {
                 let value = Value::Number(value(reading.tuning.as_ref()?));
@@ -221,6 +259,7 @@ impl Repository {
                     statistics: model.recorder.snapshot(&id.name, version),
                     summaries: model.recorder.summaries(quantiles, now),
                     operators: model.operator_work(),
+                    memory: model.memory(),
                     tuning: model.tuning_work(),
                     model,
                     labels,
@@ -256,6 +295,16 @@ impl Reading {
             labels.sort();
             Sample { labels, value: Value::Number(value(work)) }
         })
+    }
+
+    fn of_memory(&self, bytes: fn(&ModelMemory) -> Bytes) -> Vec<Sample> {
+        let sample = |(own, bytes): (Vec<(&str, String)>, usize)| {
+            let mut labels = self.labels.clone();
+            labels.extend(own.into_iter().map(|(name, value)| (name.to_owned(), value)));
+            labels.sort();
+            Sample { labels, value: Value::Number(bytes as f64) }
+        };
+        self.memory.iter().flat_map(bytes).map(sample).collect()
     }
 
     fn summary(&self, index: usize, quantiles: &[f64]) -> Value {

@@ -57,9 +57,9 @@ impl Tensor {
     /// The elements of a tensor of numbers or Bool, rounded to f32.
     pub fn to_f32s(&self) -> Result<Vec<f32>, TensorError> {
         Ok(match self.dtype() {
-            DType::F32 => self.slice::<f32>()?.to_vec(),
-            DType::F16 => self.slice::<f16>()?.iter().map(|v| v.to_f32()).collect(),
-            DType::Bf16 => self.slice::<bf16>()?.iter().map(|v| v.to_f32()).collect(),
+            DType::F32 => self.elements::<f32>()?.into_owned(),
+            DType::F16 => self.elements::<f16>()?.iter().map(|v| v.to_f32()).collect(),
+            DType::Bf16 => self.elements::<bf16>()?.iter().map(|v| v.to_f32()).collect(),
             _ => match numbers(self)? {
                 Numbers::Signed(v) => v.into_iter().map(|v| v as f32).collect(),
                 Numbers::Unsigned(v) => v.into_iter().map(|v| v as f32).collect(),
@@ -109,7 +109,7 @@ impl Tensor {
 
 fn numbers(tensor: &Tensor) -> Result<Numbers, TensorError> {
     fn widen<T: Element, W>(tensor: &Tensor, wide: impl Fn(T) -> W) -> Result<Vec<W>, TensorError> {
-        Ok(tensor.slice::<T>()?.iter().map(|&v| wide(v)).collect())
+        Ok(tensor.elements::<T>()?.iter().map(|&v| wide(v)).collect())
     }
     let dtype = tensor.dtype();
     Ok(match dtype {
@@ -189,7 +189,7 @@ fn from_float(to: DType, shape: &[usize], v: &[f64], options: CastOptions) -> Re
 }
 
 fn convert<S: Element, D: Element>(tensor: &Tensor, f: impl Fn(S) -> D) -> Result<Tensor, TensorError> {
-    collect(D::DTYPE, tensor.shape(), tensor.slice::<S>()?.iter().map(|&v| f(v)))
+    collect(D::DTYPE, tensor.shape(), tensor.elements::<S>()?.iter().map(|&v| f(v)))
 }
 
 /// A tensor from its elements in order; the type must be one that reads `dtype`.

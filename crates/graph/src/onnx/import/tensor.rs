@@ -133,8 +133,9 @@ fn from_fields(proto: &TensorProto, dtype: DType, shape: &[usize], count: usize)
         DType::U16 | DType::I16 | DType::F16 | DType::Bf16 => bytes(ints, |v| (v as u16).to_le_bytes()),
         _ => bytes(ints, |v| [v as u8]),
     };
-    // A field of packed elements holds one byte per entry, whole ones otherwise: `from_raw` checks both.
-    from_raw(dtype, shape, count, raw.into())
+    // A field of packed elements holds one byte per entry, whole ones otherwise: `from_raw` checks both. What it makes
+    // lies in memory of its own: nothing has to be copied once more to outlive the file.
+    from_raw(dtype, shape, count, raw.into())?.owned().map_err(|error| error.to_string())
 }
 
 /// A sparse tensor written out; its elements besides the stored ones are zero.

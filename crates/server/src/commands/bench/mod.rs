@@ -92,6 +92,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     for _ in 0..args.warmup.max(1) {
         feeds.iter().try_for_each(|inputs| session.run_within(inputs, args.on.timeout))?;
     }
+    let footprint = compiled.footprint();
     let facts = json!({
         "model": model.path,
         "unit": args.on.unit,
@@ -100,7 +101,10 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
         "chip": Chip::detect().key(),
         "load_seconds": load_seconds,
         "arena_bytes": session.arena_bytes(),
-        "packed_bytes": compiled.packed_bytes(),
+        "packed_bytes": footprint.packed.total(),
+        "weights_bytes": footprint.weights,
+        "memory_bytes": footprint.private() + session.memory_bytes(),
+        "mapped_bytes": footprint.mapped(),
         "kernels": session.coverage().kernels,
         "reference": session.coverage().reference,
         "inputs": feeds[0].iter().map(model::describe).collect::<Vec<_>>(),
@@ -126,13 +130,23 @@ fn measure(
     iterations_min: usize,
     before_each: impl Fn(),
 ) -> Result<Times, Box<dyn Error>> {
+    timed(duration, iterations_min, before_each, || Ok(run_all(session, feeds)?))
+}
+
+/// Times of anything.
+fn timed(
+    duration: Duration,
+    iterations_min: usize,
+    before_each: impl Fn(),
+    mut run: impl FnMut() -> Result<(), Box<dyn Error>>,
+) -> Result<Times, Box<dyn Error>> {
     let mut times = Times::default();
     let begin = Instant::now();
     while begin.elapsed() < duration || times.lat.len() < iterations_min {
         before_each();
         let cpu = cpu_time::process()?;
         let start = Instant::now();
-        run_all(session, feeds)?;
+        run()?;
         times.lat.push(start.elapsed().as_secs_f64());
         times.cpu.push((cpu_time::process()? - cpu).as_secs_f64());
     }

@@ -28,10 +28,13 @@ use halimede_graph::{
     onnx::import::{self, Input, ValueType},
     passes::{PassOptions, optimize},
 };
-use halimede_tensor::{Buffer, DType, Tensor, Value};
+use halimede_tensor::{Buffer, DType, Held, Tensor, Value};
 
 use crate::{
-    backend::{Backend, Batch, Gathered, Instance, LoadedModel, Model, ModelContext, OperatorWork, TuningWork},
+    backend::{
+        Backend, Batch, Gathered, Instance, LoadedModel, MemoryPart, Model, ModelContext, ModelMemory, OperatorWork,
+        TuningWork,
+    },
     config::{self, Batching, DataType, IoFacts, IoKind, ModelConfig, ModelFacts, OnnxParameters, Tune},
     error::Error,
     wire,
@@ -330,13 +333,26 @@ impl EngineInput {
 }
 
 impl Model for OnnxModel {
-    fn instance(&self, _: usize) -> Result<Box<dyn Instance>, Error> {
-        let (seat, parts, activity) = (self.served.seat(), self.parts.clone(), self.activity.clone());
+    fn instance(&self, index: usize) -> Result<Box<dyn Instance>, Error> {
+        let (seat, parts, activity) = (self.served.seat(index), self.parts.clone(), self.activity.clone());
         Ok(Box::new(OnnxInstance { seat, parts, activity }))
     }
 
     fn operator_work(&self) -> Vec<OperatorWork> {
         self.served.sampler().work()
+    }
+
+    fn memory(&self) -> Option<ModelMemory> {
+        let footprint = self.served.model().footprint();
+        let plans = Held { private: footprint.plans, mapped: 0 };
+        let parts = [
+            ("packed", footprint.packed),
+            ("constants", footprint.constants),
+            ("sources", footprint.sources),
+            ("plans", plans),
+        ];
+        let parts = parts.map(|(name, Held { private, mapped })| MemoryPart { name, private, mapped }).into();
+        Some(ModelMemory { weights: footprint.weights, parts, instances: self.served.instance_bytes() })
     }
 
     fn tuning_work(&self) -> Option<TuningWork> {
@@ -407,6 +423,7 @@ impl OnnxInstance {
             sampler.add(session);
         }
         let values = session.take_outputs().map_err(failed)?;
+        self.seat.count_memory();
         let names = parts.outputs.iter();
         values.into_iter().zip(names).map(|(value, name)| Ok((name.clone(), parts.output(name, &value)?))).collect()
     }

@@ -56,7 +56,7 @@ impl Place {
     pub fn settle(&self, served: &Weak<Served>, files: &Files, options: &CompileOptions) {
         let Some(model) = served.upgrade().map(|served| served.model()) else { return };
         // Without its weights in the file that it was read from, nothing can be packed again.
-        if model.packed_bytes() < LEAST_BYTES || !files.are_unchanged() {
+        if model.footprint().packed.total() < LEAST_BYTES || !files.are_unchanged() {
             return;
         }
         match (self.mapped(&model, files, options), served.upgrade()) {

@@ -2,11 +2,11 @@
 
 use super::sampler::Sampler;
 use halimede_compute::{Model, Session};
-use parking_lot::RwLock;
+use parking_lot::{Mutex, RwLock};
 use std::{
     mem,
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicUsize, Ordering},
     },
 };
@@ -17,11 +17,18 @@ pub(super) struct Served {
     /// How often it was replaced.
     generation: AtomicUsize,
     sampler: Sampler,
+    /// By instance the bytes that it holds, as long as it lives.
+    instances: Mutex<Vec<(usize, Weak<AtomicUsize>)>>,
 }
 
 impl Served {
     pub fn new(model: Model) -> Self {
-        Self { model: RwLock::new(Arc::new(model)), generation: AtomicUsize::new(0), sampler: Sampler::new() }
+        Self {
+            model: RwLock::new(Arc::new(model)),
+            generation: AtomicUsize::new(0),
+            sampler: Sampler::new(),
+            instances: Mutex::default(),
+        }
     }
 
     /// What is known of the speed of its operators.
@@ -50,9 +57,21 @@ impl Served {
         (self.generation.load(Ordering::Acquire), model.session())
     }
 
-    /// A place to run in.
-    pub fn seat(self: &Arc<Self>) -> Seat {
-        Seat { served: self.clone(), session: None }
+    /// A place to run in, for the instance of this index.
+    pub fn seat(self: &Arc<Self>, instance: usize) -> Seat {
+        let bytes = Arc::new(AtomicUsize::new(0));
+        let mut instances = self.instances.lock();
+        instances.retain(|(_, bytes)| bytes.strong_count() > 0);
+        instances.push((instance, Arc::downgrade(&bytes)));
+        Seat { served: self.clone(), session: None, bytes }
+    }
+
+    /// What instances hold for themselves by their index, of those that have run.
+    pub fn instance_bytes(&self) -> Vec<(usize, usize)> {
+        let instances = self.instances.lock();
+        let bytes =
+            instances.iter().filter_map(|(index, bytes)| Some((*index, bytes.upgrade()?.load(Ordering::Relaxed))));
+        bytes.filter(|(_, bytes)| *bytes > 0).collect()
     }
 }
 
@@ -62,6 +81,8 @@ pub(super) struct Seat {
     served: Arc<Served>,
     /// With the generation of its form.
     session: Option<(usize, Session)>,
+    /// Of the session, after its last run.
+    bytes: Arc<AtomicUsize>,
 }
 
 impl Seat {
@@ -71,5 +92,11 @@ impl Seat {
         let current = self.session.take().filter(|(own, _)| *own == generation);
         let (_, session) = self.session.insert(current.unwrap_or_else(|| self.served.session()));
         (session, &self.served.sampler)
+    }
+
+    /// Remembers how much memory the session holds, after a run.
+    pub fn count_memory(&self) {
+        let bytes = self.session.as_ref().map_or(0, |(_, session)| session.memory_bytes());
+        self.bytes.store(bytes, Ordering::Relaxed);
     }
 }
