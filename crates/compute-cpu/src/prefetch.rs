@@ -3,6 +3,18 @@
 /// Bytes that come together.
 pub(crate) const LINE: usize = 64;
 
+/// Bytes from one line that [`page_ahead`] asks for to the next.
+pub(crate) const PAGE_STEP: usize = 512;
+
+/// Asks for one line of what is read some pages later, for who reads memory from start to end and calls this every
+/// [`PAGE_STEP`] bytes. What fetches ahead beside the second-level cache never crosses into another page by itself: so
+/// its run through a page begins before the first line of it is needed.
+#[inline(always)]
+pub(crate) fn page_ahead<T>(address: *const T) {
+    const PAGES_AHEAD: usize = 4 * 4096;
+    to_first_level(address.cast::<u8>().wrapping_add(PAGES_AHEAD));
+}
+
 /// Brings the cache line of an address into all caches.
 #[inline(always)]
 pub(crate) fn to_first_level<T>(address: *const T) {

@@ -51,30 +51,23 @@ pub fn read(bytes: usize) -> f64 {
     (passes * bytes) as f64 / seconds
 }
 
-/// Data that fill the caches, so that others come from memory.
-pub struct Other(Vec<Group>);
+/// A block of data: to be read instead of what a kernel reads, or to fill the caches, so that others come from memory.
+pub struct Data(Vec<Group>);
 
-impl Other {
-    /// Several times as many bytes as the caches hold leave nothing else there.
-    pub fn new(bytes: usize) -> Other {
-        Other(block_of(bytes))
+impl Data {
+    /// About so many bytes.
+    pub fn new(bytes: usize) -> Data {
+        Data(block_of(bytes))
     }
 
-    /// Reads them all.
+    /// Reads them all, from the start to the end.
     pub fn read(&self) {
         black_box(any(Isa::detect(), black_box(&self.0)));
     }
 
-    /// Bytes a second of reading a block of `bytes` once after all this.
-    pub fn read_after(&self, bytes: usize) -> f64 {
-        let (isa, block) = (Isa::detect(), block_of(bytes));
-        let seconds = (0..SAMPLES).map(|_| {
-            self.read();
-            let start = Instant::now();
-            black_box(any(isa, black_box(&block)));
-            start.elapsed().as_secs_f64()
-        });
-        size_of_val(&*block) as f64 / least(seconds)
+    /// Bytes.
+    pub fn bytes(&self) -> usize {
+        size_of_val(&*self.0)
     }
 }
 

@@ -20,8 +20,8 @@ pub(crate) struct Micro {
 /// rows), whether to add to it, what is needed soon.
 type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, (*mut f32, usize), bool, Ahead);
 
-/// Memory that is read soon: with every step in depth a micro-kernel asks for one cache line of it, so that
-/// it comes while others are computed on.
+/// Memory that is read soon: with every step in depth, or some of them, a micro-kernel asks for one cache line of it, so
+/// that it comes while others are computed on.
 #[cfg_attr(
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
     expect(dead_code, reason = "the portable kernel leaves it to the hardware")
@@ -32,11 +32,15 @@ pub(crate) struct Ahead {
     start: *const f32,
     /// Floats from one step to the next.
     step: usize,
+    /// Steps from one that asks to the next one, less one: a power of two less one. Few rows heed it, others always ask.
+    skipped: usize,
 }
 
 impl Ahead {
     /// Floats of a cache line.
     const LINE: usize = 16;
+    /// Floats to the page whose lines begin to come while a panel is read from start to end: two pages.
+    const STREAM: usize = 2048;
 
     /// What the product number `tile` with one panel asks for of the panel at `next`, which is as deep: one
     /// cache line of it for each step in depth, until all of it is on its way.
@@ -44,12 +48,19 @@ impl Ahead {
         if tile * Ahead::LINE >= micro.nr {
             return Ahead::none(next);
         }
-        Ahead { start: next.wrapping_add(tile * depth * Ahead::LINE), step: Ahead::LINE }
+        Ahead { start: next.wrapping_add(tile * depth * Ahead::LINE), step: Ahead::LINE, skipped: 0 }
+    }
+
+    /// For few rows, which take less time than their panel takes to come, read from start to end with all that
+    /// follow: a line of a page ahead now and then. The hardware fetches the others, but begins no page by itself; asking
+    /// for each of them would only take time.
+    pub fn stream(micro: &Micro, panel: *const f32) -> Ahead {
+        Ahead { start: panel.wrapping_add(Ahead::STREAM), step: micro.nr, skipped: 7 }
     }
 
     /// One line again and again, which is there already.
     pub fn none(near: *const f32) -> Ahead {
-        Ahead { start: near, step: 0 }
+        Ahead { start: near, step: 0, skipped: 0 }
     }
 }
 
@@ -161,6 +172,7 @@ unsafe fn portable<const R: usize>(
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Ahead, TileFn};
+    use crate::gemm::FEW_ROWS;
     use std::arch::x86_64::*;
 
     pub(super) static AVX512: [TileFn; 12] = [
@@ -203,7 +215,7 @@ mod x86 {
                     high[r] = _mm512_loadu_ps(c.add(r * pitch + 16));
                 }
             }
-            for _ in 0..depth {
+            for k in 0..depth {
                 let (left, right) = (_mm512_loadu_ps(b), _mm512_loadu_ps(b.add(16)));
                 for r in 0..R {
                     let factor = _mm512_set1_ps(*a.add(r * row));
@@ -212,7 +224,9 @@ mod x86 {
                 }
                 a = a.add(column);
                 b = b.add(32);
-                _mm_prefetch::<_MM_HINT_T1>(ahead.start.cast());
+                if R > FEW_ROWS || k & ahead.skipped == 0 {
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.start.cast());
+                }
                 ahead.start = ahead.start.wrapping_add(ahead.step);
             }
             for r in 0..R {
@@ -245,7 +259,7 @@ mod x86 {
                     high[r] = _mm256_loadu_ps(c.add(r * pitch + 8));
                 }
             }
-            for _ in 0..depth {
+            for k in 0..depth {
                 let (left, right) = (_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8)));
                 for r in 0..R {
                     let factor = _mm256_set1_ps(*a.add(r * row));
@@ -254,7 +268,9 @@ mod x86 {
                 }
                 a = a.add(column);
                 b = b.add(16);
-                _mm_prefetch::<_MM_HINT_T1>(ahead.start.cast());
+                if R > FEW_ROWS || k & ahead.skipped == 0 {
+                    _mm_prefetch::<_MM_HINT_T1>(ahead.start.cast());
+                }
                 ahead.start = ahead.start.wrapping_add(ahead.step);
             }
             for r in 0..R {
@@ -268,6 +284,7 @@ mod x86 {
 #[cfg(target_arch = "aarch64")]
 mod arm {
     use super::{Ahead, TileFn};
+    use crate::gemm::FEW_ROWS;
     use std::arch::{aarch64::*, asm};
 
     pub(super) static NEON: [TileFn; 6] = [neon::<1>, neon::<2>, neon::<3>, neon::<4>, neon::<5>, neon::<6>];
@@ -296,7 +313,7 @@ mod arm {
                     }
                 }
             }
-            for _ in 0..depth {
+            for k in 0..depth {
                 let mut line = [vdupq_n_f32(0.0); VECTORS];
                 for v in 0..VECTORS {
                     line[v] = vld1q_f32(b.add(4 * v));
@@ -309,8 +326,10 @@ mod arm {
                 }
                 a = a.add(column);
                 b = b.add(4 * VECTORS);
-                // Stable Rust has no intrinsic for it.
-                asm!("prfm pldl2keep, [{}]", in(reg) ahead.start, options(nostack, readonly, preserves_flags));
+                if R > FEW_ROWS || k & ahead.skipped == 0 {
+                    // Stable Rust has no intrinsic for it.
+                    asm!("prfm pldl2keep, [{}]", in(reg) ahead.start, options(nostack, readonly, preserves_flags));
+                }
                 ahead.start = ahead.start.wrapping_add(ahead.step);
             }
             for r in 0..R {

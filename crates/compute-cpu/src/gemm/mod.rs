@@ -85,7 +85,8 @@ pub(crate) unsafe fn multiply(
     let (packed, tile) = scratch.split_at_mut(micro.mr * COPY_ROW);
     let mut depth = 0;
     // A few rows read each panel once: from its start to its end, as memory gives it best.
-    let block = if m1 - m0 <= FEW_ROWS && ready.is_none() { usize::MAX } else { KC };
+    let streams = m1 - m0 <= FEW_ROWS && ready.is_none();
+    let block = if streams { usize::MAX } else { KC };
     loop {
         let length = block.min(k - depth);
         let (first, last) = (depth == 0, depth + length >= k);
@@ -124,6 +125,7 @@ pub(crate) unsafe fn multiply(
                 // The next block of this panel comes meanwhile, or the first one of a panel of the next task.
                 let next = if last { (p + p1 - p0, 0) } else { (p, depth + length) };
                 let ahead = match next.0 * micro.nr < n {
+                    _ if streams => Ahead::stream(micro, b),
                     true => Ahead::panel(micro, panel(next.0, next.1), tile_number, length),
                     false => Ahead::none(b),
                 };

@@ -78,7 +78,7 @@ impl Digits {
 /// Rows as digits.
 #[derive(Clone, Copy)]
 pub(crate) struct DigitRows<'a> {
-    /// For each group of each row and each line of it its digits, from the lowest on, in the order of [`place`].
+    /// For each group of each row and each line of it its digits, from the lowest on, in the order of [`row`].
     pub digits: &'a [[[i8; LINE]; DIGITS]],
     /// For each group of each row what it is in steps.
     pub groups: &'a [DigitGroup],
@@ -93,13 +93,10 @@ pub(crate) struct DigitGroup {
     pub sums: [i32; DIGITS],
 }
 
-/// Where the digit of a row of a line lies: as the codes that one instruction multiplies lie in their 32 bits.
+/// The row of a line whose digit lies at a place: as the codes that one instruction multiplies lie in their 32 bits.
 #[inline(always)]
-fn place(width: Width, row: usize) -> usize {
-    match width {
-        Width::Four => row % 2 * (LINE / 2) + row / 2,
-        Width::Eight => row,
-    }
+fn row<const FOUR: bool>(place: usize) -> usize {
+    if FOUR { place % (LINE / 2) * 2 + place / (LINE / 2) } else { place }
 }
 
 multiversion! {
@@ -121,6 +118,20 @@ fn write_digits(
     groups: &mut [DigitGroup],
     fits: &mut bool,
 ) {
+    match grouping.width {
+        Width::Four => write_digits_of::<true>(rows, grouping, digits, groups, fits),
+        Width::Eight => write_digits_of::<false>(rows, grouping, digits, groups, fits),
+    }
+}
+
+#[inline(always)]
+fn write_digits_of<const FOUR: bool>(
+    rows: Rows<'_>,
+    grouping: &Grouping,
+    digits: &mut [[[i8; LINE]; DIGITS]],
+    groups: &mut [DigitGroup],
+    fits: &mut bool,
+) {
     let lines = grouping.lines();
     let each = rows.numbers.chunks_exact(lines * LINE).zip(digits.chunks_exact_mut(lines)).zip(groups);
     for ((numbers, digits), group) in each {
@@ -129,18 +140,20 @@ fn write_digits(
         let largest = f32::from_bits(largest);
         *fits &= largest == 0.0 || (LEAST..=MOST).contains(&largest);
         let inverse = if largest == 0.0 { 0.0 } else { STEPS / largest };
-        *group = DigitGroup { step: largest / STEPS, sums: [0; DIGITS] };
+        let mut sums = [[0i32; LINE]; DIGITS];
         for (numbers, digits) in numbers.as_chunks::<LINE>().0.iter().zip(digits) {
             // Added to it, a whole number is what the lowest bits hold.
-            let mut rest = numbers.map(|x| (x * inverse + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits()) as i32);
-            for (digit, sum) in digits.iter_mut().zip(&mut group.sums) {
-                let lowest = rest.map(|rest| rest as i8);
-                for (row, &lowest) in lowest.iter().enumerate() {
-                    digit[place(grouping.width, row)] = lowest;
-                    *sum += i32::from(lowest);
-                    rest[row] = (rest[row] - i32::from(lowest)) >> 8;
+            let whole = |x: f32| (x * inverse + WHOLE).to_bits().wrapping_sub(WHOLE.to_bits()) as i32;
+            let mut rest: [i32; LINE] = std::array::from_fn(|place| whole(numbers[row::<FOUR>(place)]));
+            for (digit, sums) in digits.iter_mut().zip(&mut sums) {
+                for place in 0..LINE {
+                    let lowest = rest[place] as i8;
+                    digit[place] = lowest;
+                    sums[place] += i32::from(lowest);
+                    rest[place] = (rest[place] - i32::from(lowest)) >> 8;
                 }
             }
         }
+        *group = DigitGroup { step: largest / STEPS, sums: sums.map(|lanes| lanes.iter().sum()) };
     }
 }

@@ -20,15 +20,17 @@ mod vnni;
 
 use crate::Isa;
 use crate::matrix::BLOCK;
+use crate::prefetch;
 use crate::vector::{Vector, on_vectors};
 pub(crate) use digits::{DIGITS, DigitGroup, DigitRows, Digits, to_digits};
+use halimede_compute::packed::Packer;
 use halimede_tensor::{DType, Tensor};
 pub(crate) use multiply::{Rows, multiply};
 
 /// Rows of a line. A group whose rows are no multiple of it has zeros behind them.
 pub(crate) const LINE: usize = 8;
 /// Bytes from what is multiplied to what is asked for then: as many as hide how far memory is.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 8192;
 const SCALES_BYTES: usize = BLOCK * size_of::<f32>();
 
 /// How wide codes are, with signs.
@@ -102,21 +104,18 @@ impl Grouping {
         self.groups() * self.group_bytes()
     }
 
+    /// Every panel begins on a cache line, as the first one does.
     fn panel_bytes(&self) -> usize {
         let zeros = if self.has_zeros { self.groups() * BLOCK } else { 0 };
-        (self.zeros_offset() + zeros).next_multiple_of(size_of::<CacheLine>())
+        (self.zeros_offset() + zeros).next_multiple_of(prefetch::LINE)
     }
 }
-
-/// What is aligned as a vector wants it.
-#[derive(Clone, Copy)]
-#[repr(C, align(64))]
-struct CacheLine([u8; 64]);
 
 /// Weights in panels.
 pub(crate) struct GroupedWeights {
     pub grouping: Grouping,
-    bytes: Vec<CacheLine>,
+    /// U8.
+    panels: Tensor,
 }
 
 /// Weights as a model has them: codes, their scales, and their zero points, where there are any.
@@ -133,7 +132,7 @@ pub(crate) struct Source<'a> {
 
 impl GroupedWeights {
     /// `None` for what is no matrix of integers of at most 8 bits with such scales in f32.
-    pub fn pack(source: Source<'_>) -> Option<GroupedWeights> {
+    pub fn pack(source: Source<'_>, packer: &Packer) -> Option<GroupedWeights> {
         let Source { codes, scales, zeros, rows_first, block } = source;
         let [first, second] = *codes.shape() else { return None };
         let (k, n) = if rows_first { (first, second) } else { (second, first) };
@@ -167,47 +166,45 @@ impl GroupedWeights {
         let zero_of = |at: usize| zeros.as_deref().map_or(0, |zeros| zeros[at]) - offset;
         let has_zeros = (0..scales.len()).any(|at| zero_of(at) != 0);
         let grouping = Grouping { width, n, k, group, has_zeros };
-        let lines = vec![CacheLine([0; 64]); grouping.panels() * grouping.panel_bytes() / size_of::<CacheLine>()];
-        let mut packed = GroupedWeights { grouping, bytes: lines };
         let panel_bytes = grouping.panel_bytes();
-        for column in 0..n {
-            let (panel, c) = (column / BLOCK * panel_bytes, column % BLOCK);
-            let bytes = &mut packed.bytes_mut()[panel..panel + panel_bytes];
-            for g in 0..groups {
-                let place = if rows_first { g * n + column } else { column * groups + g };
-                let place = if scales.len() == 1 { 0 } else { place };
-                let start = g * grouping.group_bytes();
-                let scale = start + grouping.lines() * width.line_bytes() + c * size_of::<f32>();
-                bytes[scale..scale + size_of::<f32>()].copy_from_slice(&scales[place].to_ne_bytes());
-                if has_zeros {
-                    bytes[grouping.zeros_offset() + g * BLOCK + c] = zero_of(place) as u8;
-                }
-                for row in g * group..k.min((g + 1) * group) {
-                    let code = codes[if rows_first { row * n + column } else { column * k + row }] - offset;
-                    let (line, at) = ((row - g * group) / LINE, (row - g * group) % LINE);
-                    let line = start + line * width.line_bytes();
-                    let (word, bit) = width.place(at);
-                    let byte = &mut bytes[line + word + c * size_of::<u32>() + bit / 8];
-                    *byte |= (code as u8 & (u8::MAX >> (8 - width.bits()))) << (bit % 8);
+        let fill = |panels: &mut [u8]| {
+            for column in 0..n {
+                let (panel, c) = (column / BLOCK * panel_bytes, column % BLOCK);
+                let bytes = &mut panels[panel..panel + panel_bytes];
+                for g in 0..groups {
+                    let place = if rows_first { g * n + column } else { column * groups + g };
+                    let place = if scales.len() == 1 { 0 } else { place };
+                    let start = g * grouping.group_bytes();
+                    let scale = start + grouping.lines() * width.line_bytes() + c * size_of::<f32>();
+                    bytes[scale..scale + size_of::<f32>()].copy_from_slice(&scales[place].to_ne_bytes());
+                    if has_zeros {
+                        bytes[grouping.zeros_offset() + g * BLOCK + c] = zero_of(place) as u8;
+                    }
+                    for row in g * group..k.min((g + 1) * group) {
+                        let code = codes[if rows_first { row * n + column } else { column * k + row }] - offset;
+                        let (line, at) = ((row - g * group) / LINE, (row - g * group) % LINE);
+                        let line = start + line * width.line_bytes();
+                        let (word, bit) = width.place(at);
+                        let byte = &mut bytes[line + word + c * size_of::<u32>() + bit / 8];
+                        *byte |= (code as u8 & (u8::MAX >> (8 - width.bits()))) << (bit % 8);
+                    }
                 }
             }
-        }
-        Some(packed)
-    }
-
-    fn bytes_mut(&mut self) -> &mut [u8] {
-        // SAFETY: a cache line is 64 bytes of any contents.
-        unsafe { std::slice::from_raw_parts_mut(self.bytes.as_mut_ptr().cast(), self.bytes()) }
+        };
+        // The same codes, scales and zeros always are of the same grouping.
+        let panels = packer.pack("panels of groups", grouping.panels() * panel_bytes, fill).ok()?;
+        Some(GroupedWeights { grouping, panels })
     }
 
     /// Bytes in memory.
     pub fn bytes(&self) -> usize {
-        size_of_val(&*self.bytes)
+        self.panels.len()
     }
 
     /// The first byte of a panel.
     fn panel(&self, index: usize) -> *const u8 {
-        self.bytes[index * self.grouping.panel_bytes() / size_of::<CacheLine>()..].as_ptr().cast()
+        let panels: &[u8] = self.panels.slice().expect("made as U8");
+        panels[index * self.grouping.panel_bytes()..].as_ptr()
     }
 
     /// The numbers of rows `first..` of a panel, as many as `to` has lines of 32 columns; zeros beyond the last row.
@@ -215,6 +212,17 @@ impl GroupedWeights {
         let (there, beyond) = to.split_at_mut(self.grouping.k.saturating_sub(first).min(to.len()));
         unpack(isa, self.panel(panel), &self.grouping, first, there);
         beyond.fill([0.0; BLOCK]);
+    }
+}
+
+/// Asks for what is multiplied soon, at the line with this number in its group.
+#[inline(always)]
+fn ask_ahead(width: Width, line: *const u8, number: usize) {
+    for at in (0..width.line_bytes()).step_by(prefetch::LINE) {
+        prefetch::to_first_level(line.wrapping_add(AHEAD + at));
+    }
+    if (number * width.line_bytes()).is_multiple_of(prefetch::PAGE_STEP) {
+        prefetch::page_ahead(line);
     }
 }
 

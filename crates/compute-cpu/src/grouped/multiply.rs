@@ -7,10 +7,9 @@
 //!             sums += (Σ x · code - zero · Σ x) · scale   inner sums in registers
 //! ```
 
-use super::{AHEAD, GroupedWeights, Grouping, LINE, SCALES_BYTES, Width};
+use super::{GroupedWeights, Grouping, LINE, SCALES_BYTES, Width, ask_ahead};
 use crate::Isa;
 use crate::matrix::BLOCK;
-use crate::prefetch;
 use crate::vector::{Vector, on_vectors};
 
 /// Rows that share what codes become.
@@ -139,10 +138,10 @@ unsafe fn strip<V: Vector, const FOUR: bool, const R: usize, const CHAINS: usize
         let mut sums = [[[V::splat(0.0); R]; VECTORS]; CHAINS];
         let (mut line, mut x) = (group.codes, group.x);
         let width = if FOUR { Width::Four } else { Width::Eight };
-        for _ in 0..group.lines {
+        for l in 0..group.lines {
             // The first strip of a panel brings it.
-            for ahead in (0..width.line_bytes()).step_by(prefetch::LINE).filter(|_| column == 0) {
-                prefetch::to_first_level(line.wrapping_add(AHEAD + ahead));
+            if column == 0 {
+                ask_ahead(width, line, l);
             }
             for k in 0..LINE {
                 let sums = &mut sums[k % CHAINS];

@@ -1,9 +1,8 @@
 //! Digits by codes with AVX-512 VNNI: `vpdpbusd` adds four products for each of 16 columns.
 
 use super::digits::{DIGITS, DigitGroup, DigitRows};
-use super::{AHEAD, Grouping, LINE, SCALES_BYTES, Width};
+use super::{Grouping, LINE, SCALES_BYTES, Width, ask_ahead};
 use crate::matrix::BLOCK;
-use crate::prefetch;
 use std::arch::x86_64::*;
 
 /// Bytes of a register.
@@ -78,7 +77,7 @@ unsafe fn add_group<const FOUR: bool, const R: usize, const CHAINS: usize>(group
     const VECTORS: usize = BLOCK * size_of::<u32>() / REGISTER;
     /// Codes that one instruction multiplies for each column, of which a line has so many parts.
     const PARTS: usize = 2;
-    let line_bytes = if FOUR { Width::Four } else { Width::Eight }.line_bytes();
+    let width = if FOUR { Width::Four } else { Width::Eight };
     // The instruction takes codes without signs: what this adds to them is taken off the sums beforehand.
     let (sign, mask) = if FOUR { (8, 0x0f) } else { (-128, -1) };
     let (signs, masks) = (_mm512_set1_epi8(sign), _mm512_set1_epi8(mask));
@@ -93,8 +92,8 @@ unsafe fn add_group<const FOUR: bool, const R: usize, const CHAINS: usize>(group
         }
         let mut line = group.codes;
         for l in 0..group.lines {
-            for ahead in (0..line_bytes).step_by(prefetch::LINE).filter(|_| group.is_first) {
-                prefetch::to_first_level(line.wrapping_add(AHEAD + ahead));
+            if group.is_first {
+                ask_ahead(width, line, l);
             }
             for part in 0..PARTS {
                 for v in 0..VECTORS {
@@ -116,7 +115,7 @@ unsafe fn add_group<const FOUR: bool, const R: usize, const CHAINS: usize>(group
                     }
                 }
             }
-            line = line.add(line_bytes);
+            line = line.add(width.line_bytes());
         }
         let base = _mm512_set1_ps(256.0);
         for v in 0..VECTORS {

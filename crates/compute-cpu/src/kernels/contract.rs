@@ -86,7 +86,7 @@ impl ContractKernel {
         let micro = Micro::new(machine.isa);
         let constant = node.inputs.get(1).copied().flatten().and_then(|value| graph.constant(value));
         let weights = constant.and_then(|tensor| match op.multiply {
-            _ if op.dequantize.is_some() => pack_grouped(op, graph, node).map(Arc::new).map(Packed::Grouped),
+            _ if op.dequantize.is_some() => pack_grouped(op, graph, node, packer).map(Arc::new).map(Packed::Grouped),
             // The library reads matrices as they lie.
             None if machine.blas.is_some() => None,
             None => Weights::pack(op, tensor, &micro, packer).map(Arc::new).map(Packed::Panels),
@@ -124,7 +124,7 @@ fn pack_tiled<N: Element, T: Converts<N>>(
 }
 
 /// Weights whose dequantisation is part of the product.
-fn pack_grouped(op: &Contract, graph: &Graph, node: &Node) -> Option<GroupedWeights> {
+fn pack_grouped(op: &Contract, graph: &Graph, node: &Node, packer: &Packer) -> Option<GroupedWeights> {
     let (column, dequantize) = (op.column_axis()?, op.dequantize.as_ref()?);
     let constant = |at: usize| Some(graph.constant(node.inputs.get(at).copied().flatten()?));
     let (codes, scales) = (constant(1)??, constant(2)??);
@@ -136,7 +136,7 @@ fn pack_grouped(op: &Contract, graph: &Graph, node: &Node) -> Option<GroupedWeig
     let across = dequantize.block > 0 && dequantize.axis == 1 - column;
     let source = Source { codes, scales, zeros, rows_first: column == 1, block: dequantize.block };
     layout::weight_axes(op, codes.shape()).filter(|_| along || across)?;
-    GroupedWeights::pack(source)
+    GroupedWeights::pack(source, packer)
 }
 
 impl Weights {

@@ -6,7 +6,7 @@ use halimede_compute::packed::{Key, Packer, Store};
 use halimede_compute::{CompileOptions, Executable, Program};
 use halimede_graph::ops::*;
 use halimede_graph::{Builder, Fact, Graph, Op};
-use halimede_tensor::{CastOptions, DType, Tensor, Value};
+use halimede_tensor::{CastOptions, DType, Held, Tensor, Value};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -43,7 +43,9 @@ pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], 
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
         let program = |packer: &Packer| Arc::new(Program::new(graph.clone(), &kernels, usize::MAX, packer).unwrap());
         let mut programs = vec![program(&Packer::default())];
-        if programs[0].packed_bytes() > 0 {
+        let packed = programs[0].packed_bytes();
+        assert_eq!(programs[0].footprint(&graph).packed, Held { private: packed, mapped: 0 }, "{op:?}");
+        if packed > 0 {
             programs.push(program(&in_a_file(&|packer| drop(program(packer)))));
         }
         for program in programs {

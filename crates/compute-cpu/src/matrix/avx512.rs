@@ -3,6 +3,7 @@
 //! nothing idle.
 
 use super::{BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
+use crate::prefetch;
 use std::arch::x86_64::*;
 
 /// Multiplies its rows from the first pointer on by the panel at the second, starting with the sums at
@@ -15,7 +16,7 @@ pub(super) type Strips = [Strip; 4];
 /// So few rows take less time to be multiplied than the panel takes to come from memory.
 const FEW_ROWS: usize = 2;
 /// Bytes from what few rows are multiplied by to what is asked for then: as many as hide how far memory is.
-const AHEAD: usize = 4096;
+const AHEAD: usize = 8192;
 
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
@@ -67,6 +68,9 @@ macro_rules! strip {
                         if ROWS <= FEW_ROWS {
                             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
                             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD + HALF).cast());
+                            if (group * 2 * HALF).is_multiple_of(prefetch::PAGE_STEP) {
+                                prefetch::page_ahead(line);
+                            }
                         }
                         let b0 = _mm512_loadu_si512(line.cast());
                         let b1 = _mm512_loadu_si512(line.add(HALF).cast());

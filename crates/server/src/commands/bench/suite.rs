@@ -13,8 +13,9 @@ use serde_json::{Value as Json, json};
 
 use super::{
     super::model::UnitArgs,
+    Times,
     cases::{self, Case, Roof},
-    measure,
+    measure, timed,
 };
 
 /// Parts that the time of a kernel is cut into, with a probe of the machine around each.
@@ -33,10 +34,10 @@ struct Measured {
     bytes: usize,
     /// Seconds of a run.
     times: Vec<f64>,
+    /// Seconds of reading as much as the kernel does, in turns with it, where that is its roof.
+    reads: Vec<f64>,
     /// The slower of the probes before and after.
     probes: Vec<Probe>,
-    /// Bytes a second of reading as much as the kernel does, where that is its roof.
-    read: Option<f64>,
     /// Products of bf16 a second on the matrix unit, where the precision allows them.
     bf16: Option<f64>,
     /// Steps run by their definition.
@@ -94,33 +95,34 @@ fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, duration: Duratio
     let options = ModelOptions { compile: on.precision.into(), ..ModelOptions::default() };
     let mut session = Model::compile(graph, unit, &options)?.session();
     session.run(&inputs)?;
-    let (mut times, mut probes) = (Vec::new(), Vec::new());
-    let slice = duration / SLICES;
+    let (mut times, mut reads, mut probes) = (Vec::new(), Vec::new(), Vec::new());
     let bytes = case.bytes(on.precision);
-    let other = (case.roof == Roof::ReadingMemory).then(|| rates::Other::new(OTHER_BYTES));
-    let read_rate = || match case.roof {
-        Roof::Operations => None,
-        Roof::Reading => Some(rates::read(bytes)),
-        Roof::ReadingMemory => other.as_ref().map(|other| other.read_after(bytes)),
-    };
-    let read_before = read_rate();
+    let other = (case.roof == Roof::ReadingMemory).then(|| rates::Data::new(OTHER_BYTES));
+    let same = (case.roof != Roof::Operations).then(|| rates::Data::new(bytes));
+    let before_each = || other.iter().for_each(rates::Data::read);
+    // On one thread processor time: what else runs on the machine is not in it.
+    let typical = |runs: Times| median(if on.threads() == 1 { runs.cpu } else { runs.lat });
+    let slice = duration / SLICES / if same.is_some() { 2 } else { 1 };
     for _ in 0..SLICES {
         let before = rates::probe();
-        let before_each = || other.iter().for_each(rates::Other::read);
-        let runs = measure(&mut session, std::slice::from_ref(&inputs), slice, 1, before_each)?;
-        // On one thread processor time: what else runs on the machine is not in it.
-        times.push(median(if on.threads() == 1 { runs.cpu } else { runs.lat }));
+        times.push(typical(measure(&mut session, std::slice::from_ref(&inputs), slice, 1, before_each)?));
+        if let Some(same) = &same {
+            let read = || {
+                same.read();
+                Ok(())
+            };
+            let scale = bytes as f64 / same.bytes() as f64;
+            reads.push(typical(timed(slice, 1, before_each, read)?) * scale);
+        }
         probes.push(before.worst(rates::probe()));
     }
-    // Neighbours share the memory: what it gives at best is the better of two.
-    let read = read_before.zip(read_rate()).map(|(before, after)| before.max(after));
     let matrix = if on.precision == Precision::Exact { None } else { Matrix::fastest() };
     Ok(Measured {
         case,
         bytes,
         times,
+        reads,
         probes,
-        read,
         bf16: matrix.map(Matrix::peak),
         reference: session.coverage().reference,
     })
@@ -130,14 +132,17 @@ impl Measured {
     /// How long a run takes, and how near that is to the machine's best: to plain reading, or to the
     /// operations a second of one thread that `operations` names.
     fn row(&self, best: Probe, operations: (&str, f64), threads: usize) -> Json {
-        let steady = |(time, probe): (&f64, &Probe)| (!probe.is_slow(best)).then_some(*time);
-        let times: Vec<f64> = self.times.iter().zip(&self.probes).filter_map(steady).collect();
-        let slow = self.times.len() - times.len();
-        let time = median(if times.is_empty() { self.times.clone() } else { times });
-        let (roof, possible) = match self.read {
-            Some(rate) if self.case.roof == Roof::ReadingMemory => ("reading memory", self.bytes as f64 / rate),
-            Some(rate) => ("reading", self.bytes as f64 / rate),
-            None => (operations.0, self.case.operations / (operations.1 * threads as f64)),
+        let is_steady: Vec<bool> = self.probes.iter().map(|probe| !probe.is_slow(best)).collect();
+        let slow = is_steady.iter().filter(|is_steady| !**is_steady).count();
+        let typical = |times: &[f64]| {
+            let steady = times.iter().zip(&is_steady).filter_map(|(time, steady)| steady.then_some(*time));
+            median(if slow < times.len() { steady.collect() } else { times.to_vec() })
+        };
+        let time = typical(&self.times);
+        let (roof, possible) = match self.case.roof {
+            Roof::ReadingMemory => ("reading memory", typical(&self.reads)),
+            Roof::Reading => ("reading", typical(&self.reads)),
+            Roof::Operations => (operations.0, self.case.operations / (operations.1 * threads as f64)),
         };
         json!({
             "name": self.case.name,
