@@ -257,6 +257,12 @@ class TritonPythonModel:
             tensor = request.inputs()[0]
             if tensor.triton_dtype() != 14:
                 tensor = np.from_dlpack(tensor)
+                try:
+                    pb_utils.Tensor.from_dlpack("OUT", np.zeros((2, 3)).T)
+                except pb_utils.TritonModelException as error:
+                    assert "not contiguous" in str(error)
+                else:
+                    raise ValueError("what is not contiguous was taken")
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor.from_dlpack("OUT", tensor)]))
         return answers
 """

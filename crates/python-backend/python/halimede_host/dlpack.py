@@ -1,6 +1,7 @@
-"""DLPack capsules over memory of this process, read and made with the interpreter's C interface.
+"""DLPack capsules over memory of this process.
 
-numpy does neither for bfloat16, and some versions refuse memory that is not writable."""
+numpy knows neither bfloat16 nor, in some versions, truth values; what it does not is done with the interpreter's C
+interface."""
 
 import ctypes
 import weakref
@@ -15,6 +16,11 @@ KINDS = {
     10: (2, 16), 11: (2, 32), 12: (2, 64), 14: (4, 16),
 }  # fmt: skip
 NUMBERS = {kind: number for number, kind in KINDS.items()}
+
+
+NOT_CONTIGUOUS = (
+    "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are supported."
+)
 
 
 class DLTensor(ctypes.Structure):
@@ -44,30 +50,20 @@ def _function(name, result, *arguments):
     return ctypes.PYFUNCTYPE(result, *arguments)((name, ctypes.pythonapi))
 
 
-_new = _function("PyCapsule_New", ctypes.py_object, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
 _is_valid = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
 _pointer = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.py_object, ctypes.c_char_p)
 _rename = _function("PyCapsule_SetName", ctypes.c_int, ctypes.py_object, ctypes.c_char_p)
-# The same for an object that is being deleted, which nobody may take a reference of.
-_is_valid_at = _function("PyCapsule_IsValid", ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)
-_pointer_at = _function("PyCapsule_GetPointer", ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)
-
 # A capsule keeps the address of its name. Who takes over what it holds gives it the second one.
 FRESH, USED = b"dltensor", b"used_dltensor"
 
-# What the tensors need that were given away, by the address of their structure.
-_given = {}
+# What numpy lends of each size. Others get their datatype afterwards.
+INTEGERS = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
-@Deleter
-def _delete(managed):
-    _given.pop(ctypes.addressof(managed.contents), None)
+class Lent(np.ndarray):
+    """An array that keeps the tensor whose bytes it shows."""
 
-
-@ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-def _destroy(capsule):
-    if _is_valid_at(capsule, FRESH):
-        _given.pop(_pointer_at(capsule, FRESH), None)
+    owner = None
 
 
 def is_capsule(value):
@@ -76,18 +72,16 @@ def is_capsule(value):
 
 
 def capsule(raw, dtype, shape, owner):
-    """A capsule that shares the bytes of the array `raw`, and keeps `owner`."""
+    """A capsule that shares the bytes of the array `raw`, and keeps `owner`.
+
+    It is numpy's: what frees it is called by others at any moment, also while an exception is on its way, where no
+    function of Python may run."""
     code, bits = KINDS[dtype]
-    dimensions = (ctypes.c_int64 * max(len(shape), 1))(*shape)
-    managed = DLManagedTensor()
-    tensor = managed.dl_tensor
-    tensor.data, tensor.device_type, tensor.ndim = raw.ctypes.data, CPU, len(shape)
-    tensor.code, tensor.bits, tensor.lanes = code, bits, 1
-    tensor.shape = ctypes.cast(dimensions, ctypes.POINTER(ctypes.c_int64))
-    managed.deleter = _delete
-    address = ctypes.addressof(managed)
-    _given[address] = (managed, dimensions, raw, owner)
-    return _new(address, FRESH, ctypes.cast(_destroy, ctypes.c_void_p))
+    lent = (raw if raw.flags.writeable else raw.copy()).view(INTEGERS[bits]).reshape(shape).view(Lent)
+    lent.owner = owner
+    value = lent.__dlpack__()
+    DLManagedTensor.from_address(_pointer(value, FRESH)).dl_tensor.code = code
+    return value
 
 
 def read(value):
@@ -122,8 +116,5 @@ def check_contiguous(tensor, shape):
     expected = 1
     for i in reversed(range(tensor.ndim)):
         if shape[i] != 1 and tensor.strides[i] != expected and 0 not in shape:
-            raise ValueError(
-                "DLPack tensor is not contiguous. Only contiguous DLPack tensors that are stored in C-Order are "
-                "supported."
-            )
+            raise ValueError(NOT_CONTIGUOUS)
         expected *= shape[i]

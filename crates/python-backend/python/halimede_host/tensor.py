@@ -153,6 +153,8 @@ class Tensor:
             raise TritonModelException("Tensor name cannot be an empty string.")
         if isinstance(tensor, np.ndarray):
             # numpy itself does not lend arrays that are read-only.
+            if not tensor.flags.c_contiguous:
+                raise TritonModelException(dlpack.NOT_CONTIGUOUS)
             return cls(name, tensor)
         if not dlpack.is_capsule(tensor):
             if not hasattr(tensor, "__dlpack__") or not hasattr(tensor, "__dlpack_device__"):
