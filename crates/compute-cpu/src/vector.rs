@@ -9,6 +9,14 @@ const LEAST_POWER: f32 = -125.5;
 /// The same of e.
 const LEAST_EXPONENT: f32 = LEAST_POWER * std::f32::consts::LN_2;
 
+/// How numbers become bytes.
+#[derive(Clone, Copy)]
+pub(crate) struct Bytes {
+    pub zero: i16,
+    pub low: i16,
+    pub high: i16,
+}
+
 /// As many `f32` as one register of an instruction set holds.
 ///
 /// # Safety of every method
@@ -58,6 +66,20 @@ pub(crate) trait Vector: Copy {
     unsafe fn hide(self, shown: *const u8) -> Self;
     /// Writes whole numbers from -128 to 255 by their lowest 8 bits; NaN becomes 0.
     unsafe fn store_bytes(self, to: *mut u8);
+
+    /// Writes two registers, one behind the other, as bytes without signs: rounded to whole numbers, ties to even, and
+    /// counted from `zero` within bounds, which are all from 0 to 255. Which byte NaN becomes is not said.
+    #[inline(always)]
+    unsafe fn store_pair(pair: [Self; 2], Bytes { zero, low, high }: Bytes, to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let [zero, low, high] = [zero, low, high].map(|number| Self::splat(number.into()));
+            for (index, numbers) in pair.into_iter().enumerate() {
+                let steps = numbers.round().plus(zero).at_least(low).at_most(high);
+                steps.store_bytes(to.add(index * Self::LANES));
+            }
+        }
+    }
 
     /// `a + b·x² + c·x⁴` of every lane `x`, with `x²` up to 25.
     #[inline(always)]
@@ -492,6 +514,11 @@ macro_rules! avx512_vector {
             hide_16,
             store_bytes_16,
             #[inline(always)]
+            unsafe fn store_pair([a, b]: [Self; 2], bytes: Bytes, to: *mut u8) {
+                // SAFETY: the caller's promise.
+                unsafe { store_pair_16([a.0, b.0], bytes, to) }
+            },
+            #[inline(always)]
             unsafe fn logistic(self) -> Self {
                 // SAFETY: the caller's promise.
                 $name(unsafe { logistic_16(self.0) })
@@ -793,6 +820,32 @@ unsafe fn round_16(numbers: x86::__m512, to: *mut bf16) {
     }
 }
 
+/// Integers are packed with saturation: in 16 bits, where they are counted and bounded, then in 8.
+///
+/// # Safety
+/// As [`Vector::store_pair`].
+#[cfg(target_arch = "x86_64")]
+#[inline(always)]
+unsafe fn store_pair_16(pair: [x86::__m512; 2], Bytes { zero, low, high }: Bytes, to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Beyond 31 bits, an integer would be the least there is.
+        let most = x86::_mm512_set1_ps(32767.0);
+        let whole = [
+            x86::_mm512_cvtps_epi32(x86::_mm512_min_ps(pair[0], most)),
+            x86::_mm512_cvtps_epi32(x86::_mm512_min_ps(pair[1], most)),
+        ];
+        let words = x86::_mm512_adds_epi16(x86::_mm512_packs_epi32(whole[0], whole[1]), x86::_mm512_set1_epi16(zero));
+        let words = x86::_mm512_max_epi16(words, x86::_mm512_set1_epi16(low));
+        let words = x86::_mm512_min_epi16(words, x86::_mm512_set1_epi16(high));
+        // Packing goes by quarters of a register: four bytes of the first of the pair, four of the second, twice.
+        let bytes = x86::_mm512_packus_epi16(words, words);
+        let order = x86::_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13);
+        let bytes = x86::_mm512_permutexvar_epi32(order, bytes);
+        x86::_mm256_storeu_si256(to.cast(), x86::_mm512_castsi512_si256(bytes));
+    }
+}
+
 /// `1 / (1 + 2^t)` with `t = -x log2 e`: the power of t's fraction by a polynomial of the third degree, fitted
 /// for its relative error (7.5e-5), scaled by the power of t's whole part; the reciprocal is within 2^-14.
 ///
@@ -934,6 +987,16 @@ mod tests {
             V::sums(sums.as_ptr(), added.as_ptr()).store(numbers.as_mut_ptr());
             let expected: [f32; MOST_LANES] = std::array::from_fn(|lane| sums[lane].wrapping_add(added[lane]) as f32);
             assert_eq!(numbers[..V::LANES], expected[..V::LANES]);
+            let whole: [f32; 2 * MOST_LANES] = std::array::from_fn(|lane| lane as f32 * 11.5 - 90.0);
+            for (zero, low, high, factor) in [(0, 0, 255, 1.0), (128, 3, 250, 1.0), (255, 0, 255, -1e30)] {
+                let numbers = whole.map(|number| number * factor);
+                let pair = [V::load(numbers.as_ptr()), V::load(numbers.as_ptr().add(V::LANES))];
+                let mut bytes = [0u8; 2 * MOST_LANES];
+                V::store_pair(pair, Bytes { zero, low, high }, bytes.as_mut_ptr());
+                let expected = numbers
+                    .map(|number| (number.round_ties_even() + f32::from(zero)).clamp(low.into(), high.into()) as u8);
+                assert_eq!(bytes[..2 * V::LANES], expected[..2 * V::LANES]);
+            }
             for (from, to) in [(0.5, 0.0), (1.5, 2.0), (-2.5, -2.0), (-2.6, -3.0)] {
                 V::splat(from).round().store(numbers.as_mut_ptr());
                 assert_eq!(numbers[..V::LANES], [to; MOST_LANES][..V::LANES]);

@@ -94,4 +94,6 @@ pub struct Arguments<'a> {
     pub outputs: &'a [View<'a>],
     /// Scratch memory with arbitrary contents.
     pub workspace: View<'a>,
+    /// The outputs are parts of tensors that the caches near a core do not hold.
+    pub is_far: bool,
 }

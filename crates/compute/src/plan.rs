@@ -3,6 +3,7 @@
 use crate::arena::{self, Lifetime};
 use crate::footprint::multiplied;
 use crate::program::{Code, PlanKey, Program};
+use crate::slices::{self, Sliced, Traffic};
 use crate::specialise::{planned, specialise};
 use crate::tuning::{Config, Part, Tunable};
 use crate::{CostHint, Kernel, Prepared, RunError, TensorDesc};
@@ -46,12 +47,24 @@ pub(crate) struct PlannedStep {
     pub inputs: Range<usize>,
     /// Into [`Plan::places`].
     pub outputs: Range<usize>,
+    /// Slices of the batch that it runs on, one at a time.
+    pub slices: usize,
+}
+
+/// Steps that run together, as often as there are slices of the batch.
+pub(crate) struct Run {
+    pub steps: Range<usize>,
+    pub slices: usize,
 }
 
 /// Steps, places and sizes for one set of input shapes.
 pub struct Plan {
     pub(crate) steps: Vec<PlannedStep>,
+    /// All steps, in order.
+    pub(crate) runs: Vec<Run>,
     pub(crate) places: Vec<Place>,
+    /// Of which places a step takes the slice at hand.
+    pub(crate) cut: Vec<bool>,
     /// Per value of the graph.
     pub(crate) values: Vec<Place>,
     /// Per value of the graph: datatype and shape of what is planned.
@@ -74,6 +87,8 @@ pub struct StepReport {
     pub kernel: String,
     /// Output shapes; `?` where they depend on data.
     pub outputs: Vec<String>,
+    /// Slices of the batch that go through this step and its neighbours one after the other; 1: the batch as a whole.
+    pub slices: usize,
     /// What a product multiplies its operands as; `None` where as they are, and for other steps.
     pub multiply: Option<Factors>,
     /// What its kernel was told to do because it was measured to be fastest.
@@ -129,8 +144,9 @@ impl Plan {
                     operator: node.op.name().to_owned(),
                     kernel: code.name().to_owned(),
                     outputs: node.outputs.iter().map(shape).collect(),
+                    slices: step.slices,
                     multiply: node.op.multiply(),
-                    chosen: self.tunable(program, step.node).and_then(|tunable| tunable.chosen),
+                    chosen: self.tunable(program, step).and_then(|tunable| tunable.chosen),
                     cost: self.cost(program.graph(), node),
                 }
             })
@@ -142,38 +158,52 @@ impl Plan {
         let graph = program.graph();
         let mut parts: Vec<Part> = Vec::new();
         for (index, step) in self.steps.iter().enumerate() {
-            let Some(tunable) = self.tunable(program, step.node) else { continue };
+            let Some(tunable) = self.tunable(program, step) else { continue };
             if let Some(known) = parts.iter_mut().find(|part| *part.operator() == tunable.operator) {
                 known.steps.push(index);
                 continue;
             }
             let node = &graph.nodes[step.node];
-            let fact = |value: ValueId| {
-                let desc = self.desc(graph, value)?;
+            let Some((inputs, outputs)) = self.operands(graph, step) else { continue };
+            let fact = |value: Option<ValueId>, desc: Option<TensorDesc>| {
+                let desc = desc?;
                 let shape = desc.shape.iter().map(|&size| size.into());
-                Some(match graph.constant(value) {
+                Some(match value.and_then(|value| graph.constant(value)) {
                     Some(constant) => Fact::constant(constant.clone()),
                     None => Fact::tensor(desc.dtype, shape),
                 })
             };
-            let inputs = node.inputs.iter().map(|input| input.and_then(fact)).collect();
-            let outputs = node.outputs.iter().filter_map(|&output| fact(output)).collect();
+            let inputs = node.inputs.iter().zip(inputs).map(|(&input, desc)| fact(input, desc)).collect();
+            let outputs = outputs.into_iter().filter_map(|desc| fact(None, Some(desc))).collect();
             let (kernels, bytes_max) = (program.kernels().clone(), program.bytes_max());
             parts.push(Part::new(tunable, index, node, inputs, outputs, kernels, bytes_max));
         }
         parts
     }
 
-    /// What can be chosen about a node that runs by a kernel.
-    fn tunable(&self, program: &Program, node: usize) -> Option<Tunable> {
-        let Code::Kernel(kernel) = &program.codes()[node] else { return None };
-        let (graph, node) = (program.graph(), &program.graph().nodes[node]);
+    /// What can be chosen about a step that runs by a kernel.
+    fn tunable(&self, program: &Program, step: &PlannedStep) -> Option<Tunable> {
+        let Code::Kernel(kernel) = &program.codes()[step.node] else { return None };
+        let node = &program.graph().nodes[step.node];
+        let (inputs, outputs) = self.operands(program.graph(), step)?;
+        // Where a shape depends on data, or an input is found while the model runs, nothing is prepared.
+        let is_planned = node.inputs.iter().zip(&inputs).all(|(input, desc)| input.is_none() || desc.is_some());
+        kernel.tunable(&inputs, &outputs).filter(|_| is_planned)
+    }
+
+    /// What a step reads and writes at a time; `None` where an output depends on data.
+    fn operands(&self, graph: &Graph, step: &PlannedStep) -> Option<(Vec<Option<TensorDesc>>, Vec<TensorDesc>)> {
+        let node = &graph.nodes[step.node];
         let inputs: Vec<Option<TensorDesc>> =
             node.inputs.iter().map(|input| input.and_then(|value| self.desc(graph, value))).collect();
         let outputs: Option<Vec<TensorDesc>> = node.outputs.iter().map(|&value| self.desc(graph, value)).collect();
-        // Where a shape depends on data, or an input is found while the model runs, nothing is prepared.
-        let is_planned = node.inputs.iter().zip(&inputs).all(|(input, desc)| input.is_none() || desc.is_some());
-        kernel.tunable(&inputs, &outputs?).filter(|_| is_planned)
+        let outputs = outputs?;
+        let is_constant =
+            |input: usize| matches!(self.places[step.inputs.start + input], Place::Constant(_) | Place::Nothing);
+        match Sliced::new(node, is_constant, &inputs, &outputs, step.slices) {
+            Some(sliced) => Some((sliced.inputs.into_vec(), sliced.outputs.into_vec())),
+            None => Some((inputs, outputs)),
+        }
     }
 
     fn desc(&self, graph: &Graph, value: ValueId) -> Option<TensorDesc> {
@@ -239,6 +269,8 @@ struct Draft {
     prepared: Option<Prepared>,
     /// Inputs that the kernel has packed.
     consumed: SmallVec<[usize; 2]>,
+    /// Where it runs on slices of the batch: how many, and which inputs are sliced.
+    sliced: Option<(usize, SmallVec<[bool; 4]>)>,
 }
 
 /// Decides how a node runs and where its outputs may lie. `None` where nothing runs.
@@ -250,7 +282,7 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
         node.outputs.iter().map(|output| planned(&memory.facts[output.index()])).collect();
     let (Some(outputs), true) = (outputs, planned_inputs) else {
         node.outputs.iter().for_each(|&output| memory.on_heap(output));
-        return Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }));
+        return Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new(), sliced: None }));
     };
     match &program.codes()[index] {
         Code::Alias => {
@@ -266,20 +298,20 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
                     // A kernel speaks of every input that a node of its kind may have.
                     memory.wish(index, node.inputs.get(input).copied().flatten(), node.outputs[output]);
                 }
-                Ok(Some(Draft { node: index, prepared: Some(prepared), consumed: kernel.consumed() }))
+                Ok(Some(Draft { node: index, prepared: Some(prepared), consumed: kernel.consumed(), sliced: None }))
             }
             None => {
                 for (&output, desc) in node.outputs.iter().zip(&outputs) {
                     memory.planned(output, desc);
                 }
-                Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }))
+                Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new(), sliced: None }))
             }
         },
         Code::Reference | Code::Shape | Code::Late(_) | Code::Control(_) => {
             for (&output, desc) in node.outputs.iter().zip(&outputs) {
                 memory.planned(output, desc);
             }
-            Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new() }))
+            Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new(), sliced: None }))
         }
     }
 }
@@ -315,6 +347,8 @@ struct Memory {
     slots: usize,
     /// Output may lie where the input lay, if nobody reads the input afterwards: node, input, output.
     wishes: Vec<(usize, usize, usize)>,
+    /// Of how many slices of a batch a value has room for one.
+    slices: Vec<usize>,
 }
 
 impl Memory {
@@ -328,6 +362,7 @@ impl Memory {
             constants: Vec::new(),
             slots: 0,
             wishes: Vec::new(),
+            slices: vec![1; count],
             facts,
         };
         for index in 0..count {
@@ -378,7 +413,7 @@ impl Memory {
     }
 
     fn bytes(&self, value: usize) -> usize {
-        self.descs[value].as_ref().map_or(0, TensorDesc::bytes)
+        self.descs[value].as_ref().map_or(0, TensorDesc::bytes) / self.slices[value]
     }
 
     fn elements(&self, value: usize) -> usize {
@@ -388,8 +423,9 @@ impl Memory {
     /// Lays out memory and writes the plan.
     fn place(mut self, program: &Program, drafts: Vec<Option<Draft>>) -> Result<Plan, RunError> {
         let graph = program.graph();
-        let drafts: Vec<Draft> = drafts.into_iter().flatten().collect();
+        let mut drafts: Vec<Draft> = drafts.into_iter().flatten().collect();
         let end = drafts.len();
+        let runs = self.slice(program, &mut drafts)?;
         let position_of = positions(graph.nodes.len(), &drafts);
         self.grant_wishes(program, &drafts, &position_of);
 
@@ -403,8 +439,11 @@ impl Memory {
                     continue;
                 }
                 let bytes = self.bytes(root);
-                let life = lives[root].get_or_insert(Lifetime { bytes, first: position, last: position });
-                life.last = position;
+                // What a run of slices reads or writes as a whole is there for all of them.
+                let run = runs.iter().find(|run| run.slices > self.slices[root] && run.steps.contains(&position));
+                let (first, last) = run.map_or((position, position), |run| (run.steps.start, run.steps.end - 1));
+                let life = lives[root].get_or_insert(Lifetime { bytes, first, last });
+                (life.first, life.last) = (life.first.min(first), life.last.max(last));
             }
         }
         // The memory of a graph output holds the root that becomes it; a second name for the same
@@ -439,7 +478,9 @@ impl Memory {
         let values: Vec<Place> = (0..self.places.len()).map(|value| self.find(value)).collect();
         let mut plan = Plan {
             steps: Vec::with_capacity(end),
+            runs,
             places: Vec::new(),
+            cut: Vec::new(),
             outputs: graph.outputs.iter().map(|output| values[output.index()]).collect(),
             values,
             descs: self.descs,
@@ -450,23 +491,146 @@ impl Memory {
         for (draft, workspace) in drafts.into_iter().zip(workspaces) {
             let node = &graph.nodes[draft.node];
             let start = plan.places.len();
+            let (slices, cut) = draft.sliced.unwrap_or((1, SmallVec::new()));
+            // Where there is room for one slice alone, it is the one at hand.
+            let is_cut = |value: ValueId| slices > 1 && self.slices[value.index()] == 1;
             for (position, input) in node.inputs.iter().enumerate() {
                 let left_out = draft.consumed.contains(&position);
                 plan.places.push(match input {
                     Some(value) if !left_out => plan.values[value.index()],
                     _ => Place::Nothing,
                 });
+                let is_sliced = cut.get(position).copied().unwrap_or(false);
+                plan.cut.push(is_sliced && input.is_some_and(is_cut));
             }
             let middle = plan.places.len();
             plan.places.extend(node.outputs.iter().map(|output| plan.values[output.index()]));
+            plan.cut.extend(node.outputs.iter().map(|&output| is_cut(output)));
             let code = match draft.prepared {
                 Some(prepared) => StepCode::Kernel { prepared, workspace },
                 None => StepCode::Dynamic,
             };
             let outputs = middle..plan.places.len();
-            plan.steps.push(PlannedStep { node: draft.node, code, inputs: start..middle, outputs });
+            plan.steps.push(PlannedStep { node: draft.node, code, inputs: start..middle, outputs, slices });
         }
         Ok(plan)
+    }
+
+    /// Decides which steps run on slices of the batch, and prepares them for those.
+    fn slice(&mut self, program: &Program, drafts: &mut [Draft]) -> Result<Vec<Run>, RunError> {
+        let graph = program.graph();
+        // How many slices there can be, and the batch; `None` for steps without slices.
+        let batches: Vec<Option<(usize, usize)>> = drafts
+            .iter()
+            .map(|draft| {
+                let output = self.desc(*graph.nodes[draft.node].outputs.first()?)?;
+                let &batch = output.shape.first()?;
+                let most = slices::count(batch, program.kernels().threads());
+                self.sliced(program, draft, most)?;
+                Some((most, batch))
+            })
+            .collect();
+        let traffic = drafts.iter().zip(&batches).map(|(draft, batch)| {
+            let weights = match &program.codes()[draft.node] {
+                Code::Kernel(kernel) => kernel.packed_bytes(),
+                _ => 0,
+            };
+            Some(Traffic { slice: self.sliced(program, draft, batch.as_ref()?.0)?.bytes(), weights })
+        });
+        let traffic: Vec<Option<Traffic>> = traffic.collect();
+        let mut found: Vec<(Range<usize>, usize)> = Vec::new();
+        let mut from = 0;
+        while from < drafts.len() {
+            let len = batches[from..].iter().take_while(|batch| **batch == batches[from]).count();
+            let most = batches[from].map_or(1, |(most, _)| most);
+            let runs = slices::runs(&traffic[from..from + len], most).into_iter();
+            found.extend(runs.map(|(run, slices)| (run.start + from..run.end + from, slices)));
+            from += len;
+        }
+        let mut runs = Vec::new();
+        for (steps, slices) in found {
+            let inner = self.inner_values(program, drafts, &steps);
+            let whole = traffic[steps.clone()].iter().flatten().fold(Traffic::default(), |sum, step| Traffic {
+                slice: sum.slice.saturating_add(step.slice),
+                weights: sum.weights.saturating_add(step.weights),
+            });
+            let most = batches[steps.start].map_or(1, |(most, _)| most);
+            let bytes = |(value, uses): &(usize, usize)| (self.bytes(*value) / most).saturating_mul(*uses);
+            if !slices::pays(whole, inner.iter().map(bytes).fold(0, usize::saturating_add)) {
+                continue;
+            }
+            if let Some(made) = self.sliced_run(program, &drafts[steps.clone()], slices)? {
+                inner.iter().for_each(|(value, _)| self.slices[*value] = slices);
+                for (draft, (prepared, cut)) in drafts[steps.clone()].iter_mut().zip(made) {
+                    (draft.prepared, draft.sliced) = (Some(prepared), Some((slices, cut)));
+                }
+                runs.push(Run { steps, slices });
+            }
+        }
+        Ok(whole_runs(runs, drafts.len()))
+    }
+
+    /// A step as it runs on a slice, where it does.
+    fn sliced(&self, program: &Program, draft: &Draft, slices: usize) -> Option<Sliced> {
+        draft.prepared.as_ref()?;
+        let node = &program.graph().nodes[draft.node];
+        let inputs: SmallVec<[Option<TensorDesc>; 4]> =
+            node.inputs.iter().map(|input| input.and_then(|value| self.desc(value))).collect();
+        let outputs: Option<SmallVec<[TensorDesc; 1]>> = node.outputs.iter().map(|&value| self.desc(value)).collect();
+        let is_constant = |input: usize| {
+            node.inputs[input].is_none_or(|value| matches!(self.places[value.index()], Place::Constant(_)))
+        };
+        Sliced::new(node, is_constant, &inputs, &outputs?, slices)
+    }
+
+    /// The steps of a run, prepared for slices; `None` where one has no form for them, or where they would not lie on
+    /// cache lines. Of request inputs that is promised to nobody.
+    fn sliced_run(
+        &self,
+        program: &Program,
+        drafts: &[Draft],
+        slices: usize,
+    ) -> Result<Option<Vec<(Prepared, SmallVec<[bool; 4]>)>>, RunError> {
+        let graph = program.graph();
+        let mut made = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let node = &graph.nodes[draft.node];
+            let lies_well = |value: &ValueId| match self.places[self.root(value.index())] {
+                Place::Constant(_) | Place::Input(_) => true,
+                _ => (self.bytes(value.index()) / slices).is_multiple_of(arena::ALIGNMENT),
+            };
+            let (Code::Kernel(kernel), Some(sliced)) =
+                (&program.codes()[draft.node], self.sliced(program, draft, slices))
+            else {
+                return Ok(None);
+            };
+            if !node.inputs.iter().flatten().chain(&node.outputs).all(lies_well) {
+                return Ok(None);
+            }
+            match prepare(node, kernel.as_ref(), &sliced.inputs, &sliced.outputs, program.bytes_max())? {
+                Some(prepared) => made.push((prepared, sliced.cut)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(made))
+    }
+
+    /// Values that only the steps of a run write and read, and how often they do.
+    fn inner_values(&self, program: &Program, drafts: &[Draft], steps: &Range<usize>) -> Vec<(usize, usize)> {
+        let graph = program.graph();
+        let outputs = drafts[steps.clone()].iter().flat_map(|draft| &graph.nodes[draft.node].outputs);
+        let inner = outputs.filter_map(|output| {
+            let value = output.index();
+            let is_shared = (0..self.roots.len()).any(|other| (self.roots[other] == value) != (other == value));
+            let reads = |range: Range<usize>| {
+                let nodes = drafts[range].iter().map(|draft| &graph.nodes[draft.node]);
+                nodes.filter(|node| node.inputs.contains(&Some(*output))).count()
+            };
+            let (own, all) = (reads(steps.clone()), reads(0..drafts.len()));
+            let is_inner = own == all && !is_shared && !graph.outputs.contains(output);
+            (is_inner && self.places[value] == Place::Nothing).then_some((value, 1 + own))
+        });
+        inner.collect()
     }
 
     /// Lets an output take the memory of an input that nobody reads afterwards.
@@ -508,6 +672,19 @@ impl Memory {
             other => other,
         }
     }
+}
+
+/// Runs of slices, and between them those of whole batches.
+fn whole_runs(sliced: Vec<Run>, steps: usize) -> Vec<Run> {
+    let mut runs = Vec::new();
+    let mut from = 0;
+    for run in sliced {
+        runs.push(Run { steps: from..run.steps.start, slices: 1 });
+        from = run.steps.end;
+        runs.push(run);
+    }
+    runs.push(Run { steps: from..steps, slices: 1 });
+    runs
 }
 
 fn positions(nodes: usize, drafts: &[Draft]) -> Vec<Option<usize>> {

@@ -49,6 +49,11 @@ pub trait Kernels: Send + Sync {
     /// The kernel of a node, whose weights `packer` packs; `None` where the unit has none and the definition runs
     /// instead.
     fn kernel(&self, graph: &Graph, node: &Node, packer: &Packer) -> Option<Box<dyn Kernel>>;
+
+    /// How many threads run a step together.
+    fn threads(&self) -> usize {
+        1
+    }
 }
 
 impl Program {

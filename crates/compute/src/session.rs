@@ -2,6 +2,7 @@ use crate::late::{self, Late};
 use crate::memory::{expected_bytes, value_bytes};
 use crate::plan::{self, Place, Plan, PlannedStep, StepCode, StepReport, node_error};
 use crate::program::{Code, PlanKey, Program};
+use crate::slices::NEAR_BYTES;
 use crate::specialise::planned;
 use crate::tuning::Part;
 use crate::{Arguments, Executable, Kernel, RunError, TensorDesc, control};
@@ -152,20 +153,29 @@ impl Session {
         if let Some(times) = &mut self.times {
             times.clear();
         }
-        for (index, step) in plan.steps.iter().enumerate() {
+        let each = plan
+            .runs
+            .iter()
+            .flat_map(|run| (0..run.slices).flat_map(|slice| run.steps.clone().map(move |step| (step, slice))));
+        for (index, slice) in each {
             if is_cancelled() {
                 return Err(RunError::Cancelled);
             }
+            let step = &plan.steps[index];
             let start = self.times.is_some().then(Instant::now);
             match &step.code {
                 StepCode::Kernel { prepared, workspace } => {
-                    self.run_kernel(&plan, step, prepared.step.as_ref(), *workspace, inputs)?;
-                    self.coverage.kernels += 1;
+                    self.run_kernel(&plan, step, prepared.step.as_ref(), *workspace, inputs, slice)?;
+                    self.coverage.kernels += usize::from(slice == 0);
                 }
                 StepCode::Dynamic => self.run_dynamic(&plan, step, inputs, is_cancelled)?,
             }
             if let (Some(start), Some(times)) = (start, &mut self.times) {
-                times.push(StepTime { step: index, time: start.elapsed() });
+                let time = start.elapsed();
+                match times.get_mut(index) {
+                    Some(known) => known.time += time,
+                    None => times.push(StepTime { step: index, time }),
+                }
             }
         }
         self.collect(&plan, inputs)
@@ -275,18 +285,31 @@ impl Session {
         code: &dyn crate::Step,
         workspace: Place,
         inputs: &[Value],
+        slice: usize,
     ) -> Result<(), RunError> {
         let memory = &self.memory;
         let mut views = recycle(std::mem::take(&mut self.views));
-        for place in &plan.places[step.inputs.clone()] {
-            views.push(memory.view(plan, *place, inputs)?);
+        let view = |index: usize| -> Result<Option<View<'_>>, TensorError> {
+            let view = memory.view(plan, plan.places[index], inputs)?;
+            Ok(view.map(|view| {
+                let bytes = view.len() / step.slices;
+                if plan.cut[index] { view.part(slice * bytes, bytes) } else { view }
+            }))
+        };
+        for index in step.inputs.clone() {
+            views.push(view(index)?);
         }
         let mut outputs: SmallVec<[View<'_>; 4]> = SmallVec::new();
-        for place in &plan.places[step.outputs.clone()] {
-            outputs.push(memory.view(plan, *place, inputs)?.unwrap_or(View::empty()));
+        for index in step.outputs.clone() {
+            outputs.push(view(index)?.unwrap_or(View::empty()));
         }
         let workspace = memory.view(plan, workspace, inputs)?.unwrap_or(View::empty());
-        let arguments = Arguments { inputs: &views, outputs: &outputs, workspace };
+        let is_far = step
+            .outputs
+            .clone()
+            .zip(&outputs)
+            .any(|(index, view)| plan.cut[index] && view.len().saturating_mul(step.slices) >= NEAR_BYTES);
+        let arguments = Arguments { inputs: &views, outputs: &outputs, workspace, is_far };
         code.check(&arguments).map_err(|source| node_error(&self.program.graph().nodes[step.node], source))?;
         code.run(&arguments);
         self.views = recycle(views);
@@ -489,7 +512,7 @@ fn run_kernel_now(
     let blocks: Vec<Block> = outputs.iter().map(|desc| Block::new(desc.bytes())).collect::<Result<_, _>>()?;
     let views: SmallVec<[View<'_>; 4]> = blocks.iter().map(|block| block.view(0, block.len())).collect();
     let workspace = workspace.view(0, prepared.workspace);
-    let arguments = Arguments { inputs: &inputs, outputs: &views, workspace };
+    let arguments = Arguments { inputs: &inputs, outputs: &views, workspace, is_far: false };
     prepared.step.check(&arguments).map_err(failed)?;
     prepared.step.run(&arguments);
     drop(views);

@@ -167,7 +167,7 @@ pub(super) struct Form(unsafe fn(&Ending<'_>, *mut f32));
 macro_rules! forms {
     ($name:ident, $vector:ident $(, $features:literal)?) => {
         mod $name {
-            use super::block::{self, Added, Written};
+            use super::block::{self, Added, Summed, Written};
             use super::{Ending, Form, end};
             use crate::vector::$vector;
 
@@ -182,9 +182,9 @@ macro_rules! forms {
             /// # Safety
             /// As [`block::rows`], on a machine that has these features.
             $(#[target_feature(enable = $features)])?
-            unsafe fn rows<A: Added, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
+            unsafe fn rows<S: Summed, A: Added, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
                 // SAFETY: as above.
-                unsafe { block::rows::<$vector, A, W>(ending, sums) }
+                unsafe { block::rows::<$vector, S, A, W>(ending, sums) }
             }
 
             /// The form for an ending, on a machine that has these features.

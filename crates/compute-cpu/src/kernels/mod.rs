@@ -129,6 +129,10 @@ impl Kernels {
 }
 
 impl halimede_compute::Kernels for Kernels {
+    fn threads(&self) -> usize {
+        self.machine.pool.threads()
+    }
+
     fn kernel(&self, graph: &Graph, node: &Node, packer: &Packer) -> Option<Box<dyn Kernel>> {
         let machine = self.machine.clone();
         let gather = |gathering, machine| Box::new(GatherKernel { gathering, machine });

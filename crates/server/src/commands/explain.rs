@@ -146,12 +146,14 @@ fn print_memory(out: &mut dyn Write, footprint: &Footprint, session: &Session) -
     }
 }
 
-/// The kernel of a step, with what was measured to be its fastest configuration.
+/// The kernel of a step, with what was measured to be its fastest configuration, and how often it runs.
 fn kernel(step: &StepReport) -> String {
-    match step.chosen.as_ref().filter(|config| !config.is_empty()) {
-        Some(config) => format!("{}, tuned: {config}", step.kernel),
-        None => step.kernel.clone(),
-    }
+    let tuned = match step.chosen.as_ref().filter(|config| !config.is_empty()) {
+        Some(config) => format!(", tuned: {config}"),
+        None => String::new(),
+    };
+    let slices = if step.slices > 1 { format!(", {} slices", step.slices) } else { String::new() };
+    format!("{}{slices}{tuned}", step.kernel)
 }
 
 /// The rates of a step, and how near the nearer one is to the machine's best.

@@ -1,11 +1,30 @@
-//! Ends as wide as two registers, which nearly all are, in the forms that most of those in floats have: sums, a bias,
-//! a residual, bounds. What is done to a row is known to the compiler, and what all rows share stays in registers.
-//! Ends in integers are faster in the general form, which asks what to do once for several registers.
+//! Ends as wide as two registers, which nearly all are, in the forms that most of those have: sums of floats or of
+//! integers, a bias, a residual, bounds, and what is written. What is done to a row is known to the compiler, and what all
+//! rows share stays in registers.
 
 use super::{Addend, Ending, PAIR};
 use crate::real::Numbers;
-use crate::vector::Vector;
+use crate::vector::{Bytes, Vector};
 use half::bf16;
+
+/// What sums are.
+pub(super) trait Summed {
+    /// Whether they are the bits of integers, which are scaled.
+    const SCALED: bool;
+}
+
+/// Sums in f32.
+pub(super) struct Floats;
+/// Sums in i32.
+pub(super) struct Integers;
+
+impl Summed for Floats {
+    const SCALED: bool = false;
+}
+
+impl Summed for Integers {
+    const SCALED: bool = true;
+}
 
 /// What is read of a row to be added to it.
 pub(super) trait Added: Copy {
@@ -26,15 +45,43 @@ impl Added for () {
     }
 }
 
+/// What is done to a row before it is written, in registers.
+#[derive(Clone, Copy)]
+struct Limits<V> {
+    low: V,
+    high: V,
+    inverse: V,
+    bytes: Bytes,
+}
+
+impl<V: Vector> Limits<V> {
+    /// # Safety
+    /// As [`Vector`].
+    #[inline(always)]
+    unsafe fn of(ending: &Ending<'_>) -> Limits<V> {
+        let (low, high) = ending.bounds;
+        let mut bytes = Bytes { zero: 0, low: 0, high: 255 };
+        let mut inverse = 1.0;
+        if let Some((grid, zero)) = ending.quantize {
+            // Rounding keeps the order of numbers: bounds may be rounded themselves.
+            let bound = |number: f32| (grid.nearest(number) + zero).clamp(0.0, 255.0) as i16;
+            (bytes, inverse) = (Bytes { zero: zero as i16, low: bound(low), high: bound(high) }, grid.inverse);
+        }
+        // SAFETY: the caller's promise.
+        unsafe { Limits { low: V::splat(low), high: V::splat(high), inverse: V::splat(inverse), bytes } }
+    }
+}
+
 /// How a row is written.
 pub(super) trait Written: Copy {
     fn of(ending: &Ending<'_>) -> Option<Self>;
     /// # Safety
-    /// As [`Vector::store`].
-    unsafe fn write<V: Vector>(self, at: usize, number: V);
+    /// As [`Vector::store`] of both registers.
+    #[expect(private_interfaces, reason = "nobody else writes")]
+    unsafe fn write<V: Vector>(self, at: usize, pair: [V; PAIR], limits: &Limits<V>);
 }
 
-macro_rules! numbers {
+macro_rules! floats {
     ($($number:ty, $variant:ident, $load:ident, $store:ident);*) => {
         $(
             impl Added for *mut $number {
@@ -63,28 +110,83 @@ macro_rules! numbers {
                 }
 
                 #[inline(always)]
-                unsafe fn write<V: Vector>(self, at: usize, number: V) {
+                #[expect(private_interfaces, reason = "as above")]
+                unsafe fn write<V: Vector>(self, at: usize, pair: [V; PAIR], limits: &Limits<V>) {
                     // SAFETY: as above.
-                    unsafe { number.$store(self.wrapping_add(at)) }
+                    unsafe {
+                        let [first, second] = pair;
+                        first.at_least(limits.low).at_most(limits.high).$store(self.wrapping_add(at));
+                        second.at_least(limits.low).at_most(limits.high).$store(self.wrapping_add(at + V::LANES));
+                    }
                 }
             }
         )*
     };
 }
-numbers!(f32, F32, load, store; bf16, Bf16, widen, narrow);
+floats!(f32, F32, load, store; bf16, Bf16, widen, narrow);
 
-/// Which of the forms of this module an ending has: what is added, and what is written.
+/// Quantised numbers.
 #[derive(Clone, Copy)]
-pub(super) enum Kind {
-    Written(Width),
-    Added(Width, Width),
+pub(super) struct Quantized {
+    start: *mut u8,
+    zero: f32,
+    scale: f32,
+}
+
+impl Added for Quantized {
+    #[inline(always)]
+    fn of(ending: &Ending<'_>) -> Option<Self> {
+        match ending.residual {
+            Some(Addend { numbers: Numbers::U8(start), zero, scale }) => Some(Quantized { start, zero, scale }),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add<V: Vector>(self, at: usize, number: V) -> V {
+        // SAFETY: as above.
+        unsafe {
+            let steps = V::widen_u8(self.start.wrapping_add(at)).minus(V::splat(self.zero));
+            number.plus(steps.times(V::splat(self.scale)))
+        }
+    }
+}
+
+impl Written for *mut u8 {
+    #[inline(always)]
+    fn of(ending: &Ending<'_>) -> Option<Self> {
+        match ending.target {
+            Numbers::U8(start) => Some(start),
+            _ => None,
+        }
+    }
+
+    #[inline(always)]
+    #[expect(private_interfaces, reason = "as above")]
+    unsafe fn write<V: Vector>(self, at: usize, pair: [V; PAIR], limits: &Limits<V>) {
+        // SAFETY: as above.
+        unsafe {
+            let [first, second] = pair;
+            let pair = [first.times(limits.inverse), second.times(limits.inverse)];
+            V::store_pair(pair, limits.bytes, self.wrapping_add(at));
+        }
+    }
+}
+
+/// Which of the forms of this module an ending has.
+#[derive(Clone, Copy)]
+pub(super) struct Kind {
+    pub scaled: bool,
+    pub added: Option<Width>,
+    pub written: Width,
 }
 
 /// Of numbers.
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Width {
     F32,
     Bf16,
+    U8,
 }
 
 impl Width {
@@ -92,35 +194,55 @@ impl Width {
         match numbers {
             Numbers::F32(_) => Some(Width::F32),
             Numbers::Bf16(_) => Some(Width::Bf16),
-            Numbers::U8(_) | Numbers::I8(_) => None,
+            Numbers::U8(_) => Some(Width::U8),
+            Numbers::I8(_) => None,
         }
     }
 }
 
 /// The kind of an ending, if it has one of the forms of this module.
 pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
-    if ending.columns != PAIR * V::LANES || ending.function.is_some() || ending.has_integers() {
-        return None;
-    }
-    let target = Width::of(ending.target)?;
-    match ending.residual {
-        None => Some(Kind::Written(target)),
-        Some(residual) => Some(Kind::Added(Width::of(residual.numbers)?, target)),
-    }
+    let written = Width::of(ending.target)?;
+    let scaled = ending.integers.is_some();
+    let added = match ending.residual {
+        Some(residual) => Some(Width::of(residual.numbers)?),
+        None => None,
+    };
+    let is_plain = ending.function.is_none() && ending.snap.is_none();
+    // A product by a scale and a bias become one operation, which rounds once.
+    let is_fused = scaled && !ending.bias.is_empty();
+    // Sums of floats that are quantised have a form of their own only as they are.
+    let is_known = ending.quantize.is_some() == (written == Width::U8)
+        && (scaled || written != Width::U8 && added != Some(Width::U8))
+        && (!is_fused || ending.is_rounded);
+    let is_wide = ending.columns == PAIR * V::LANES;
+    (is_plain && is_known && is_wide).then_some(Kind { scaled, added, written })
 }
 
-/// `$rows::<A, W>` for a kind.
+/// `$rows::<S, A, W>` for a kind.
 macro_rules! with_types {
     ($kind:expr, $rows:ident) => {{
-        use super::block::{Kind, Width};
+        use super::block::{Floats, Integers, Kind, Quantized, Width};
         use half::bf16;
         match $kind {
-            Kind::Written(Width::F32) => $rows::<(), *mut f32>,
-            Kind::Written(Width::Bf16) => $rows::<(), *mut bf16>,
-            Kind::Added(Width::F32, Width::F32) => $rows::<*mut f32, *mut f32>,
-            Kind::Added(Width::F32, Width::Bf16) => $rows::<*mut f32, *mut bf16>,
-            Kind::Added(Width::Bf16, Width::F32) => $rows::<*mut bf16, *mut f32>,
-            Kind::Added(Width::Bf16, Width::Bf16) => $rows::<*mut bf16, *mut bf16>,
+            Kind { scaled: false, added: None, written: Width::F32 } => $rows::<Floats, (), *mut f32>,
+            Kind { scaled: false, added: None, .. } => $rows::<Floats, (), *mut bf16>,
+            Kind { scaled: false, added: Some(Width::F32), written: Width::F32 } => $rows::<Floats, *mut f32, *mut f32>,
+            Kind { scaled: false, added: Some(Width::F32), .. } => $rows::<Floats, *mut f32, *mut bf16>,
+            Kind { scaled: false, written: Width::F32, .. } => $rows::<Floats, *mut bf16, *mut f32>,
+            Kind { scaled: false, .. } => $rows::<Floats, *mut bf16, *mut bf16>,
+            Kind { added: None, written: Width::F32, .. } => $rows::<Integers, (), *mut f32>,
+            Kind { added: None, written: Width::Bf16, .. } => $rows::<Integers, (), *mut bf16>,
+            Kind { added: None, written: Width::U8, .. } => $rows::<Integers, (), *mut u8>,
+            Kind { added: Some(Width::F32), written: Width::F32, .. } => $rows::<Integers, *mut f32, *mut f32>,
+            Kind { added: Some(Width::F32), written: Width::Bf16, .. } => $rows::<Integers, *mut f32, *mut bf16>,
+            Kind { added: Some(Width::F32), written: Width::U8, .. } => $rows::<Integers, *mut f32, *mut u8>,
+            Kind { added: Some(Width::Bf16), written: Width::F32, .. } => $rows::<Integers, *mut bf16, *mut f32>,
+            Kind { added: Some(Width::Bf16), written: Width::Bf16, .. } => $rows::<Integers, *mut bf16, *mut bf16>,
+            Kind { added: Some(Width::Bf16), written: Width::U8, .. } => $rows::<Integers, *mut bf16, *mut u8>,
+            Kind { added: Some(Width::U8), written: Width::F32, .. } => $rows::<Integers, Quantized, *mut f32>,
+            Kind { added: Some(Width::U8), written: Width::Bf16, .. } => $rows::<Integers, Quantized, *mut bf16>,
+            Kind { added: Some(Width::U8), written: Width::U8, .. } => $rows::<Integers, Quantized, *mut u8>,
         }
     }};
 }
@@ -131,26 +253,38 @@ pub(super) use with_types;
 /// # Safety
 /// As [`Ending::run`]; there are sums for the rows.
 #[inline(always)]
-pub(super) unsafe fn rows<V: Vector, A: Added, W: Written>(ending: &Ending<'_>, sums: *const f32) {
+pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written>(ending: &Ending<'_>, sums: *const f32) {
     let (Some(added), Some(target)) = (A::of(ending), W::of(ending)) else {
         return debug_assert!(false, "an ending of another kind");
     };
     let Ending { rows, pitch, apart, .. } = *ending;
-    // SAFETY: the caller's promise; a row of sums and bias has two registers.
+    // SAFETY: the caller's promise; a row of sums, bias and scales has two registers.
     unsafe {
-        let (low, high) = (V::splat(ending.bounds.0), V::splat(ending.bounds.1));
-        let mut bias = [V::splat(0.0); PAIR];
+        let limits = Limits::<V>::of(ending);
+        let (mut bias, mut scales) = ([V::splat(0.0); PAIR], [V::splat(1.0); PAIR]);
         if !ending.bias.is_empty() {
             bias = [V::load(ending.bias.as_ptr()), V::load(ending.bias.as_ptr().add(V::LANES))];
         }
+        let mut shifts = [].as_ptr();
+        if S::SCALED
+            && let Some(scaling) = ending.integers
+        {
+            shifts = scaling.added.as_ptr();
+            scales = [V::load(scaling.scales.as_ptr()), V::load(scaling.scales.as_ptr().add(V::LANES))];
+        }
         for row in 0..rows {
             ending.ask_ahead(row, Some(ending.target));
+            let mut pair = [V::splat(0.0); PAIR];
             for half in 0..PAIR {
                 let column = half * V::LANES;
-                let sum = V::load(sums.add(row * pitch + column));
-                let number = added.add(row * apart + column, sum.plus(bias[half]));
-                target.write(row * apart + column, number.at_least(low).at_most(high));
+                let sum = sums.add(row * pitch + column);
+                let number = match S::SCALED {
+                    true => bias[half].plus_product(V::sums(sum.cast(), shifts.add(column)), scales[half]),
+                    false => V::load(sum).plus(bias[half]),
+                };
+                pair[half] = added.add(row * apart + column, number);
             }
+            target.write(row * apart, pair, &limits);
         }
     }
 }
