@@ -40,7 +40,10 @@ class TritonPythonModel:
 CONFIG = """backend: "python"
 max_batch_size: 0
 model_transaction_policy { decoupled: true }
-input [ { name: "TEXT" data_type: TYPE_STRING dims: [ -1 ] }, { name: "N" data_type: TYPE_INT32 dims: [ 1 ] optional: true } ]
+input [
+  { name: "TEXT" data_type: TYPE_STRING dims: [ -1 ] },
+  { name: "N" data_type: TYPE_INT32 dims: [ 1 ] optional: true }
+]
 output [ { name: "OUT" data_type: TYPE_STRING dims: [ -1 ] }, { name: "I" data_type: TYPE_INT32 dims: [ -1 ] } ]
 instance_group [ { kind: KIND_CPU count: 1 } ]
 """
@@ -89,7 +92,8 @@ def test_one_response(running):
 
 def test_members_that_are_no_inputs_are_parameters(running):
     given = {"a": 1, "b": "q", "c": True, "d": 1.5}
-    assert ask(running, "text/generate", {"TEXT": "x", **given}).json == answer("x", 0, json.dumps(given, separators=(",", ":")))
+    reply = ask(running, "text/generate", {"TEXT": "x", **given})
+    assert reply.json == answer("x", 0, json.dumps(given, separators=(",", ":")))
     reply = ask(running, "text/generate", {"TEXT": "x", "parameters": {"q": 1, "N": 1}, "id": "7"})
     assert reply.json == answer("x", 0, '{"id":"7","q":1}', id="7")
 
@@ -99,8 +103,8 @@ def test_exactly_one_response_is_wanted(running):
         reply = ask(running, "text/generate", {"TEXT": "x", "N": count})
         assert reply.status == 200
         assert reply.error == (
-            "generate expects model to produce exactly 1 response, use generate stream for model that generates various "
-            "number of responses"
+            "generate expects model to produce exactly 1 response, use generate stream for model that generates "
+            "various number of responses"
         )
     reply = ask(running, "text/generate", {"TEXT": "x", "N": -1})
     assert (reply.status, reply.error) == (404, "bad")

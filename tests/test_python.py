@@ -243,6 +243,18 @@ class TritonPythonModel:
         elif what == "wrong":
             error = request("add_sub", ["SUM"], A=value).exec().error()
             result = [error.code() == pb_utils.TritonError.INVALID_ARG, error.message()]
+        elif what == "ready":
+            names = [("add_sub", ""), ("add_sub", "1"), ("add_sub", "2"), ("nothing", "")]
+            result = [pb_utils.is_model_ready(model_name=name, model_version=version) for name, version in names]
+        elif what == "not yet":
+            result = []
+            counter = {"name": "n", "description": "d", "kind": pb_utils.MetricFamily.COUNTER}
+            for attempt in (lambda: pb_utils.load_model("m"), lambda: pb_utils.unload_model("m"),
+                            lambda: pb_utils.MetricFamily(**counter)):
+                try:
+                    attempt()
+                except pb_utils.TritonModelException as error:
+                    result.append(str(error))
         elif what == "built in":
             identity = request("built_in", ["OUTPUT0"], INPUT0=np.array([7], np.float32)).exec()
             result = [identity.output_tensors()[0].as_numpy().tolist(), json.loads(identity.parameters())["param1"]]
@@ -434,6 +446,7 @@ def test_calls_of_other_models(http):
     assert called(http, "strings") == ["a", ""]
     assert called(http, "built in") == [[7], 42]
     assert called(http, "decoupled") == [3, 4, 5, "enough"]
+    assert called(http, "ready") == [True, True, False, False]
     for _ in range(50):
         assert called(http, "once") == [[2, 4]]
 
@@ -441,6 +454,8 @@ def test_calls_of_other_models(http):
 def test_calls_that_are_wrong(http):
     assert called(http, "unknown") == "Failed for execute the inference request. Model 'nothing' is not ready."
     assert called(http, "not decoupled").startswith("Model stream is using the decoupled.")
+    refusals = called(http, "not yet")
+    assert len(refusals) == 3 and all("on this server yet" in text for text in refusals)
     is_invalid, text = called(http, "wrong")
     assert is_invalid and "expected 2 inputs but got 1 inputs for model 'add_sub'" in text
 
@@ -450,7 +465,8 @@ def test_what_a_model_does_wrong_is_told(http):
     text = error_of(http, "raise")
     assert text.startswith(failed + "Unhappy: a bad day\n\nAt:\n  /") and text.endswith("): execute\n")
     assert error_of(http, "no list") == (
-        failed + "Expected a list in the execute return, found type '<class 'c_python_backend_utils.InferenceResponse'>'."
+        failed
+        + "Expected a list in the execute return, found type '<class 'c_python_backend_utils.InferenceResponse'>'."
     )
     assert error_of(http, "two") == (
         failed + "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
@@ -461,7 +477,8 @@ def test_what_a_model_does_wrong_is_told(http):
         "'<class 'int'>'."
     )
     assert error_of(http, "dtype").startswith(failed + "TritonModelException: NumPy dtype is not supported.")
-    assert error_of(http, "nameless").startswith(failed + "TritonModelException: Tensor name cannot be an empty string.")
+    text = "TritonModelException: Tensor name cannot be an empty string."
+    assert error_of(http, "nameless").startswith(failed + text)
     assert error_of(http, "error") == "mine"
     for silent in ("none", "nothing"):
         assert error_of(http, silent) == "the model ended the request without a last response"

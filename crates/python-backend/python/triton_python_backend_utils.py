@@ -8,8 +8,12 @@ from halimede_host.messages import (
     InferenceResponse,
     InferenceResponseSender,
     InferenceTrace,
+    MetricFamily,
     PreferredMemory,
     TritonError,
+    is_model_ready,
+    load_model,
+    unload_model,
 )
 from halimede_host.model_config import ModelConfig
 from halimede_host.tensor import (
@@ -24,8 +28,8 @@ from halimede_host.tensor import (
 import numpy as _np
 
 # As texts of errors spell them.
-for _public in (Tensor, TritonModelException, InferenceRequest, InferenceResponse, InferenceResponseSender, TritonError):
-    _public.__module__ = "c_python_backend_utils"
+for _type in (Tensor, TritonModelException, InferenceRequest, InferenceResponse, InferenceResponseSender, TritonError):
+    _type.__module__ = "c_python_backend_utils"
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_END = 2

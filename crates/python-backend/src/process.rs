@@ -429,6 +429,10 @@ impl Shared {
                 let is_cancelled = state.requests.get(&request).is_none_or(ResponseSender::is_cancelled);
                 Answer { call, value: Some(is_cancelled), ..Answer::default() }
             }
+            Call::IsModelReady { model, version } => {
+                let version = (version >= 0).then_some(version);
+                Answer { call, value: Some(self.peers.is_ready(&model, version)), ..Answer::default() }
+            }
             Call::Infer { request, decoupled } => match calls::infer(self, call, request, decoupled) {
                 Ok(()) => return,
                 Err(error) => Answer { call, error: Some(error.message), ..Answer::default() },

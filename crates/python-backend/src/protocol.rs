@@ -159,6 +159,8 @@ pub(crate) enum Call {
     Segment { bytes: usize, dropped: Vec<u32> },
     /// Whether the client of a request has gone.
     IsCancelled { request: u64 },
+    /// Whether a version of another model takes requests; below 0: the newest.
+    IsModelReady { model: String, version: i64 },
     /// A request for another model; `decoupled` where any number of responses is expected.
     Infer { request: CalledRequest, decoupled: bool },
 }

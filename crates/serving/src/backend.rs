@@ -74,6 +74,11 @@ impl Peers {
         self.model(model, version).map(|model| model.signature.is_decoupled)
     }
 
+    /// Whether a version of a model takes requests; `None` is the newest.
+    pub fn is_ready(&self, model: &str, version: Option<i64>) -> bool {
+        self.model(model, version).is_ok_and(|model| model.is_ready())
+    }
+
     fn model(&self, model: &str, version: Option<i64>) -> Result<Arc<crate::model::Model>, Error> {
         let members = self.0.as_ref().and_then(Weak::upgrade);
         members.ok_or_else(|| Error::unavailable("Server not ready"))?.model(model, version)

@@ -263,9 +263,7 @@ class InferenceRequest:
         return asyncio.get_running_loop().run_in_executor(None, self.exec, decoupled)
 
     def _run(self, decoupled):
-        channel = InferenceRequest._models
-        if channel is None:
-            raise TritonModelException("BLS is only supported during the 'execute' function.")
+        channel = other_models()
         request = {
             "id": self._id, "correlation_id": self._correlation_id, "model": self._model_name,
             "version": self._model_version, "flags": self._flags, "timeout": self._timeout,
@@ -276,6 +274,44 @@ class InferenceRequest:
 
     # The way to other models, once the model is initialized.
     _models = None
+
+
+def other_models():
+    """The way to other models."""
+    if InferenceRequest._models is None:
+        raise TritonModelException("BLS is only supported during the 'execute' function.")
+    return InferenceRequest._models
+
+
+def is_model_ready(model_name, model_version=""):
+    """Whether a version of another model takes requests; an empty version is the newest."""
+    try:
+        version = int(model_version) if model_version else -1
+    except ValueError:
+        raise TritonModelException(
+            f"failed to get model version from specified version string '{model_version}', version should be an "
+            "integral value > 0"
+        ) from None
+    return other_models().call("is_model_ready", model=model_name, version=version)["value"]
+
+
+def load_model(model_name, config="", files=None):
+    """Not there yet."""
+    raise TritonModelException("Python models cannot load other models on this server yet (load_model).")
+
+
+def unload_model(model_name, unload_dependents=False):
+    """Not there yet."""
+    raise TritonModelException("Python models cannot unload other models on this server yet (unload_model).")
+
+
+class MetricFamily:
+    """Not there yet."""
+
+    COUNTER, GAUGE, HISTOGRAM = range(3)
+
+    def __init__(self, name, description, kind):
+        raise TritonModelException("Python models have no metrics of their own on this server yet (MetricFamily).")
 
 
 class ResponseIterator:
