@@ -49,8 +49,9 @@ impl Sliced {
         // Which inputs hold images; the others are the same for all of them.
         let (data, packed): (&dyn Fn(usize) -> bool, &[usize]) = match &node.op {
             Op::Map(_) => (&|_| false, &[]),
-            Op::Conv(_) => (&|input| input == 0, &[1]),
-            Op::Pool(_) => (&|_| true, &[]),
+            Op::Conv(_) if is_constant(1) => (&|input| input == 0, &[1]),
+            // Positions of the largest elements count from the first image on.
+            Op::Pool(_) if outputs.len() == 1 => (&|_| true, &[]),
             Op::Quantize(op) if op.axis > 0 || inputs.get(1)?.as_ref()?.len() == 1 => (&|input| input == 0, &[]),
             Op::Transpose(op) if op.perm.first() == Some(&0) => (&|_| true, &[]),
             Op::Concat(op) if op.axis > 0 => (&|_| true, &[]),
@@ -130,6 +131,71 @@ pub(crate) fn pays(whole: Traffic, inner: usize) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use halimede_graph::ops::{Binary, Concat, Conv, Map, Padding, Pool, PoolKind, Transpose};
+    use halimede_tensor::DType;
+
+    fn sliced(op: Op, is_constant: &[bool], inputs: &[&[usize]], outputs: &[&[usize]]) -> Option<Vec<bool>> {
+        let node = Node {
+            name: String::new(),
+            origin: String::new(),
+            op,
+            inputs: inputs.iter().map(|_| None).collect(),
+            outputs: Default::default(),
+        };
+        let desc = |shape: &&[usize]| TensorDesc { dtype: DType::F32, shape: (*shape).into() };
+        let inputs: Vec<Option<TensorDesc>> = inputs.iter().map(|shape| Some(desc(shape))).collect();
+        let outputs: Vec<TensorDesc> = outputs.iter().map(desc).collect();
+        let sliced = Sliced::new(&node, |input| is_constant[input], &inputs, &outputs, 4)?;
+        assert!(sliced.outputs.iter().all(|output| output.shape[0] == 2));
+        Some(sliced.cut.into_vec())
+    }
+
+    #[test]
+    fn images_are_apart_from_each_other() {
+        let sum = || Op::Map(Map::binary(Binary::Add));
+        let (images, row) = (&[8usize, 5, 5, 3][..], &[3usize][..]);
+        assert_eq!(sliced(sum(), &[false, false], &[images, images], &[images]), Some(vec![true, true]));
+        assert_eq!(sliced(sum(), &[false, true], &[images, row], &[images]), Some(vec![true, false]));
+        // As many numbers as there are images, but the same for all.
+        assert_eq!(sliced(sum(), &[false, true], &[images, images], &[images]), None);
+        assert_eq!(sliced(sum(), &[false, false], &[&[8, 3], &[8]], &[&[8, 3]]), None);
+        let conv = || {
+            Op::Conv(Conv {
+                strides: Default::default(),
+                dilations: Default::default(),
+                padding: Padding::Explicit(Default::default()),
+                groups: 1,
+                transposed: None,
+                channels_last: true,
+                multiply: None,
+                epilogue: None,
+            })
+        };
+        // Eight channels are no images, whether the weights are known or not.
+        let weights = &[8usize, 3, 1, 1][..];
+        let result = &[8usize, 5, 5, 8][..];
+        assert_eq!(sliced(conv(), &[false, true], &[images, weights], &[result]), Some(vec![true, false]));
+        assert_eq!(sliced(conv(), &[false, false], &[images, weights], &[result]), None);
+        let pool = || {
+            Op::Pool(Pool {
+                kind: PoolKind::Max { column_major: false },
+                kernel: [1, 1].as_slice().into(),
+                strides: Default::default(),
+                dilations: Default::default(),
+                padding: Padding::Explicit(Default::default()),
+                ceil_mode: false,
+                outputs: 1,
+                channels_last: true,
+            })
+        };
+        assert_eq!(sliced(pool(), &[false], &[images], &[images]), Some(vec![true]));
+        assert_eq!(sliced(pool(), &[false], &[images], &[images, images]), None);
+        let transpose = |perm: &[usize]| Op::Transpose(Transpose { perm: perm.into() });
+        assert_eq!(sliced(transpose(&[0, 2, 1]), &[false], &[&[8, 5, 3]], &[&[8, 3, 5]]), Some(vec![true]));
+        assert_eq!(sliced(transpose(&[1, 0, 2]), &[false], &[&[8, 8, 3]], &[&[8, 8, 3]]), None);
+        assert_eq!(sliced(Op::Concat(Concat { axis: 0 }), &[false], &[images], &[images]), None);
+        assert_eq!(sliced(sum(), &[false, false], &[&[6, 3], &[6, 3]], &[&[6, 3]]), None);
+    }
 
     #[test]
     fn every_thread_has_an_image() {
