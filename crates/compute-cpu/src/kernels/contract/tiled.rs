@@ -1,11 +1,12 @@
 //! Products on the matrix unit.
 //!
 //! ```text
-//! for each block of rows                     a task
-//!     pack the rows as tiles                 stay in the second-level cache
-//!     for each panel of the right operand
-//!         sums = rows · panel                matrix::multiply
-//!         epilogue, store
+//! for each block of rows
+//!     for each range of panels               a task
+//!         pack the rows as tiles             once for each thread; they stay in its second-level cache
+//!         for each panel of the right operand
+//!             sums = rows · panel            matrix::multiply
+//!             epilogue, store
 //! ```
 
 use super::Right;
@@ -26,6 +27,10 @@ const TASK_BYTES: usize = 1 << 20;
 const DIRECT_ROW_BYTES: usize = 512;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
+/// What says which rows a thread has packed, on a cache line of its own.
+const MARK_BYTES: usize = 64;
+/// No rows are packed yet.
+const NO_ROWS: usize = usize::MAX;
 
 /// Products of factors `F` that are read from operands of `L` and `R`.
 pub(in crate::kernels) struct TiledStep<F: Product, L, R> {
@@ -60,11 +65,12 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let panels = layout.n.div_ceil(BLOCK);
         let threads = machine.threads();
         let held = TASK_BYTES / (steps.max(1) * STEP_BYTES);
-        let even = (layout.m * layout.batches()).div_ceil(threads).next_multiple_of(BLOCK);
+        let rows = layout.m * layout.batches();
+        let even = rows.div_ceil(row_blocks(rows, layout.n, threads)).next_multiple_of(BLOCK);
         let usual = || (held / BLOCK * BLOCK).clamp(BLOCK, TASK_ROWS).min(even.max(BLOCK));
         let task_rows = machine.blocking.rows.unwrap_or_else(usual);
         let tasks = layout.batches() * layout.m.div_ceil(task_rows);
-        // Two tasks a thread even the work out; each packs its rows again.
+        // Two tasks a thread even the work out.
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
         TiledStep {
             layout,
@@ -110,13 +116,21 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     }
 
     fn workspace_bytes(&self) -> usize {
-        self.right_bytes() + self.thread_bytes() * self.machine.threads()
+        self.right_bytes() + (MARK_BYTES + self.thread_bytes()) * self.machine.threads()
     }
 
     pub fn prepared(self) -> Prepared {
         let workspace = self.workspace_bytes();
         Prepared { step: Box::new(self), workspace }
     }
+}
+
+/// Blocks of rows that the work is cut into before ranges of panels are. Each thread packs the rows of a block, and reads its
+/// share of the panels for each block: with `b` blocks, a thread packs `m / b` rows and reads `n · b / threads` columns,
+/// which take about as long each, and the sum is least where they are equal.
+fn row_blocks(m: usize, n: usize, threads: usize) -> usize {
+    let even = ((m * threads) as f64 / n.max(1) as f64).sqrt().round() as usize;
+    even.clamp(1, threads)
 }
 
 /// Whether rows of factors are best read where they lie: in whole tiles and steps, where they are so short that
@@ -133,11 +147,19 @@ struct Shared<F: Factor, L, R> {
     left: *const L,
     right: *const R,
     packed: *mut F::Right,
+    /// For each thread the rows that it has packed: their batch and block.
+    marks: *mut u8,
     threads: *mut u8,
 }
 
 // SAFETY: threads read the operands and write disjoint parts of the output and of the workspace.
 unsafe impl<F: Factor, L, R> Sync for Shared<F, L, R> {}
+
+impl<F: Factor, L, R> Shared<F, L, R> {
+    fn mark(&self, thread: usize) -> *mut usize {
+        self.marks.wrapping_add(thread * MARK_BYTES).cast()
+    }
+}
 
 impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Step for TiledStep<F, L, R> {
     fn run(&self, arguments: &Arguments<'_>) {
@@ -153,9 +175,15 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Step for TiledStep<F, L,
             left: operand(left).cast(),
             right: operand(right).cast(),
             packed: workspace.cast(),
-            // SAFETY: inside the workspace, whose length was checked.
-            threads: unsafe { workspace.add(self.right_bytes()) },
+            // SAFETY: inside the workspace, whose length was checked, as below.
+            marks: unsafe { workspace.add(self.right_bytes()) },
+            // SAFETY: behind a mark for each thread.
+            threads: unsafe { workspace.add(self.right_bytes() + MARK_BYTES * self.machine.threads()) },
         };
+        for thread in 0..self.machine.threads() {
+            // SAFETY: the workspace has so many marks, and no thread runs yet.
+            unsafe { shared.mark(thread).write(NO_ROWS) };
+        }
         let parts = self.layout.right_batches() * self.panels;
         match &self.right {
             Right::Packed(_) => {}
@@ -234,7 +262,13 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             let start = shared.left.wrapping_add(left_offset + m0 * layout.left.free);
             Rows { start: start.cast(), pitch, tile: TILE * pitch, offsets, count, groups: 1, apart: 0 }
         } else {
-            self.pack_left(shared, left_offset, (m0, m1), tiles);
+            let (mark, block) = (shared.mark(thread), batch * layout.m.div_ceil(self.task_rows) + rows);
+            // SAFETY: each thread has its own mark, which was written before.
+            if unsafe { mark.read() } != block {
+                self.pack_left(shared, left_offset, (m0, m1), tiles);
+                // SAFETY: as above.
+                unsafe { mark.write(block) };
+            }
             let tile = self.steps() * TILE * STEP_BYTES;
             Rows { start: tiles.as_ptr().cast(), pitch: STEP_BYTES, tile, offsets, count, groups: 1, apart: 0 }
         };
@@ -263,5 +297,23 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
                 finishing.store(piece, &mut sums.0[from * BLOCK..]);
             });
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn few_rows_are_shared_and_many_are_split() {
+        assert_eq!(row_blocks(128, 768, 1), 1);
+        assert_eq!(
+            row_blocks(128, 768, 2),
+            1,
+            "reading all panels twice would take longer than packing all rows twice"
+        );
+        assert_eq!(row_blocks(4096, 768, 2), 2);
+        assert_eq!(row_blocks(128, 768, 16), 2);
+        assert_eq!([row_blocks(0, 0, 3), row_blocks(1 << 20, 1, 3)], [1, 3]);
     }
 }
