@@ -2,9 +2,12 @@
 
 #![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
+use half::bf16;
 use halimede_compute::{CompileOptions, Model, ModelOptions, Precision, Session};
 use halimede_compute_cpu::{CpuOptions, CpuUnit};
-use halimede_graph::ops::{Binary, Concat, Contract, Conv, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Unary};
+use halimede_graph::ops::{
+    Binary, Concat, Contract, Conv, Instruction, Map, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Unary,
+};
 use halimede_graph::{Builder, Dim, Fact, Graph, ValueId};
 use halimede_tensor::{DType, Tensor, Value};
 
@@ -119,4 +122,39 @@ fn slices_take_less_memory() {
     let concatenation = 4 * CHANNELS * SIDE * SIDE * size_of::<f32>();
     let (few, many) = (arena(8), arena(16));
     assert!((many - few) / 8 < concatenation / 2, "{few} bytes for 8 images, {many} for 16");
+}
+
+/// One slice of numbers of four bytes is as long as two of two bytes, which no step may take for the same memory.
+#[test]
+fn a_slice_does_not_stand_for_a_batch() {
+    let mut graph = Graph::default();
+    let shape = [Dim::symbol("batch"), CHANNELS.into(), (2 * SIDE).into(), SIDE.into()];
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
+    graph.inputs.push(image);
+    let mut builder = Builder::new(&mut graph);
+    let both = builder.add(Op::Concat(Concat { axis: 1 }), &[image, image]).unwrap();
+    let mut map = Map::default();
+    let number = map.push(Instruction::Input(0));
+    let number = map.push(Instruction::Unary(Unary::Silu, number));
+    map.push(Instruction::Cast(DType::Bf16, number));
+    let narrow = builder.add(Op::Map(map), &[both]).unwrap();
+    graph.outputs = vec![narrow];
+    let unit = CpuUnit::new(&CpuOptions { threads: Some(1), ..CpuOptions::default() });
+    let model = Model::compile(graph, &unit, &ModelOptions::default()).unwrap();
+    let run = |images: Tensor| {
+        let mut session = model.session();
+        session.run(&[Value::from(images)]).unwrap();
+        let slices: Vec<usize> = session.steps().iter().map(|step| step.slices).collect();
+        let made = session.take_outputs().unwrap();
+        (slices, made[0].tensor().unwrap().slice::<bf16>().unwrap().to_vec())
+    };
+    let shape = [2, CHANNELS, 2 * SIDE, SIDE];
+    let images = numbers(&shape, 1);
+    let (slices, together) = run(images.clone());
+    assert_eq!(slices, [2, 2]);
+    let elements = images.slice::<f32>().unwrap();
+    let alone = elements
+        .chunks_exact(elements.len() / 2)
+        .flat_map(|image| run(Tensor::from_slice(&[1, shape[1], shape[2], shape[3]], image).unwrap()).1);
+    assert!(alone.eq(together));
 }

@@ -651,8 +651,10 @@ impl Memory {
             let (from, to) = (self.root(input), self.root(output));
             let uses = graph.nodes[node].inputs.iter().flatten().filter(|v| self.root(v.index()) == from).count();
             let free = self.places[from] == Place::Nothing && last_use[from] == position && uses == 1;
-            // As many bytes alone would let two half-sized elements stand for one.
-            let fits = self.bytes(from) == self.bytes(output) && self.elements(input) == self.elements(output);
+            // As many bytes alone would let two half-sized elements stand for one, or one slice for a batch of them.
+            let fits = self.bytes(from) == self.bytes(output)
+                && self.elements(input) == self.elements(output)
+                && self.slices[from] == self.slices[output];
             if free && fits && from != to && to == output {
                 self.roots[to] = from;
                 last_use[from] = last_use[to];
