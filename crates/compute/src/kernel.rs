@@ -94,6 +94,6 @@ pub struct Arguments<'a> {
     pub outputs: &'a [View<'a>],
     /// Scratch memory with arbitrary contents.
     pub workspace: View<'a>,
-    /// The outputs are parts of tensors that the caches near a core do not hold.
+    /// Some output is a tensor that the caches near a core do not hold, or a slice of one.
     pub is_far: bool,
 }

@@ -22,7 +22,6 @@ pub mod packed;
 mod plan;
 mod program;
 mod session;
-mod slices;
 mod specialise;
 pub mod tuning;
 mod unit;

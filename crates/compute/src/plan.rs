@@ -1,15 +1,17 @@
 //! A flat list of steps over planned memory, for one set of input shapes.
 
+pub(crate) mod slices;
+
 use crate::arena::{self, Lifetime};
 use crate::footprint::multiplied;
 use crate::program::{Code, PlanKey, Program};
-use crate::slices::{self, Sliced, Traffic};
 use crate::specialise::{planned, specialise};
 use crate::tuning::{Config, Part, Tunable};
 use crate::{CostHint, Kernel, Prepared, RunError, TensorDesc};
 use halimede_graph::ops::Factors;
 use halimede_graph::{Fact, Graph, GraphError, Node, OpError, ValueId};
 use halimede_tensor::{Tensor, TensorError};
+use slices::Sliced;
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -516,123 +518,6 @@ impl Memory {
         Ok(plan)
     }
 
-    /// Decides which steps run on slices of the batch, and prepares them for those.
-    fn slice(&mut self, program: &Program, drafts: &mut [Draft]) -> Result<Vec<Run>, RunError> {
-        let graph = program.graph();
-        // How many slices there can be, and the batch; `None` for steps without slices.
-        let batches: Vec<Option<(usize, usize)>> = drafts
-            .iter()
-            .map(|draft| {
-                let output = self.desc(*graph.nodes[draft.node].outputs.first()?)?;
-                let &batch = output.shape.first()?;
-                let most = slices::count(batch, program.kernels().threads());
-                self.sliced(program, draft, most)?;
-                Some((most, batch))
-            })
-            .collect();
-        let traffic = drafts.iter().zip(&batches).map(|(draft, batch)| {
-            let weights = match &program.codes()[draft.node] {
-                Code::Kernel(kernel) => kernel.packed_bytes(),
-                _ => 0,
-            };
-            Some(Traffic { slice: self.sliced(program, draft, batch.as_ref()?.0)?.bytes(), weights })
-        });
-        let traffic: Vec<Option<Traffic>> = traffic.collect();
-        let mut found: Vec<(Range<usize>, usize)> = Vec::new();
-        let mut from = 0;
-        while from < drafts.len() {
-            let len = batches[from..].iter().take_while(|batch| **batch == batches[from]).count();
-            let most = batches[from].map_or(1, |(most, _)| most);
-            let runs = slices::runs(&traffic[from..from + len], most).into_iter();
-            found.extend(runs.map(|(run, slices)| (run.start + from..run.end + from, slices)));
-            from += len;
-        }
-        let mut runs = Vec::new();
-        for (steps, slices) in found {
-            let inner = self.inner_values(program, drafts, &steps);
-            let whole = traffic[steps.clone()].iter().flatten().fold(Traffic::default(), |sum, step| Traffic {
-                slice: sum.slice.saturating_add(step.slice),
-                weights: sum.weights.saturating_add(step.weights),
-            });
-            let most = batches[steps.start].map_or(1, |(most, _)| most);
-            let bytes = |(value, uses): &(usize, usize)| (self.bytes(*value) / most).saturating_mul(*uses);
-            if !slices::pays(whole, inner.iter().map(bytes).fold(0, usize::saturating_add)) {
-                continue;
-            }
-            if let Some(made) = self.sliced_run(program, &drafts[steps.clone()], slices)? {
-                inner.iter().for_each(|(value, _)| self.slices[*value] = slices);
-                for (draft, (prepared, cut)) in drafts[steps.clone()].iter_mut().zip(made) {
-                    (draft.prepared, draft.sliced) = (Some(prepared), Some((slices, cut)));
-                }
-                runs.push(Run { steps, slices });
-            }
-        }
-        Ok(whole_runs(runs, drafts.len()))
-    }
-
-    /// A step as it runs on a slice, where it does.
-    fn sliced(&self, program: &Program, draft: &Draft, slices: usize) -> Option<Sliced> {
-        draft.prepared.as_ref()?;
-        let node = &program.graph().nodes[draft.node];
-        let inputs: SmallVec<[Option<TensorDesc>; 4]> =
-            node.inputs.iter().map(|input| input.and_then(|value| self.desc(value))).collect();
-        let outputs: Option<SmallVec<[TensorDesc; 1]>> = node.outputs.iter().map(|&value| self.desc(value)).collect();
-        let is_constant = |input: usize| {
-            node.inputs[input].is_none_or(|value| matches!(self.places[value.index()], Place::Constant(_)))
-        };
-        Sliced::new(node, is_constant, &inputs, &outputs?, slices)
-    }
-
-    /// The steps of a run, prepared for slices; `None` where one has no form for them, or where they would not lie on
-    /// cache lines. Of request inputs that is promised to nobody.
-    fn sliced_run(
-        &self,
-        program: &Program,
-        drafts: &[Draft],
-        slices: usize,
-    ) -> Result<Option<Vec<(Prepared, SmallVec<[bool; 4]>)>>, RunError> {
-        let graph = program.graph();
-        let mut made = Vec::with_capacity(drafts.len());
-        for draft in drafts {
-            let node = &graph.nodes[draft.node];
-            let lies_well = |value: &ValueId| match self.places[self.root(value.index())] {
-                Place::Constant(_) | Place::Input(_) => true,
-                _ => (self.bytes(value.index()) / slices).is_multiple_of(arena::ALIGNMENT),
-            };
-            let (Code::Kernel(kernel), Some(sliced)) =
-                (&program.codes()[draft.node], self.sliced(program, draft, slices))
-            else {
-                return Ok(None);
-            };
-            if !node.inputs.iter().flatten().chain(&node.outputs).all(lies_well) {
-                return Ok(None);
-            }
-            match prepare(node, kernel.as_ref(), &sliced.inputs, &sliced.outputs, program.bytes_max())? {
-                Some(prepared) => made.push((prepared, sliced.cut)),
-                None => return Ok(None),
-            }
-        }
-        Ok(Some(made))
-    }
-
-    /// Values that only the steps of a run write and read, and how often they do.
-    fn inner_values(&self, program: &Program, drafts: &[Draft], steps: &Range<usize>) -> Vec<(usize, usize)> {
-        let graph = program.graph();
-        let outputs = drafts[steps.clone()].iter().flat_map(|draft| &graph.nodes[draft.node].outputs);
-        let inner = outputs.filter_map(|output| {
-            let value = output.index();
-            let is_shared = (0..self.roots.len()).any(|other| (self.roots[other] == value) != (other == value));
-            let reads = |range: Range<usize>| {
-                let nodes = drafts[range].iter().map(|draft| &graph.nodes[draft.node]);
-                nodes.filter(|node| node.inputs.contains(&Some(*output))).count()
-            };
-            let (own, all) = (reads(steps.clone()), reads(0..drafts.len()));
-            let is_inner = own == all && !is_shared && !graph.outputs.contains(output);
-            (is_inner && self.places[value] == Place::Nothing).then_some((value, 1 + own))
-        });
-        inner.collect()
-    }
-
     /// Lets an output take the memory of an input that nobody reads afterwards.
     fn grant_wishes(&mut self, program: &Program, drafts: &[Draft], position_of: &[Option<usize>]) {
         let graph = program.graph();
@@ -674,19 +559,6 @@ impl Memory {
             other => other,
         }
     }
-}
-
-/// Runs of slices, and between them those of whole batches.
-fn whole_runs(sliced: Vec<Run>, steps: usize) -> Vec<Run> {
-    let mut runs = Vec::new();
-    let mut from = 0;
-    for run in sliced {
-        runs.push(Run { steps: from..run.steps.start, slices: 1 });
-        from = run.steps.end;
-        runs.push(run);
-    }
-    runs.push(Run { steps: from..steps, slices: 1 });
-    runs
 }
 
 fn positions(nodes: usize, drafts: &[Draft]) -> Vec<Option<usize>> {

@@ -1,8 +1,8 @@
 use crate::late::{self, Late};
 use crate::memory::{expected_bytes, value_bytes};
+use crate::plan::slices::NEAR_BYTES;
 use crate::plan::{self, Place, Plan, PlannedStep, StepCode, StepReport, node_error};
 use crate::program::{Code, PlanKey, Program};
-use crate::slices::NEAR_BYTES;
 use crate::specialise::planned;
 use crate::tuning::Part;
 use crate::{Arguments, Executable, Kernel, RunError, TensorDesc, control};
@@ -304,11 +304,10 @@ impl Session {
             outputs.push(view(index)?.unwrap_or(View::empty()));
         }
         let workspace = memory.view(plan, workspace, inputs)?.unwrap_or(View::empty());
-        let is_far = step
-            .outputs
-            .clone()
-            .zip(&outputs)
-            .any(|(index, view)| plan.cut[index] && view.len().saturating_mul(step.slices) >= NEAR_BYTES);
+        let is_far = step.outputs.clone().zip(&outputs).any(|(index, view)| {
+            let whole = if plan.cut[index] { view.len() * step.slices } else { view.len() };
+            whole >= NEAR_BYTES
+        });
         let arguments = Arguments { inputs: &views, outputs: &outputs, workspace, is_far };
         code.check(&arguments).map_err(|source| node_error(&self.program.graph().nodes[step.node], source))?;
         code.run(&arguments);
@@ -512,7 +511,8 @@ fn run_kernel_now(
     let blocks: Vec<Block> = outputs.iter().map(|desc| Block::new(desc.bytes())).collect::<Result<_, _>>()?;
     let views: SmallVec<[View<'_>; 4]> = blocks.iter().map(|block| block.view(0, block.len())).collect();
     let workspace = workspace.view(0, prepared.workspace);
-    let arguments = Arguments { inputs: &inputs, outputs: &views, workspace, is_far: false };
+    let is_far = views.iter().any(|view| view.len() >= NEAR_BYTES);
+    let arguments = Arguments { inputs: &inputs, outputs: &views, workspace, is_far };
     prepared.step.check(&arguments).map_err(failed)?;
     prepared.step.run(&arguments);
     drop(views);

@@ -85,15 +85,6 @@ impl<N: Element> TiledWeights<N> {
 
 /// Numbers of the widest registers.
 const REGISTER_MOST: usize = 16;
-/// Bytes of a result from which on its lines, and those of a residual, are asked for before they are needed: about
-/// what the second-level cache holds. Smaller ones are in it, and asking only takes time.
-const FAR_BYTES: usize = 2 << 20;
-
-/// Whether the lines of a result are asked for before they are needed.
-fn is_far(arguments: &Arguments<'_>) -> bool {
-    arguments.is_far || arguments.outputs[0].len() >= FAR_BYTES
-}
-
 /// Factors whose sums a kernel finishes.
 pub(super) trait Product: Factor {
     /// What becomes of sums before the epilogue in f32.
@@ -183,7 +174,7 @@ impl<F: Product> Finish<F> {
 
     /// In which order blocks are best finished.
     pub fn outer(&self, arguments: &Arguments<'_>) -> Outer {
-        if is_far(arguments) { Outer::Rows } else { Outer::Panels }
+        if arguments.is_far { Outer::Rows } else { Outer::Panels }
     }
 
     /// Bytes of registers that one thread needs.

@@ -1,6 +1,6 @@
 //! Sums on their way to the output, piece by piece: what all pieces share is worked out once.
 
-use super::{BLOCK, Columns, Finish, Piece, Product, integers, is_far};
+use super::{BLOCK, Columns, Finish, Piece, Product, integers};
 use crate::kernels::ending::{Ending, Form, Scaling, add_bias, scale};
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::map::Register;
@@ -72,7 +72,8 @@ impl<'a, F: Product> Finishing<'a, F> {
         let mut ending = Ending {
             integers: kept.integers.as_ref().map(|Columns { added, scales }| Scaling { added, scales }),
             is_rounded: finish.is_rounded,
-            ahead: if is_far(self.arguments) { BLOCK } else { 0 },
+            // Near lines need not be asked for, and asking takes time.
+            ahead: if self.arguments.is_far { BLOCK } else { 0 },
             ..Ending::new((rows, columns), BLOCK, bias, target.from(start), row)
         };
         let extra = self.arguments.inputs.get(finish.extra..).unwrap_or_default();

@@ -12,8 +12,10 @@
 //!
 //! That pays where the weights, which are read again for every slice, are less than what the slices are.
 
-use crate::TensorDesc;
-use halimede_graph::{Node, Op};
+use super::{Draft, Memory, Place, Prepared, Run, prepare};
+use crate::program::{Code, Program};
+use crate::{RunError, TensorDesc, arena};
+use halimede_graph::{Node, Op, ValueId};
 use smallvec::SmallVec;
 use std::ops::Range;
 
@@ -21,7 +23,7 @@ use std::ops::Range;
 pub(crate) const NEAR_BYTES: usize = 2 << 20;
 
 /// A step as it runs on a slice.
-pub(crate) struct Sliced {
+pub(super) struct Sliced {
     pub inputs: SmallVec<[Option<TensorDesc>; 4]>,
     pub outputs: SmallVec<[TensorDesc; 1]>,
     /// Which inputs are sliced; outputs all are.
@@ -91,29 +93,37 @@ impl Sliced {
 }
 
 /// Into how many slices a batch is cut for so many threads, each of which then has an image.
-pub(crate) fn count(batch: usize, threads: usize) -> usize {
+fn count(batch: usize, threads: usize) -> usize {
     let images = (1..=threads.clamp(1, batch.max(1))).rev().find(|images| batch.is_multiple_of(*images));
     batch / images.unwrap_or(1)
 }
 
 /// Bytes of a slice that steps read and write, and those of their weights.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Traffic {
-    pub slice: usize,
-    pub weights: usize,
+struct Traffic {
+    slice: usize,
+    weights: usize,
 }
 
-/// The runs of steps that may be worth slicing, in order, and into how many slices each: into no more than bring what a
-/// step reads and writes near. `most` is how many there can be; steps without slices are `None`.
-pub(crate) fn runs(steps: &[Option<Traffic>], most: usize) -> Vec<(Range<usize>, usize)> {
-    let pays =
-        |step: &Option<Traffic>| step.is_some_and(|step| step.weights <= step.slice && step.slice <= 2 * NEAR_BYTES);
+impl Traffic {
+    fn sum(steps: &[Traffic]) -> Traffic {
+        steps.iter().fold(Traffic::default(), |sum, step| Traffic {
+            slice: sum.slice.saturating_add(step.slice),
+            weights: sum.weights.saturating_add(step.weights),
+        })
+    }
+}
+
+/// The runs of neighbouring steps that may be worth slicing, in order, and into how many slices each: into no more than
+/// bring what a step reads and writes near. `most` is how many there can be.
+fn candidates(steps: &[Traffic], most: usize) -> Vec<(Range<usize>, usize)> {
     let mut runs = Vec::new();
     let mut from = 0;
     while from < steps.len() {
-        let len = steps[from..].iter().take_while(|step| pays(step)).count();
+        let fits = |step: &&Traffic| step.weights <= step.slice && step.slice <= 2 * NEAR_BYTES;
+        let len = steps[from..].iter().take_while(fits).count();
         let run = from..from + len;
-        let largest = steps[run.clone()].iter().flatten().map(|step| step.slice * most).max().unwrap_or(0);
+        let largest = steps[run.clone()].iter().map(|step| step.slice * most).max().unwrap_or(0);
         if len > 1 && largest > NEAR_BYTES {
             let near = (2..most).find(|count| most.is_multiple_of(*count) && largest / count <= NEAR_BYTES);
             runs.push((run, near.unwrap_or(most)));
@@ -124,8 +134,141 @@ pub(crate) fn runs(steps: &[Option<Traffic>], most: usize) -> Vec<(Range<usize>,
 }
 
 /// Whether a run pays: what comes to lie near must be more than what stays in memory, weights included.
-pub(crate) fn pays(whole: Traffic, inner: usize) -> bool {
+fn pays(whole: Traffic, inner: usize) -> bool {
     inner >= whole.weights + (whole.slice - inner.min(whole.slice))
+}
+
+/// The batch of a step that has slices.
+#[derive(Clone, Copy)]
+struct Batch {
+    images: usize,
+    /// Slices there can be.
+    most: usize,
+    traffic: Traffic,
+}
+
+impl Memory {
+    /// Decides which steps run on slices of the batch, and prepares them for those.
+    pub(super) fn slice(&mut self, program: &Program, drafts: &mut [Draft]) -> Result<Vec<Run>, RunError> {
+        let batches: Vec<Option<Batch>> = drafts.iter().map(|draft| self.batch(program, draft)).collect();
+        let mut runs = Vec::new();
+        let mut from = 0;
+        while from < drafts.len() {
+            let Some(Batch { images, most, .. }) = batches[from] else {
+                from += 1;
+                continue;
+            };
+            let same = batches[from..].iter().map_while(|batch| batch.filter(|batch| batch.images == images));
+            let traffic: Vec<Traffic> = same.map(|batch| batch.traffic).collect();
+            for (run, slices) in candidates(&traffic, most) {
+                let steps = run.start + from..run.end + from;
+                let inner = self.inner_values(program, drafts, &steps);
+                let bytes = |(value, uses): &(usize, usize)| (self.bytes(*value) / most).saturating_mul(*uses);
+                let near = inner.iter().map(bytes).fold(0, usize::saturating_add);
+                if !pays(Traffic::sum(&traffic[run]), near) {
+                    continue;
+                }
+                if let Some(made) = self.sliced_run(program, &drafts[steps.clone()], slices)? {
+                    inner.iter().for_each(|(value, _)| self.slices[*value] = slices);
+                    for (draft, (prepared, cut)) in drafts[steps.clone()].iter_mut().zip(made) {
+                        (draft.prepared, draft.sliced) = (Some(prepared), Some((slices, cut)));
+                    }
+                    runs.push(Run { steps, slices });
+                }
+            }
+            from += traffic.len();
+        }
+        Ok(whole_runs(runs, drafts.len()))
+    }
+
+    /// The batch of a step; `None` where it has no slices.
+    fn batch(&self, program: &Program, draft: &Draft) -> Option<Batch> {
+        let output = *program.graph().nodes[draft.node].outputs.first()?;
+        let &images = self.descs[output.index()].as_ref()?.shape.first()?;
+        let most = count(images, program.kernels().threads());
+        let weights = match &program.codes()[draft.node] {
+            Code::Kernel(kernel) => kernel.packed_bytes(),
+            _ => 0,
+        };
+        let slice = self.sliced(program, draft, most)?.bytes();
+        Some(Batch { images, most, traffic: Traffic { slice, weights } })
+    }
+
+    /// A step as it runs on a slice, where it does.
+    fn sliced(&self, program: &Program, draft: &Draft, slices: usize) -> Option<Sliced> {
+        draft.prepared.as_ref()?;
+        let node = &program.graph().nodes[draft.node];
+        let inputs: SmallVec<[Option<TensorDesc>; 4]> =
+            node.inputs.iter().map(|input| input.and_then(|value| self.desc(value))).collect();
+        let outputs: Option<SmallVec<[TensorDesc; 1]>> = node.outputs.iter().map(|&value| self.desc(value)).collect();
+        let is_constant = |input: usize| {
+            node.inputs[input].is_none_or(|value| matches!(self.places[value.index()], Place::Constant(_)))
+        };
+        Sliced::new(node, is_constant, &inputs, &outputs?, slices)
+    }
+
+    /// The steps of a run, prepared for slices; `None` where one has no form for them, or where they would not lie on
+    /// cache lines. Of request inputs that is promised to nobody.
+    fn sliced_run(
+        &self,
+        program: &Program,
+        drafts: &[Draft],
+        slices: usize,
+    ) -> Result<Option<Vec<(Prepared, SmallVec<[bool; 4]>)>>, RunError> {
+        let graph = program.graph();
+        let mut made = Vec::with_capacity(drafts.len());
+        for draft in drafts {
+            let node = &graph.nodes[draft.node];
+            let lies_well = |value: &ValueId| match self.places[self.root(value.index())] {
+                Place::Constant(_) | Place::Input(_) => true,
+                _ => (self.bytes(value.index()) / slices).is_multiple_of(arena::ALIGNMENT),
+            };
+            let (Code::Kernel(kernel), Some(sliced)) =
+                (&program.codes()[draft.node], self.sliced(program, draft, slices))
+            else {
+                return Ok(None);
+            };
+            if !node.inputs.iter().flatten().chain(&node.outputs).all(lies_well) {
+                return Ok(None);
+            }
+            match prepare(node, kernel.as_ref(), &sliced.inputs, &sliced.outputs, program.bytes_max())? {
+                Some(prepared) => made.push((prepared, sliced.cut)),
+                None => return Ok(None),
+            }
+        }
+        Ok(Some(made))
+    }
+
+    /// Values that only the steps of a run write and read, and how often they do.
+    fn inner_values(&self, program: &Program, drafts: &[Draft], steps: &Range<usize>) -> Vec<(usize, usize)> {
+        let graph = program.graph();
+        let outputs = drafts[steps.clone()].iter().flat_map(|draft| &graph.nodes[draft.node].outputs);
+        let inner = outputs.filter_map(|output| {
+            let value = output.index();
+            let is_shared = (0..self.roots.len()).any(|other| (self.roots[other] == value) != (other == value));
+            let reads = |range: Range<usize>| {
+                let nodes = drafts[range].iter().map(|draft| &graph.nodes[draft.node]);
+                nodes.filter(|node| node.inputs.contains(&Some(*output))).count()
+            };
+            let (own, all) = (reads(steps.clone()), reads(0..drafts.len()));
+            let is_inner = own == all && !is_shared && !graph.outputs.contains(output);
+            (is_inner && self.places[value] == Place::Nothing).then_some((value, 1 + own))
+        });
+        inner.collect()
+    }
+}
+
+/// Runs of slices, and between them those of whole batches.
+fn whole_runs(sliced: Vec<Run>, steps: usize) -> Vec<Run> {
+    let mut runs = Vec::new();
+    let mut from = 0;
+    for run in sliced {
+        runs.push(Run { steps: from..run.steps.start, slices: 1 });
+        from = run.steps.end;
+        runs.push(run);
+    }
+    runs.push(Run { steps: from..steps, slices: 1 });
+    runs
 }
 
 #[cfg(test)]
@@ -207,15 +350,15 @@ mod tests {
 
     #[test]
     fn runs_are_where_the_batch_is_far_and_weights_are_small() {
-        let step = |slice, weights| Some(Traffic { slice, weights });
+        let step = |slice, weights| Traffic { slice, weights };
         let near = step(NEAR_BYTES / 4, 1000);
         let heavy = step(1000, 2000);
-        assert_eq!(runs(&[near, near, heavy, near, None, near, near, near], 8), [(0..2, 2), (5..8, 2)]);
-        assert_eq!(runs(&[near, near], 2), []);
-        assert_eq!(runs(&[step(NEAR_BYTES * 3, 0); 2], 8), []);
-        assert_eq!(runs(&[step(NEAR_BYTES * 3 / 2, 0); 2], 6), [(0..2, 6)]);
+        assert_eq!(candidates(&[near, near, heavy, near, heavy, near, near, near], 8), [(0..2, 2), (5..8, 2)]);
+        assert_eq!(candidates(&[near, near], 2), []);
+        assert_eq!(candidates(&[step(NEAR_BYTES * 3, 0); 2], 8), []);
+        assert_eq!(candidates(&[step(NEAR_BYTES * 3 / 2, 0); 2], 6), [(0..2, 6)]);
         assert!(pays(Traffic { slice: 1000, weights: 100 }, 600) && !pays(Traffic { slice: 1000, weights: 300 }, 600));
         // Many small images go together.
-        assert_eq!(runs(&[step(NEAR_BYTES / 64, 0); 2], 1024), [(0..2, 16)]);
+        assert_eq!(candidates(&[step(NEAR_BYTES / 64, 0); 2], 1024), [(0..2, 16)]);
     }
 }
