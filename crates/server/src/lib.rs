@@ -18,6 +18,7 @@ mod json;
 mod listen;
 mod logging;
 mod metrics;
+mod restricted;
 mod services;
 mod shared_memory;
 mod source;

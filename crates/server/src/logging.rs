@@ -1,6 +1,7 @@
 //! The log: Triton's format, and settings that clients may change while the server runs.
 
 use std::{
+    borrow::Cow,
     fmt::{self, Write as _},
     fs::OpenOptions,
     io::{self, Write},
@@ -17,7 +18,10 @@ use tracing::{
     span,
 };
 
-use crate::flags::LogFlags;
+use crate::{flags::LogFlags, json::Writer};
+
+/// Set to 0, it has messages printed as they are, as in Triton.
+const ESCAPE_VARIABLE: &str = "TRITON_SERVER_ESCAPE_LOG_MESSAGES";
 
 /// What is logged, and where to. Shared by the log itself and the protocols.
 pub(crate) struct Logging {
@@ -28,6 +32,9 @@ pub(crate) struct Logging {
     pub iso8601: AtomicBool,
     /// Name of the file; empty for standard error.
     pub file: String,
+    /// Whether messages are printed as JSON strings, so that nothing that a client sends looks like a line of
+    /// the log.
+    is_escaped: bool,
     sink: Mutex<Box<dyn Write + Send>>,
 }
 
@@ -46,6 +53,7 @@ impl Logging {
             verbose: flags.verbose.into(),
             iso8601: flags.iso8601.into(),
             file: flags.file.clone(),
+            is_escaped: std::env::var_os(ESCAPE_VARIABLE).is_none_or(|value| value != "0"),
             sink: Mutex::new(sink),
         })
     }
@@ -94,12 +102,11 @@ impl Logging {
         let file = event.metadata().file().unwrap_or_default().rsplit('/').next().unwrap_or_default();
         let number = event.metadata().line().unwrap_or_default();
         // Writing to a string does not fail.
-        let _ = write!(line, " {} {file}:{number}] \"", std::process::id());
+        let _ = write!(line, " {} {file}:{number}] ", std::process::id());
         let mut text = Text::default();
         event.record(&mut text);
-        line.push_str(&text.message);
-        line.push_str(&text.fields);
-        line.push_str("\"\n");
+        line.push_str(&message(&(text.message + &text.fields), self.is_escaped));
+        line.push('\n');
         line
     }
 }
@@ -124,6 +131,17 @@ impl Visit for Text {
             name => write!(self.fields, " {name}={value:?}"),
         };
     }
+}
+
+/// The text of an event as the log prints it.
+fn message(text: &str, is_escaped: bool) -> Cow<'_, str> {
+    if !is_escaped {
+        return Cow::Borrowed(text);
+    }
+    let mut writer = Writer::with_capacity(text.len() + 2);
+    writer.text(text);
+    // A string of JSON is as valid UTF-8 as its text.
+    Cow::Owned(String::from_utf8_lossy(&writer.into_bytes()).into_owned())
 }
 
 /// Receives the events of the process.
@@ -178,5 +196,13 @@ mod tests {
         for (days, date) in [(0, (1970, 1, 1)), (59, (1970, 3, 1)), (11_016, (2000, 2, 29)), (20_778, (2026, 11, 21))] {
             assert_eq!(civil_date(days), date);
         }
+    }
+
+    #[test]
+    fn a_message_is_one_line_that_nothing_can_forge() {
+        let text = "unknown model: 'a\"\nI0205 18:34:18.707423 1 file.cc:123] \"forged\x1b[31m'";
+        let escaped = "\"unknown model: 'a\\\"\\nI0205 18:34:18.707423 1 file.cc:123] \\\"forged\\u001B[31m'\"";
+        assert_eq!(message(text, true), escaped);
+        assert_eq!(message(text, false), text);
     }
 }

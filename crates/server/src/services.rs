@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use halimede_serving::{Error, Server};
 
-use crate::{extensions::trace::Tracing, logging::Logging, shared_memory::Regions};
+use crate::{extensions::trace::Tracing, logging::Logging, restricted::Restrictions, shared_memory::Regions};
 
 /// What a connection needs to answer requests.
 #[derive(Debug)]
@@ -17,6 +17,7 @@ pub(crate) struct Services {
     pub http_input_bytes_max: usize,
     /// Most bytes of a body, binary tensors included.
     pub http_body_bytes_max: usize,
+    pub http_restrictions: Restrictions,
     pub http_forward_headers: Option<regex::Regex>,
     pub grpc_forward_headers: Option<regex::Regex>,
 }

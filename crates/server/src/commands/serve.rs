@@ -135,6 +135,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         tracing: Tracing::new(&flags.trace),
         http_input_bytes_max: flags.http.input_bytes_max,
         http_body_bytes_max: flags.http.body_bytes_max,
+        http_restrictions: flags.http.restrictions.clone(),
         http_forward_headers: flags.http.forward_headers.clone(),
         grpc_forward_headers: flags.grpc.forward_headers.clone(),
     });
@@ -226,8 +227,7 @@ impl Endpoints {
         let mut listening = listen::Services::new();
         if let Some(endpoint) = self.grpc {
             let (listener, address) = endpoint.listen()?;
-            let (routes, settings) =
-                (grpc::Routes::new(services, flags.grpc.compress), grpc::Settings::new(&flags.grpc));
+            let (routes, settings) = (grpc::Routes::new(services, &flags.grpc), grpc::Settings::new(&flags.grpc));
             listening.spawn("gRPC", listener, move |stream, stop| {
                 grpc::serve_connection(stream, routes.clone(), settings.clone(), stop)
             });

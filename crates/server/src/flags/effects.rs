@@ -90,13 +90,6 @@ impl Flags {
         self.warnings.push(format!("--{name} is deprecated, use --{better}"));
     }
 
-    pub(super) fn restricted(&mut self, name: &str, value: &str) -> Result<(), String> {
-        let wrong = || format!("--{name} option format is '<apis>:<key>=<value>'. Got {value}");
-        value.split_once(':').and_then(|(_, rest)| rest.split_once('=')).ok_or_else(wrong)?;
-        self.refused.push(format!("--{name} is not supported yet, and serving without it would leave the API open"));
-        Ok(())
-    }
-
     pub(super) fn tls(&mut self, name: &str, value: &str) -> Result<(), String> {
         if switch(value)? {
             self.refused.push(format!(

@@ -17,7 +17,7 @@ use halimede_serving::{ControlMode, Error, MetricsOptions, config::Tune};
 
 pub(crate) use parse::{FlagError, parse, usage};
 
-use crate::{grpc::PingLimits, source::Source};
+use crate::{grpc::PingLimits, restricted::Restrictions, source::Source};
 
 /// What the flags say. The defaults are Triton's but for [`Flags::address`].
 #[derive(Debug, Clone)]
@@ -100,6 +100,7 @@ pub(crate) struct HttpFlags {
     pub reuse_port: bool,
     pub threads: usize,
     pub forward_headers: Option<regex::Regex>,
+    pub restrictions: Restrictions,
     /// Most bytes of JSON, of a raw tensor, and of what was decompressed.
     pub input_bytes_max: usize,
     /// Most bytes of a body, binary tensors included.
@@ -113,6 +114,7 @@ pub(crate) struct GrpcFlags {
     pub port: Port,
     pub reuse_port: bool,
     pub forward_headers: Option<regex::Regex>,
+    pub restrictions: Restrictions,
     /// Whether responses are compressed for clients that accept it.
     pub compress: bool,
     pub keepalive_time: Duration,
@@ -176,6 +178,7 @@ impl Flags {
                 reuse_port: false,
                 threads: 8,
                 forward_headers: None,
+                restrictions: Restrictions::default(),
                 input_bytes_max: 64 << 20,
                 body_bytes_max: i32::MAX as usize,
             },
@@ -185,6 +188,7 @@ impl Flags {
                 port: Port::Number(8001),
                 reuse_port: false,
                 forward_headers: None,
+                restrictions: Restrictions::default(),
                 compress: false,
                 keepalive_time: Duration::from_secs(7200),
                 keepalive_timeout: Duration::from_secs(20),

@@ -194,8 +194,8 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "HTTP",
         name: "http-restricted-api",
         value: "string:string=string",
-        help: "Not supported yet: the server refuses to start with it.",
-        set: |flags, value| flags.restricted("http-restricted-api", value),
+        help: "<apis>:<header>=<value>: only requests with this header may use the APIs, which are names with commas between: health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.",
+        set: |flags, value| flags.http.restrictions.add("http-restricted-api", "", "api", value),
     },
     Flag {
         group: "gRPC",
@@ -359,8 +359,10 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "gRPC",
         name: "grpc-restricted-protocol",
         value: "string:string=string",
-        help: "Not supported yet: the server refuses to start with it.",
-        set: |flags, value| flags.restricted("grpc-restricted-protocol", value),
+        help: "<protocols>:<key>=<value>: only calls with triton-grpc-protocol-<key> in their metadata may use the protocols, which have the names of HTTP's APIs. May be given several times.",
+        set: |flags, value| {
+            flags.grpc.restrictions.add("grpc-restricted-protocol", "triton-grpc-protocol-", "protocol", value)
+        },
     },
     Flag {
         group: "Logging",

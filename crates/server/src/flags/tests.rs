@@ -68,6 +68,12 @@ fn wrong_flags_say_what_is_wrong() {
             "Bad option: \"--model-control-mode\".\ninvalid argument for --model-control-mode",
         ),
         (&["--load-model=a"], "Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well."),
+        (&["--http-restricted-api=nope:k=v"], "Bad option: \"--http-restricted-api\".\nunknown restricted api 'nope' "),
+        (
+            &["--grpc-restricted-protocol=trace:k=v", "--grpc-restricted-protocol=trace:k=w"],
+            "Bad option: \"--grpc-restricted-protocol\".\nrestricted protocol 'trace' can not be specified in multiple \
+             config groups",
+        ),
         (&["--trace-config=level=NOPE"], "Bad option: \"--trace-config\".\ninvalid value for trace level option: NOPE"),
     ] {
         assert_eq!(flags(arguments).unwrap_err(), FlagError::Wrong(expected.to_owned()));
@@ -77,13 +83,7 @@ fn wrong_flags_say_what_is_wrong() {
 
 #[test]
 fn what_protects_is_refused_and_what_is_harmless_is_not() {
-    for flag in [
-        "--grpc-use-ssl=true",
-        "--grpc-use-ssl-mutual=1",
-        "--http-restricted-api=inference:key=value",
-        "--grpc-restricted-protocol=inference:key=value",
-        "--model-repository=s3://bucket/models",
-    ] {
+    for flag in ["--grpc-use-ssl=true", "--grpc-use-ssl-mutual=1", "--model-repository=s3://bucket/models"] {
         assert_eq!(flags(&[flag]).unwrap().refused.len(), 1, "{flag}");
     }
     for flag in ["--trace-config=level=TIMESTAMPS", "--cache-config=local,size=1", "--rate-limit=execution_count"] {

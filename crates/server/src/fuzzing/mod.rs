@@ -22,7 +22,10 @@ use halimede_compute_cpu::{CpuOptions, CpuUnit};
 use halimede_serving::{Options, Server, config};
 use tokio::runtime::Runtime;
 
-use crate::{extensions::trace::Tracing, flags::Flags, logging::Logging, services::Services, shared_memory::Regions};
+use crate::{
+    extensions::trace::Tracing, flags::Flags, logging::Logging, restricted::Restrictions, services::Services,
+    shared_memory::Regions,
+};
 
 /// What runs on bytes from outside, made once.
 pub struct Fuzzing {
@@ -74,6 +77,7 @@ impl Fuzzing {
             tracing: Tracing::new(&flags.trace),
             http_input_bytes_max: 1 << 20,
             http_body_bytes_max: 1 << 20,
+            http_restrictions: Restrictions::default(),
             http_forward_headers: Some(regex::Regex::new("^x-")?),
             grpc_forward_headers: None,
         };

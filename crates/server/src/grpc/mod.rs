@@ -28,7 +28,12 @@ use self::{
     proto::{grpc_inference_service_server::GrpcInferenceServiceServer, health::health_server::HealthServer},
     service::HealthService,
 };
-use crate::{flags::GrpcFlags, listen::Stop, services::Services};
+use crate::{
+    flags::GrpcFlags,
+    listen::Stop,
+    restricted::{Group, Restrictions},
+    services::Services,
+};
 
 /// The types of `grpc_service.proto` and `health.proto`.
 #[allow(missing_docs, clippy::all)]
@@ -74,20 +79,22 @@ impl Settings {
 pub(crate) struct Routes {
     inference: GrpcInferenceServiceServer<InferenceService>,
     health: HealthServer<HealthService>,
+    restrictions: Arc<Restrictions>,
 }
 
 impl Routes {
-    pub fn new(services: &Arc<Services>, compress: bool) -> Self {
+    pub fn new(services: &Arc<Services>, flags: &GrpcFlags) -> Self {
         let mut inference = GrpcInferenceServiceServer::new(InferenceService::new(services.clone()))
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
             .accept_compressed(CompressionEncoding::Gzip)
             .accept_compressed(CompressionEncoding::Deflate);
-        if compress {
+        if flags.compress {
             inference =
                 inference.send_compressed(CompressionEncoding::Gzip).send_compressed(CompressionEncoding::Deflate);
         }
-        Self { inference, health: HealthServer::new(HealthService::new(services.clone())) }
+        let health = HealthServer::new(HealthService::new(services.clone()));
+        Self { inference, health, restrictions: Arc::new(flags.restrictions.clone()) }
     }
 }
 
@@ -95,6 +102,11 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 
 fn dispatch(routes: &mut Routes, request: Request<Incoming>) -> Answer {
     let path = request.uri().path();
+    let header = method_group(path).and_then(|group| routes.restrictions.missing(group, request.headers()));
+    if let Some(header) = header {
+        let text = format!("This protocol is restricted, expecting header '{header}'");
+        return Box::pin(async { Ok(Status::unavailable(text).into_http()) });
+    }
     if path.starts_with("/inference.GRPCInferenceService/") {
         tracing::debug!("gRPC request: {path}");
         routes.inference.call(request)
@@ -103,6 +115,28 @@ fn dispatch(routes: &mut Routes, request: Request<Incoming>) -> Answer {
     } else {
         Box::pin(async { Ok(Status::unimplemented("").into_http()) })
     }
+}
+
+/// What a method belongs to where protocols are restricted; `None` for one that does not exist.
+fn method_group(path: &str) -> Option<Group> {
+    let Some(method) = path.strip_prefix("/inference.GRPCInferenceService/") else {
+        return path.starts_with("/grpc.health.v1.Health/").then_some(Group::Health);
+    };
+    Some(match method {
+        "ServerLive" | "ServerReady" | "ModelReady" => Group::Health,
+        "ServerMetadata" | "ModelMetadata" => Group::Metadata,
+        "ModelInfer" | "ModelStreamInfer" => Group::Inference,
+        "ModelConfig" => Group::ModelConfig,
+        "ModelStatistics" => Group::Statistics,
+        "RepositoryIndex" | "RepositoryModelLoad" | "RepositoryModelUnload" => Group::ModelRepository,
+        "SystemSharedMemoryStatus" | "SystemSharedMemoryRegister" | "SystemSharedMemoryUnregister" => {
+            Group::SharedMemory
+        }
+        "CudaSharedMemoryStatus" | "CudaSharedMemoryRegister" | "CudaSharedMemoryUnregister" => Group::SharedMemory,
+        "TraceSetting" => Group::Trace,
+        "LogSettings" => Group::Logging,
+        _ => return None,
+    })
 }
 
 /// Serves the calls of one connection until it ends; after [`Stop`], to the end of those that run.
@@ -137,5 +171,26 @@ pub(crate) async fn serve_connection(stream: TcpStream, routes: Routes, settings
                 None => drop(connection.await),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::method_group;
+
+    #[test]
+    fn no_method_is_without_a_group() {
+        for (service, proto) in [
+            ("inference.GRPCInferenceService", include_str!("../../proto/grpc_service.proto")),
+            ("grpc.health.v1.Health", include_str!("../../proto/health.proto")),
+        ] {
+            let methods = proto.lines().filter_map(|line| line.trim().strip_prefix("rpc "));
+            let names: Vec<&str> = methods.filter_map(|line| line.split('(').next()).map(str::trim).collect();
+            assert!(!names.is_empty());
+            for name in names {
+                assert!(method_group(&format!("/{service}/{name}")).is_some(), "{name}");
+            }
+        }
+        assert_eq!(method_group("/other/ServerLive"), None);
     }
 }

@@ -60,6 +60,10 @@ async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response
     let Some(route) = Route::parse(path) else {
         return Reply::failed(404, "Not Found").into_response();
     };
+    if let Some(header) = services.http_restrictions.missing(route.group(), &parts.headers) {
+        let text = format!("This API is restricted, expecting header '{header}'");
+        return Reply::failed(403, &text).into_response();
+    }
     if !route.allows(&parts.method) {
         return Reply::failed(405, "Method Not Allowed").of_type(route.content_type()).into_response();
     }

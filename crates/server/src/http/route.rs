@@ -3,6 +3,7 @@
 use hyper::Method;
 
 use super::{ContentType, generate::Mode};
+use crate::restricted::Group;
 
 /// What a path asks for. Names and versions are parts of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -97,6 +98,21 @@ impl<'p> Route<'p> {
             _ => (true, false),
         };
         (get && method == Method::GET) || (post && method == Method::POST)
+    }
+
+    /// What it belongs to where APIs are restricted.
+    pub fn group(&self) -> Group {
+        match self {
+            Route::ServerMetadata | Route::Model { call: Call::Metadata, .. } => Group::Metadata,
+            Route::Live | Route::Ready | Route::Model { call: Call::Ready, .. } => Group::Health,
+            Route::AllStatistics | Route::Model { call: Call::Statistics, .. } => Group::Statistics,
+            Route::Logging => Group::Logging,
+            Route::Trace | Route::Model { call: Call::Trace, .. } => Group::Trace,
+            Route::Model { call: Call::Infer | Call::Generate | Call::GenerateStream, .. } => Group::Inference,
+            Route::Model { call: Call::Config, .. } => Group::ModelConfig,
+            Route::Index | Route::Control { .. } => Group::ModelRepository,
+            Route::SystemSharedMemory { .. } | Route::CudaSharedMemory { .. } => Group::SharedMemory,
+        }
     }
 
     /// Model, version and mode of a request to generate.

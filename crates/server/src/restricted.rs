@@ -1,0 +1,148 @@
+//! Groups of calls that only those may use who send a header with a value.
+
+use hyper::header::HeaderMap;
+
+/// What can be restricted, as the flags name it.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Group {
+    Health,
+    Metadata,
+    Inference,
+    SharedMemory,
+    ModelConfig,
+    ModelRepository,
+    Statistics,
+    Trace,
+    Logging,
+}
+
+/// All groups with their names.
+const GROUPS: [(&str, Group); 9] = [
+    ("health", Group::Health),
+    ("metadata", Group::Metadata),
+    ("inference", Group::Inference),
+    ("shared-memory", Group::SharedMemory),
+    ("model-config", Group::ModelConfig),
+    ("model-repository", Group::ModelRepository),
+    ("statistics", Group::Statistics),
+    ("trace", Group::Trace),
+    ("logging", Group::Logging),
+];
+
+/// What a request must have.
+#[derive(Clone, PartialEq, Eq)]
+struct Key {
+    header: String,
+    value: String,
+}
+
+/// The value is a secret.
+impl std::fmt::Debug for Key {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Key").field("header", &self.header).finish_non_exhaustive()
+    }
+}
+
+/// The keys of one protocol's groups; a group without one is open.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Restrictions {
+    keys: [Option<Key>; GROUPS.len()],
+}
+
+impl Restrictions {
+    /// Takes what a flag says: `<group>[,<group>...]:<header>=<value>`. `prefix` stands before the header's
+    /// name; `kind` is what the protocol calls a group.
+    pub fn add(&mut self, flag: &str, prefix: &str, kind: &str, text: &str) -> Result<(), String> {
+        let parts = text.split_once(':').and_then(|(groups, rest)| Some((groups, rest.split_once('=')?)));
+        let (groups, header, value) = match parts {
+            Some((groups, (header, value))) if ![groups, header, value].contains(&"") => (groups, header, value),
+            _ => return Err(format!("--{flag} option format is '<config name>:<setting>=<value>'. Got {text}\n")),
+        };
+        for name in groups.split(',') {
+            let found = GROUPS.iter().find(|(known, _)| *known == name);
+            let &(_, group) = found.ok_or_else(|| format!("unknown restricted {kind} '{name}' "))?;
+            let key = &mut self.keys[group as usize];
+            if key.is_some() {
+                return Err(format!("restricted {kind} '{name}' can not be specified in multiple config groups"));
+            }
+            *key = Some(Key { header: format!("{prefix}{header}"), value: value.to_owned() });
+        }
+        Ok(())
+    }
+
+    /// The header that `group` asks for, where `headers` do not have it with the right value.
+    pub fn missing(&self, group: Group, headers: &HeaderMap) -> Option<&str> {
+        let key = self.keys[group as usize].as_ref()?;
+        let given = headers.get(&key.header).map(|value| value.as_bytes());
+        match given {
+            Some(given) if is_same(given, key.value.as_bytes()) => None,
+            _ => Some(&key.header),
+        }
+    }
+}
+
+/// Compares every byte, so that the time it takes does not tell how many are right.
+fn is_same(given: &[u8], expected: &[u8]) -> bool {
+    given.len() == expected.len() && given.iter().zip(expected).fold(0, |found, (a, b)| found | (a ^ b)) == 0
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn restrictions(texts: &[&str]) -> Result<Restrictions, String> {
+        let mut all = Restrictions::default();
+        texts.iter().try_for_each(|text| all.add("http-restricted-api", "", "api", text))?;
+        Ok(all)
+    }
+
+    fn headers(pairs: &[(&'static str, &'static str)]) -> HeaderMap {
+        pairs.iter().map(|(name, value)| (name.parse().unwrap(), value.parse().unwrap())).collect()
+    }
+
+    #[test]
+    fn a_group_is_open_to_those_with_its_key() {
+        let all = restrictions(&["inference,metadata:Infer-Key=a=b", "model-repository:admin=x"]).unwrap();
+        for (group, sent, missing) in [
+            (Group::Inference, &[][..], Some("Infer-Key")),
+            (Group::Inference, &[("infer-key", "a=c")], Some("Infer-Key")),
+            (Group::Inference, &[("infer-key", "a=b ")], Some("Infer-Key")),
+            (Group::Metadata, &[("admin", "x")], Some("Infer-Key")),
+            (Group::Metadata, &[("infer-key", "a=b")], None),
+            (Group::ModelRepository, &[("infer-key", "a=b")], Some("admin")),
+            (Group::ModelRepository, &[("admin", "x")], None),
+            (Group::Statistics, &[], None),
+        ] {
+            assert_eq!(all.missing(group, &headers(sent)), missing, "{group:?} {sent:?}");
+        }
+    }
+
+    #[test]
+    fn every_group_has_its_name_and_place() {
+        for (place, (name, group)) in GROUPS.into_iter().enumerate() {
+            assert_eq!(group as usize, place);
+            let all = restrictions(&[&format!("{name}:k=v")]).unwrap();
+            assert_eq!(all.missing(group, &HeaderMap::new()), Some("k"));
+        }
+    }
+
+    #[test]
+    fn wrong_texts() {
+        let wrong = |texts: &[&str]| restrictions(texts).unwrap_err();
+        assert_eq!(wrong(&["model-reposit,health:k=v"]), "unknown restricted api 'model-reposit' ");
+        assert_eq!(
+            wrong(&["model-repository,health:k1=v1", "metadata,health:k2=v2"]),
+            "restricted api 'health' can not be specified in multiple config groups"
+        );
+        for text in ["health", "health:k", "health:=v", "health:k=", ":k=v", "health=k:v"] {
+            let expected = "--http-restricted-api option format is '<config name>:<setting>=<value>'. Got ";
+            assert!(wrong(&[text]).starts_with(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn a_key_is_not_printed() {
+        let all = restrictions(&["health:header=secret"]).unwrap();
+        assert!(!format!("{all:?}").contains("secret"));
+    }
+}
