@@ -22,5 +22,6 @@ mod restricted;
 mod services;
 mod shared_memory;
 mod source;
+mod tls;
 mod tuning;
 pub mod units;

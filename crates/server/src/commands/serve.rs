@@ -28,6 +28,7 @@ use crate::{
     metrics::{self, Metrics},
     services::Services,
     shared_memory::Regions,
+    tls::Tls,
     tuning::{check_writable, remember},
     units::{self, Choice},
 };
@@ -110,6 +111,11 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     let runtime = runtime(flags).map_err(|error| format!("cannot start threads: {error}"))?;
     let endpoints = runtime.block_on(Endpoints::bind(flags))?;
 
+    let tls = Tls::new(&flags.grpc.tls, "grpc", b"h2").and_then(|grpc| {
+        let http = Tls::new(&flags.http.tls, "http", b"http/1.1")?;
+        Ok(PortTls { grpc, http })
+    })?;
+
     let mut options = flags.server_options();
     // No more threads than cores: they would only take turns.
     let cores = halimede_platform::threads::parallelism();
@@ -141,7 +147,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     });
     let listening = {
         let _context = runtime.enter();
-        endpoints.open(flags, &services).map_err(during("starting services"))?
+        endpoints.open(flags, &services, tls).map_err(during("starting services"))?
     };
     report(&server);
 
@@ -196,6 +202,12 @@ fn runtime(flags: &Flags) -> io::Result<Runtime> {
         .build()
 }
 
+/// What the ports are encrypted with.
+struct PortTls {
+    grpc: Tls,
+    http: Tls,
+}
+
 /// The sockets of all services that are allowed.
 struct Endpoints {
     http: Option<Endpoint>,
@@ -223,20 +235,24 @@ impl Endpoints {
         })
     }
 
-    fn open(self, flags: &Flags, services: &Arc<Services>) -> Result<listen::Services, Error> {
+    fn open(self, flags: &Flags, services: &Arc<Services>, tls: PortTls) -> Result<listen::Services, Error> {
         let mut listening = listen::Services::new();
         if let Some(endpoint) = self.grpc {
             let (listener, address) = endpoint.listen()?;
             let (routes, settings) = (grpc::Routes::new(services, &flags.grpc), grpc::Settings::new(&flags.grpc));
             listening.spawn("gRPC", listener, move |stream, stop| {
-                grpc::serve_connection(stream, routes.clone(), settings.clone(), stop)
+                let (tls, routes, settings) = (tls.grpc.clone(), routes.clone(), settings.clone());
+                tls.serve(stream, stop, move |stream, stop| grpc::serve_connection(stream, routes, settings, stop))
             });
             tracing::info!("Started GRPCInferenceService at {address}");
         }
         if let Some(endpoint) = self.http {
             let (listener, address) = endpoint.listen()?;
             let services = services.clone();
-            listening.spawn(HTTP, listener, move |stream, stop| http::serve_connection(stream, services.clone(), stop));
+            listening.spawn(HTTP, listener, move |stream, stop| {
+                let (tls, services) = (tls.http.clone(), services.clone());
+                tls.serve(stream, stop, move |stream, stop| http::serve_connection(stream, services, stop))
+            });
             tracing::info!("Started HTTPService at {address}");
         }
         if let Some(endpoint) = self.metrics {

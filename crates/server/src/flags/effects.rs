@@ -90,16 +90,6 @@ impl Flags {
         self.warnings.push(format!("--{name} is deprecated, use --{better}"));
     }
 
-    pub(super) fn tls(&mut self, name: &str, value: &str) -> Result<(), String> {
-        if switch(value)? {
-            self.refused.push(format!(
-                "--{name} is not supported yet, and serving without it would leave the connections unprotected: put a \
-                 proxy that speaks TLS in front"
-            ));
-        }
-        Ok(())
-    }
-
     pub(super) fn front_end(&mut self, name: &str, value: &str) -> Result<(), String> {
         if switch(value)? {
             self.refused.push(format!("--{name} is not supported yet"));

@@ -17,7 +17,7 @@ use halimede_serving::{ControlMode, Error, MetricsOptions, config::Tune};
 
 pub(crate) use parse::{FlagError, parse, usage};
 
-use crate::{grpc::PingLimits, restricted::Restrictions, source::Source};
+use crate::{grpc::PingLimits, restricted::Restrictions, source::Source, tls::TlsFlags};
 
 /// What the flags say. The defaults are Triton's but for [`Flags::address`].
 #[derive(Debug, Clone)]
@@ -101,6 +101,7 @@ pub(crate) struct HttpFlags {
     pub threads: usize,
     pub forward_headers: Option<regex::Regex>,
     pub restrictions: Restrictions,
+    pub tls: TlsFlags,
     /// Most bytes of JSON, of a raw tensor, and of what was decompressed.
     pub input_bytes_max: usize,
     /// Most bytes of a body, binary tensors included.
@@ -115,6 +116,7 @@ pub(crate) struct GrpcFlags {
     pub reuse_port: bool,
     pub forward_headers: Option<regex::Regex>,
     pub restrictions: Restrictions,
+    pub tls: TlsFlags,
     /// Whether responses are compressed for clients that accept it.
     pub compress: bool,
     pub keepalive_time: Duration,
@@ -179,6 +181,7 @@ impl Flags {
                 threads: 8,
                 forward_headers: None,
                 restrictions: Restrictions::default(),
+                tls: TlsFlags::default(),
                 input_bytes_max: 64 << 20,
                 body_bytes_max: i32::MAX as usize,
             },
@@ -189,6 +192,7 @@ impl Flags {
                 reuse_port: false,
                 forward_headers: None,
                 restrictions: Restrictions::default(),
+                tls: TlsFlags::default(),
                 compress: false,
                 keepalive_time: Duration::from_secs(7200),
                 keepalive_timeout: Duration::from_secs(20),

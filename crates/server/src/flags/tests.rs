@@ -83,14 +83,14 @@ fn wrong_flags_say_what_is_wrong() {
 
 #[test]
 fn what_protects_is_refused_and_what_is_harmless_is_not() {
-    for flag in ["--grpc-use-ssl=true", "--grpc-use-ssl-mutual=1", "--model-repository=s3://bucket/models"] {
+    for flag in ["--model-repository=s3://bucket/models", "--allow-sagemaker=true", "--allow-vertex-ai=1"] {
         assert_eq!(flags(&[flag]).unwrap().refused.len(), 1, "{flag}");
     }
     for flag in ["--trace-config=level=TIMESTAMPS", "--cache-config=local,size=1", "--rate-limit=execution_count"] {
         let read = flags(&[flag]).unwrap();
         assert_eq!((read.refused.len(), read.warnings.len()), (0, 1), "{flag}");
     }
-    assert!(flags(&["--grpc-use-ssl=false"]).unwrap().refused.is_empty());
+    assert!(flags(&["--allow-sagemaker=false"]).unwrap().refused.is_empty());
 }
 
 #[test]

@@ -15,7 +15,6 @@ use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Durati
 
 use hyper::{Request, Response, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
-use tokio::net::TcpStream;
 use tonic::{Status, body::Body, codec::CompressionEncoding, codegen::Service};
 
 pub(crate) use self::{
@@ -33,6 +32,7 @@ use crate::{
     listen::Stop,
     restricted::{Group, Restrictions},
     services::Services,
+    tls::Stream,
 };
 
 /// The types of `grpc_service.proto` and `health.proto`.
@@ -140,7 +140,7 @@ fn method_group(path: &str) -> Option<Group> {
 }
 
 /// Serves the calls of one connection until it ends; after [`Stop`], to the end of those that run.
-pub(crate) async fn serve_connection(stream: TcpStream, routes: Routes, settings: Settings, mut stop: Stop) {
+pub(crate) async fn serve_connection(stream: Stream, routes: Routes, settings: Settings, mut stop: Stop) {
     let service = service_fn(move |request| dispatch(&mut routes.clone(), request));
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     builder

@@ -10,10 +10,9 @@ use std::{
     time::{Duration, Instant},
 };
 
-use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    net::TcpStream,
-};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+use crate::tls::Stream;
 
 /// How often clients may probe.
 #[derive(Debug, Clone, Copy)]
@@ -120,7 +119,7 @@ impl Frames {
 /// A connection whose PINGs are counted.
 #[derive(Debug)]
 pub(super) struct Watched {
-    stream: TcpStream,
+    stream: Stream,
     received: Frames,
     sent: Frames,
     calls: BTreeSet<u32>,
@@ -129,7 +128,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    pub fn new(stream: TcpStream, limits: PingLimits) -> Self {
+    pub fn new(stream: Stream, limits: PingLimits) -> Self {
         Self {
             stream,
             received: Frames::new(PREFACE),
@@ -158,8 +157,7 @@ impl Watched {
             return Ok(());
         }
         if self.sent.is_at_boundary() {
-            // The connection ends in any case.
-            let _ = self.stream.try_write(TOO_MANY_PINGS);
+            self.stream.try_write_last(TOO_MANY_PINGS);
         }
         Err(io::Error::new(io::ErrorKind::ConnectionAborted, "the client sends too many pings"))
     }

@@ -19,7 +19,6 @@ use bytes::Bytes;
 use halimede_serving::Error;
 use hyper::{Method, Request, Response, body::Incoming, http::request::Parts, service::service_fn};
 use hyper_util::rt::TokioIo;
-use tokio::net::TcpStream;
 
 use self::{
     body::Refusal,
@@ -33,10 +32,11 @@ use crate::{
     extensions::{logging, repository, shared_memory, statistics, trace},
     listen::Stop,
     services::{Services, model_version},
+    tls::Stream,
 };
 
 /// Serves the requests of one connection until it ends; after [`Stop`], to the end of the current one.
-pub(crate) async fn serve_connection(stream: TcpStream, services: Arc<Services>, mut stop: Stop) {
+pub(crate) async fn serve_connection(stream: Stream, services: Arc<Services>, mut stop: Stop) {
     let service = service_fn(move |request| {
         let services = services.clone();
         async move { Ok::<_, Infallible>(handle(services, request).await) }
