@@ -22,12 +22,20 @@ identity_models               qa_identity_model_repository                      
 reshape_models                qa_reshape_model_repository                           --onnx --onnx_opset=0 --variable
 sequence_models               qa_sequence_model_repository                          --onnx --onnx_opset=0
 sequence_models               qa_variable_sequence_model_repository                 --onnx --onnx_opset=0 --variable
+implicit_models               qa_sequence_implicit_model_repository                 --onnx --onnx_opset=0
+implicit_models               qa_variable_sequence_implicit_model_repository        --onnx --onnx_opset=0 --variable
+implicit_models               qa_sequence_initial_state_implicit_model_repository   --onnx --onnx_opset=0 --initial-state zero
+implicit_models               qa_variable_sequence_initial_state_implicit_model_repository  --onnx --onnx_opset=0 --initial-state zero --variable
+dyna_sequence_models          qa_dyna_sequence_model_repository                     --onnx --onnx_opset=0
+dyna_sequence_implicit_models qa_dyna_sequence_implicit_model_repository            --onnx --onnx_opset=0
 ragged_models                 qa_ragged_model_repository                            --onnx --onnx_opset=0
 ort_scalar_models             qa_scalar_models                                      --onnx_opset=0
 models                        qa_ensemble_model_repository/qa_model_repository      --ensemble
 models                        qa_ensemble_model_repository/qa_variable_model_repository  --ensemble --variable
 reshape_models                qa_ensemble_model_repository/qa_reshape_model_repository   --ensemble
 identity_models               qa_ensemble_model_repository/qa_identity_model_repository  --ensemble
+sequence_models               qa_ensemble_model_repository/qa_sequence_model_repository  --ensemble
+sequence_models               qa_ensemble_model_repository/qa_variable_sequence_model_repository  --ensemble --variable
 END
 
 # Without a GPU, as the scripts do for TRITON_SERVER_CPU_ONLY.

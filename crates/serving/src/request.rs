@@ -157,6 +157,16 @@ pub enum CorrelationId {
     String(String),
 }
 
+impl CorrelationId {
+    /// Whether it names a sequence.
+    pub fn is_some(&self) -> bool {
+        match self {
+            CorrelationId::Int(id) => *id != 0,
+            CorrelationId::String(id) => !id.is_empty(),
+        }
+    }
+}
+
 impl Default for CorrelationId {
     fn default() -> Self {
         CorrelationId::Int(0)

@@ -135,12 +135,15 @@ impl Server {
         self.repository.table.get(model, version).map(|model| model.is_ready())
     }
 
-    /// Whether a version of a model answers a request with any number of responses; `None` is the newest.
+    /// Whether a version of a model answers a request with any number of responses; `None` is the newest. Also while
+    /// the server is exiting, for sequences that have begun.
     ///
     /// # Errors
-    /// As [`Server::model_ready`].
+    /// The model is unknown or has no such version that is ready.
     pub fn is_decoupled(&self, model: &str, version: Option<i64>) -> Result<bool, Error> {
-        self.check_ready()?;
+        if self.has_failed {
+            return Err(Error::unavailable("Server not ready"));
+        }
         self.repository.table.get(model, version).map(|model| model.signature.is_decoupled)
     }
 

@@ -71,6 +71,21 @@ impl Buffer {
         Some(Buffer { start, len, owner: self.owner.clone() })
     }
 
+    /// The bytes of `parts` one after the other, where that is how they lie in one heap block: sharing them.
+    pub fn joined(parts: &[&Buffer]) -> Option<Buffer> {
+        let (first, rest) = parts.split_first()?;
+        let Owner::Heap(heap) = &first.owner else { return None };
+        let mut len = first.len;
+        for part in rest {
+            let same = matches!(&part.owner, Owner::Heap(other) if Arc::ptr_eq(heap, other));
+            if !same || part.start.as_ptr() != first.start.as_ptr().wrapping_add(len) {
+                return None;
+            }
+            len += part.len;
+        }
+        Some(Buffer { start: first.start, len, owner: first.owner.clone() })
+    }
+
     /// Whether the bytes belong to somebody else: a mapped file, a request body.
     pub fn is_foreign(&self) -> bool {
         matches!(self.owner, Owner::Foreign(_))
@@ -162,6 +177,20 @@ mod tests {
         let b = a.clone();
         a.make_mut().unwrap()[0] = 7;
         assert_eq!((&*a, &*b), (&[7, 2, 3][..], &[9, 2, 3][..]));
+    }
+
+    #[test]
+    fn parts_that_lie_side_by_side_are_joined() {
+        let whole = Buffer::copied(&[0, 1, 2, 3, 4, 5]).unwrap();
+        let part = |from, len| whole.part(from, len).unwrap();
+        let joined = Buffer::joined(&[&part(1, 2), &part(3, 0), &part(3, 3)]).unwrap();
+        assert_eq!((&*joined, joined.as_ptr()), (&[1, 2, 3, 4, 5][..], whole[1..].as_ptr()));
+        let other = Buffer::copied(&[3]).unwrap();
+        for apart in [&[&part(0, 1), &part(2, 1)][..], &[&part(2, 1), &part(1, 1)], &[&part(0, 1), &other], &[]] {
+            assert!(Buffer::joined(apart).is_none());
+        }
+        let foreign = Buffer::foreign(vec![0u8, 1]);
+        assert!(Buffer::joined(&[&foreign.part(0, 1).unwrap(), &foreign.part(1, 1).unwrap()]).is_none());
     }
 
     #[test]

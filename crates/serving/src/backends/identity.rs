@@ -8,6 +8,7 @@ use std::{sync::Arc, thread, time::Duration};
 
 use halimede_tensor::{Buffer, DType};
 
+use super::interface::number;
 use crate::{
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext},
     config::{Completion, ModelConfig, finish_without_model},
@@ -31,21 +32,12 @@ impl Backend for Identity {
         let config = finish_without_model(context.config.clone(), &context.options)?;
         let signature = Signature::new(&config)?;
         let pairs = pairs(&config, &signature)?;
-        let execute_delay = Duration::from_millis(parameter(&config, "execute_delay_ms")?);
-        let multiplier = parameter(&config, "instance_wise_delay_multiplier")?;
-        thread::sleep(Duration::from_secs(parameter(&config, "creation_delay_sec")?));
+        let execute_delay = Duration::from_millis(number(&config, "execute_delay_ms")?);
+        let multiplier = number(&config, "instance_wise_delay_multiplier")?;
+        thread::sleep(Duration::from_secs(number(&config, "creation_delay_sec")?));
         let model = Arc::new(IdentityModel { pairs: Arc::new(pairs), execute_delay, multiplier });
         Ok(LoadedModel { completion: Completion { config, assumptions: Vec::new() }, model })
     }
-}
-
-/// A parameter that is a number; 0 where it is not given.
-fn parameter(config: &ModelConfig, name: &str) -> Result<u64, Error> {
-    let Some(parameter) = config.parameters.get(name) else { return Ok(0) };
-    let text = &parameter.string_value;
-    text.parse().map_err(|_| {
-        Error::invalid(format!("parameter '{name}' of model '{}' must be a number, got '{text}'", config.name))
-    })
 }
 
 /// An output and the input that it answers.

@@ -71,3 +71,18 @@ pub(super) fn words(batch: &Batch, index: usize, name: &str) -> Result<Vec<[u8; 
 pub(super) fn single(name: &str, dtype: DType, shape: Vec<i64>, value: [u8; 4]) -> OutputTensor {
     OutputTensor { name: name.to_owned(), dtype, shape, data: Buffer::foreign(value.to_vec()) }
 }
+
+/// An output of 32-bit integers that are all the same.
+pub(super) fn filled(name: &str, shape: Vec<i64>, count: usize, value: i32) -> OutputTensor {
+    let bytes = value.to_le_bytes().repeat(count);
+    OutputTensor { name: name.to_owned(), dtype: DType::I32, shape, data: Buffer::foreign(bytes) }
+}
+
+/// A parameter of the configuration that is a number; 0 where it is not given.
+pub(super) fn number(config: &ModelConfig, name: &str) -> Result<u64, Error> {
+    let Some(parameter) = config.parameters.get(name) else { return Ok(0) };
+    let text = &parameter.string_value;
+    text.parse().map_err(|_| {
+        Error::invalid(format!("parameter '{name}' of model '{}' must be a number, got '{text}'", config.name))
+    })
+}

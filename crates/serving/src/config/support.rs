@@ -12,9 +12,6 @@ pub fn unsupported(config: &ModelConfig) -> Vec<String> {
     let mut found = Vec::new();
     let mut refuse = |field: &str, effect: &str| found.push(format!("{field} ({effect})"));
 
-    if let Some(SchedulingChoice::SequenceBatching(_)) = &config.scheduling_choice {
-        refuse("sequence_batching", "requests of one sequence going to one instance");
-    }
     if let Some(SchedulingChoice::EnsembleScheduling(ensemble)) = &config.scheduling_choice
         && ensemble.max_inflight_requests > 0
     {

@@ -11,7 +11,7 @@ use super::sender::ResponseSender;
 use crate::{
     error::Error,
     model::Signature,
-    request::{Parameter, Request, RequestedOutput},
+    request::{CorrelationId, InputTensor, Parameter, Request, RequestedOutput},
     response::{OutputTensor, Response},
     statistics::{ComputeTimes, FailureReason, Recorder},
     wire,
@@ -37,6 +37,16 @@ pub(crate) struct Entry {
     pub batch_size: usize,
     /// Its place where responses keep the order of requests.
     pub ticket: u64,
+    /// The place of its sequence in the instance.
+    pub slot: usize,
+    /// Whether it fills the place of a sequence that has no request, so that nobody hears of it.
+    pub is_stand_in: bool,
+    /// Inputs that the client gave; those behind are signals and states of its sequence.
+    pub given: usize,
+    /// States for the next request of its sequence, by their place among the states of the model.
+    pub states: Vec<(usize, InputTensor)>,
+    /// Whether it runs again.
+    runs_again: bool,
     outputs: Vec<OutputTensor>,
     parameters: Vec<(String, Parameter)>,
     error: Option<Error>,
@@ -44,8 +54,40 @@ pub(crate) struct Entry {
 
 impl Entry {
     pub fn new(request: Request, batch_size: usize) -> Self {
-        Self { request, batch_size, ticket: 0, outputs: Vec::new(), parameters: Vec::new(), error: None }
+        Self {
+            request,
+            batch_size,
+            ticket: 0,
+            slot: 0,
+            is_stand_in: false,
+            given: 0,
+            states: Vec::new(),
+            runs_again: false,
+            outputs: Vec::new(),
+            parameters: Vec::new(),
+            error: None,
+        }
     }
+
+    /// A request that nobody made, in the place of a sequence.
+    pub fn stand_in(request: Request, batch_size: usize, slot: usize) -> Self {
+        Self { slot, is_stand_in: true, ..Self::new(request, batch_size) }
+    }
+
+    /// Whether it is answered with an error.
+    pub fn has_failed(&self) -> bool {
+        self.error.is_some()
+    }
+}
+
+/// What is left of a batch whose requests are answered.
+pub(crate) struct Finished {
+    /// How long the execution took.
+    pub took: Duration,
+    /// Requests that run again.
+    pub again: Vec<Entry>,
+    /// Sequences whose requests do not run again.
+    pub ended: Vec<CorrelationId>,
 }
 
 /// An input of all requests of a batch.
@@ -114,15 +156,74 @@ impl Batch {
         &self.entries[index].request
     }
 
-    /// Whether request `index` wants the output `name`.
+    /// Whether request `index` wants the output `name`: for its client, or for its sequence.
     pub fn wants(&self, index: usize, name: &str) -> bool {
+        self.client_wants(index, name) || self.state(name).is_some()
+    }
+
+    /// What the configuration does not have among the outputs is for no client.
+    fn client_wants(&self, index: usize, name: &str) -> bool {
         let outputs = &self.entries[index].request.outputs;
-        outputs.is_empty() || outputs.iter().any(|output| output.name == name)
+        match outputs.is_empty() {
+            true => self.signature.output(name).is_some(),
+            false => outputs.iter().any(|output| output.name == name),
+        }
+    }
+
+    /// The place among the states of the model of the one that the output `name` gives.
+    fn state(&self, name: &str) -> Option<usize> {
+        self.signature.sequence.as_ref()?.state(name)
+    }
+
+    /// Whether request `index` fills the row of a sequence that has no request now. It has inputs without meaning,
+    /// and nobody hears of its outputs.
+    pub fn is_stand_in(&self, index: usize) -> bool {
+        self.entries[index].is_stand_in
     }
 
     /// Whether nobody waits for any of these requests any more.
     pub fn is_cancelled(&self) -> bool {
-        !self.entries.is_empty() && self.entries.iter().all(|entry| entry.request.responder.is_cancelled())
+        let mut asked = self.entries.iter().filter(|entry| !entry.is_stand_in).peekable();
+        asked.peek().is_some() && asked.all(|entry| entry.request.responder.is_cancelled())
+    }
+
+    /// Keeps a tensor for the next request of the sequence of request `index`, as if the output `name` had given it.
+    ///
+    /// # Errors
+    /// The model has no such state.
+    pub fn keep_state(&mut self, index: usize, name: &str, tensor: Gathered) -> Result<(), Error> {
+        let model = &self.signature.model;
+        let states = self.signature.sequence.as_ref().map_or(&[][..], |sequence| &sequence.states);
+        if states.is_empty() {
+            return Err(Error::invalid(format!(
+                "unable to add state '{name}'. State configuration is missing for model '{model}'."
+            )));
+        }
+        let Some(state) = self.state(name) else {
+            return Err(Error::invalid(format!("state '{name}' is not a valid state name.")));
+        };
+        self.entries[index].keep(state, tensor);
+        Ok(())
+    }
+
+    /// Lets request `index` run again after this execution, as the next of its sequence, instead of ending it.
+    ///
+    /// # Errors
+    /// The model is not one of iterative sequences.
+    pub fn run_again(&mut self, index: usize) -> Result<(), Error> {
+        if !self.signature.sequence.as_ref().is_some_and(|sequence| sequence.is_iterative) {
+            return Err(Error::invalid(
+                "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE, while the model is not configured \
+                 to handle such a flag.",
+            ));
+        }
+        self.entries[index].runs_again = true;
+        Ok(())
+    }
+
+    /// The requests.
+    pub(crate) fn entries_mut(&mut self) -> &mut [Entry] {
+        &mut self.entries
     }
 
     /// Whether any request wants the output `name`.
@@ -139,9 +240,21 @@ impl Batch {
         }
         let tensors =
             self.entries.iter().filter_map(|entry| entry.request.inputs.iter().find(|input| input.name == name));
-        let parts: Vec<&Buffer> = tensors.map(|tensor| &tensor.data).collect();
+        let parts: Vec<&Buffer> = tensors.clone().map(|tensor| &tensor.data).collect();
+        if let Some(other) = tensors.clone().find(|tensor| tensor.shape.get(1..) != shape.get(1..)) {
+            return Err(Error::internal(format!(
+                "the requests of a batch of model '{}' have '{name}' in shapes {} and {}",
+                self.signature.model,
+                crate::model::shape_text(&shape),
+                crate::model::shape_text(&other.shape)
+            )));
+        }
         if let Some(batch) = shape.first_mut() {
             *batch = self.size() as i64;
+        }
+        // States often lie side by side, where the execution before left them.
+        if let Some(data) = Buffer::joined(&parts) {
+            return Ok(Some(Gathered { dtype, shape, data }));
         }
         let mut data = Buffer::zeroed(parts.iter().map(|part| part.len()).sum())?;
         let mut rest = data.make_mut()?;
@@ -179,8 +292,7 @@ impl Batch {
     pub fn scatter(&mut self, name: &str, dtype: DType, shape: &[i64], data: Buffer) -> Result<(), Error> {
         if self.entries.len() == 1 {
             if self.wants(0, name) {
-                let output = OutputTensor { name: name.to_owned(), dtype, shape: shape.to_vec(), data };
-                self.entries[0].outputs.push(output);
+                self.push_output(0, OutputTensor { name: name.to_owned(), dtype, shape: shape.to_vec(), data });
             }
             return Ok(());
         }
@@ -203,16 +315,26 @@ impl Batch {
                     .ok_or_else(|| Error::internal(format!("output '{name}' is shorter than its shape")))?;
                 let mut shape = shape.to_vec();
                 shape[0] = sizes[index] as i64;
-                self.entries[index].outputs.push(OutputTensor { name: name.to_owned(), dtype, shape, data: part });
+                self.push_output(index, OutputTensor { name: name.to_owned(), dtype, shape, data: part });
             }
             offset += bytes;
         }
         Ok(())
     }
 
-    /// Gives request `index` an output.
+    /// Gives request `index` an output. One that is a state goes to the next request of the sequence, and to the
+    /// client only where the configuration has it among the outputs.
     pub fn push_output(&mut self, index: usize, output: OutputTensor) {
-        self.entries[index].outputs.push(output);
+        let state = self.state(&output.name);
+        let is_wanted = self.client_wants(index, &output.name);
+        let entry = &mut self.entries[index];
+        if let Some(state) = state {
+            let OutputTensor { dtype, shape, data, .. } = output.clone();
+            entry.keep(state, Gathered { dtype, shape, data });
+        }
+        if is_wanted {
+            entry.outputs.push(output);
+        }
     }
 
     /// Adds a parameter to the response to request `index`.
@@ -237,36 +359,52 @@ impl Batch {
         self.entries.iter().find_map(|entry| entry.error.as_ref())
     }
 
-    /// Answers the requests and counts what happened. `send` takes each answer with its ticket. Returns how
-    /// long the execution took.
-    pub(crate) fn finish(self, mut send: impl FnMut(u64, Request, Response)) -> Duration {
+    /// Answers the requests and counts what happened. `send` takes each answer with its ticket.
+    pub(crate) fn finish(self, mut send: impl FnMut(u64, Request, Response)) -> Finished {
         let end = Instant::now();
         let input_end = self.input_end.unwrap_or(self.start);
         let output_start = self.output_start.unwrap_or(end).max(input_end);
         let compute = ComputeTimes { start: self.start, input_end, output_start, end }.durations();
-        if self.entries.iter().any(|entry| entry.error.is_none()) {
+        if self.entries.iter().any(|entry| !entry.is_stand_in && entry.error.is_none()) {
             self.recorder.execution(self.size(), compute);
         }
         let Self { signature, version, recorder, entries, start: compute_start, .. } = self;
-        for mut entry in entries {
+        let is_iterative = signature.sequence.as_ref().is_some_and(|sequence| sequence.is_iterative);
+        let took = end.saturating_duration_since(compute_start);
+        let mut finished = Finished { took, again: Vec::new(), ended: Vec::new() };
+        for mut entry in entries.into_iter().filter(|entry| !entry.is_stand_in) {
             let (ticket, batch_size, start, queued) =
                 (entry.ticket, entry.batch_size, entry.request.timestamps.start, entry.request.timestamps.queued);
-            let response = entry.response(&signature, version);
             // Counted before the client hears of it, so that whoever asks next sees it.
-            match &response.error {
-                None => recorder.success(batch_size, start, queued, compute_start, Instant::now(), compute),
-                Some(_) => recorder.failure(FailureReason::Backend, start, Instant::now()),
-            }
+            let succeed = || recorder.success(batch_size, start, queued, compute_start, Instant::now(), compute);
             if let Some(total) = &entry.request.compute_total {
                 *total.lock() += compute;
             }
+            if entry.runs_again && entry.error.is_none() {
+                succeed();
+                finished.again.push(Entry::new(entry.request, batch_size));
+                continue;
+            }
+            let response = entry.response(&signature, version);
+            match &response.error {
+                None => succeed(),
+                Some(_) => recorder.failure(FailureReason::Backend, start, Instant::now()),
+            }
+            if is_iterative {
+                finished.ended.push(entry.request.sequence.id.clone());
+            }
             send(ticket, entry.request, response);
         }
-        end.saturating_duration_since(compute_start)
+        finished
     }
 }
 
 impl Entry {
+    fn keep(&mut self, state: usize, tensor: Gathered) {
+        let Gathered { dtype, shape, data } = tensor;
+        self.states.push((state, InputTensor { name: String::new(), dtype: Some(dtype), shape, data }));
+    }
+
     /// The response, with shapes as clients know them.
     fn response(&mut self, signature: &Signature, version: i64) -> Response {
         let outputs = std::mem::take(&mut self.outputs);

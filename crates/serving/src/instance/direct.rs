@@ -8,8 +8,8 @@ use std::{
 
 use parking_lot::MutexGuard;
 
-use super::runner::{Parked, Shared, State};
-use crate::{backend::Instance, scheduler::Poll};
+use super::runner::{Held, Parked, Shared, State};
+use crate::scheduler::Poll;
 
 /// Executions up to this long are run by the thread that brings the request.
 const QUICK: Duration = Duration::from_micros(20);
@@ -59,13 +59,14 @@ impl Shared {
             if !self.pace.is_quick() || state.parked.len() <= state.ready.len() {
                 break;
             }
-            let Poll::Batch(batch) = state.poll(Instant::now()) else { break };
-            let Some(Parked { worker, mut instance }) = state.parked.pop() else {
+            // Any instance will do: it is not asked which one this is for.
+            let Poll::Batch(batch) = state.poll(0, Instant::now()) else { break };
+            let Some(Parked { worker, mut held }) = state.parked.pop() else {
                 state.ready.push_back(batch);
                 break;
             };
-            MutexGuard::unlocked(&mut state, || self.run(worker, &mut instance, batch));
-            state.parked.push(Parked { worker, instance });
+            MutexGuard::unlocked(&mut state, || self.run(worker, &mut held, batch));
+            state.parked.push(Parked { worker, held });
             if state.recalls > 0 {
                 self.work.notify_all();
             }
@@ -74,10 +75,10 @@ impl Shared {
     }
 
     /// Takes the instance of a worker that was woken back, and waits for it while it is borrowed.
-    pub fn reclaim(&self, worker: usize, state: &mut MutexGuard<'_, State>) -> Option<Box<dyn Instance>> {
+    pub fn reclaim(&self, worker: usize, state: &mut MutexGuard<'_, State>) -> Held {
         loop {
             if let Some(index) = state.parked.iter().position(|parked| parked.worker == worker) {
-                return state.parked.swap_remove(index).instance;
+                return state.parked.swap_remove(index).held;
             }
             // The work that this one was woken for is for a worker whose instance is there.
             if !state.ready.is_empty() {

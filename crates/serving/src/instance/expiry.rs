@@ -16,6 +16,7 @@ pub(super) fn run(shared: &Arc<Shared>) {
     while !state.closed {
         let now = Instant::now();
         state.scheduler.expire(now);
+        shared.wake_bound(&mut state);
         let dropped = state.scheduler.take_dropped();
         if !dropped.is_empty() {
             drop(state);

@@ -3,6 +3,7 @@
 pub(crate) mod batch;
 mod direct;
 mod expiry;
+mod memory;
 mod ordering;
 mod runner;
 pub(crate) mod sender;

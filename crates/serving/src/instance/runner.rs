@@ -16,9 +16,10 @@ use std::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
-    batch::{Batch, Entry},
+    batch::{Batch, Entry, Finished},
     direct::Pace,
     expiry,
+    memory::{Memory, blank},
     ordering::Ordering,
     warmup::WarmUp,
 };
@@ -27,8 +28,9 @@ use crate::{
     config::proto::ModelInstanceGroup,
     error::Error,
     model::Signature,
-    request::Request,
-    scheduler::{Dropped, Full, Item, Poll, Scheduler},
+    request::{Request, Sequence},
+    response::Responder,
+    scheduler::{Dropped, Item, Poll, Refused, STOPPING, Scheduler},
     statistics::{FailureReason, Recorder},
 };
 
@@ -53,11 +55,14 @@ pub(crate) struct Runner {
     pub(super) shared: Arc<Shared>,
     warm_up: WarmUp,
     workers: Mutex<Vec<Worker>>,
+    /// Those that end with the sequences of their instances.
+    leaving: Mutex<Vec<JoinHandle<()>>>,
     expiry: Mutex<Option<JoinHandle<()>>>,
     instances_made: AtomicUsize,
 }
 
 struct Worker {
+    index: usize,
     group: Group,
     quit: Arc<AtomicBool>,
     thread: JoinHandle<()>,
@@ -101,8 +106,15 @@ pub(super) struct State {
 /// The instance of a worker that waits.
 pub(super) struct Parked {
     pub worker: usize,
+    pub held: Held,
+}
+
+/// What a worker runs requests with.
+#[derive(Default)]
+pub(super) struct Held {
     /// `None` after a panic: it has to be made anew.
-    pub instance: Option<Box<dyn Instance>>,
+    instance: Option<Box<dyn Instance>>,
+    memory: Memory,
 }
 
 impl Item for Entry {
@@ -128,6 +140,29 @@ impl Item for Entry {
         let (mine, theirs) = (&self.request.inputs, &first.request.inputs);
         mine.len() == theirs.len()
             && mine.iter().zip(theirs).all(|(a, b)| a.name == b.name && a.shape.get(1..) == b.shape.get(1..))
+    }
+
+    fn sequence(&self) -> &Sequence {
+        &self.request.sequence
+    }
+
+    fn set_sequence(&mut self, sequence: Sequence) {
+        self.request.sequence = sequence;
+    }
+
+    fn slot(&self) -> usize {
+        self.slot
+    }
+
+    fn set_slot(&mut self, slot: usize) {
+        self.slot = slot;
+    }
+
+    fn stand_in(&self, slot: usize) -> Self {
+        let mut request = Request::new(self.request.model.clone(), Responder::closed());
+        // An input that no memory is left for is missing, and the batch fails for it.
+        request.inputs = self.request.inputs.iter().filter_map(|input| blank(input).ok()).collect();
+        Entry::stand_in(request, self.batch_size, slot)
     }
 }
 
@@ -181,6 +216,7 @@ impl Runner {
             shared,
             warm_up,
             workers: Mutex::new(Vec::new()),
+            leaving: Mutex::default(),
             expiry: Mutex::new(None),
             instances_made: AtomicUsize::new(0),
         };
@@ -194,7 +230,7 @@ impl Runner {
     }
 
     /// Changes the instances to those of `groups`. Instances that fit stay; the others end after their
-    /// current batch. On an error nothing changes.
+    /// current batch, and after the sequences that they have. On an error nothing changes.
     pub fn resize(&self, groups: &[Group]) -> Result<(), Error> {
         let mut workers = self.workers.lock();
         let mut kept = Vec::new();
@@ -225,11 +261,22 @@ impl Runner {
             old.into_iter().enumerate().partition(|(index, _)| surplus.contains(index));
         *workers = staying.into_iter().map(|(_, worker)| worker).collect();
         drop(workers);
-        let state = self.shared.state.lock();
-        quitting.iter().for_each(|(_, worker)| worker.quit.store(true, SeqCst));
+        let mut state = self.shared.state.lock();
+        for (_, worker) in &quitting {
+            worker.quit.store(true, SeqCst);
+            if let Some(sequences) = state.scheduler.sequences() {
+                sequences.remove_instance(worker.index);
+            }
+        }
+        let has_sequences = state.scheduler.sequences().is_some();
         drop(state);
         self.shared.work.notify_all();
-        quitting.into_iter().for_each(|(_, worker)| join(worker.thread));
+        let threads = quitting.into_iter().map(|(_, worker)| worker.thread);
+        match has_sequences {
+            // Their clients decide when they are over.
+            true => self.leaving.lock().extend(threads),
+            false => threads.for_each(join),
+        }
         Ok(())
     }
 
@@ -237,8 +284,11 @@ impl Runner {
         let quit = Arc::new(AtomicBool::new(false));
         let (shared, is_quit) = (self.shared.clone(), quit.clone());
         let name = format!("{}_{index}", self.shared.signature.model);
+        if let Some(sequences) = self.shared.state.lock().scheduler.sequences() {
+            sequences.add_instance(index, Instant::now());
+        }
         let thread = spawn(&name, move || shared.work(index, instance, &is_quit))?;
-        Ok(Worker { group: group.clone(), quit, thread })
+        Ok(Worker { index, group: group.clone(), quit, thread })
     }
 
     /// Puts a prepared request with `batch_size` inferences into the queue. An error is sent at once.
@@ -249,11 +299,15 @@ impl Runner {
     /// Refuses new requests; those in flight are still answered.
     pub fn stop(&self) {
         self.shared.stopped.store(true, SeqCst);
+        if let Some(sequences) = self.shared.state.lock().scheduler.sequences() {
+            sequences.stop();
+        }
     }
 
-    /// Requests that are not answered to the end.
+    /// Requests that are not answered to the end, or else sequences that have not ended.
     pub fn in_flight(&self) -> usize {
-        self.shared.recorder.in_flight()
+        let requests = self.shared.recorder.in_flight();
+        if requests > 0 { requests } else { self.shared.state.lock().scheduler.open_sequences() }
     }
 }
 
@@ -267,6 +321,7 @@ impl Drop for Runner {
         self.shared.work.notify_all();
         self.shared.expiry.notify_all();
         self.workers.get_mut().drain(..).for_each(|worker| join(worker.thread));
+        self.leaving.get_mut().drain(..).for_each(join);
         self.expiry.get_mut().take().into_iter().for_each(join);
     }
 }
@@ -292,9 +347,10 @@ impl Shared {
     fn push(&self, mut entry: Entry) {
         let now = Instant::now();
         entry.request.timestamps.queued = now;
-        if self.stopped.load(SeqCst) {
-            let text = "Server is stopping, scheduler for model has stopped accepting new inference requests";
-            let error = Error::unavailable(format!("{}{text}", entry.request.log_prefix()));
+        let has_sequences = self.signature.sequence.is_some();
+        // Sequences that have begun may still end.
+        if self.stopped.load(SeqCst) && !has_sequences {
+            let error = Error::unavailable(format!("{}{STOPPING}", entry.request.log_prefix()));
             return entry.request.refuse(self.version, error);
         }
         self.recorder.enter(1);
@@ -302,11 +358,11 @@ impl Shared {
         // An ensemble's steps answer each other: on one thread they would nest.
         let may_run_here = entry.request.compute_total.is_none();
         let mut state = self.state.lock();
-        if let Err(Full(entry)) = state.scheduler.push(entry, now) {
+        if let Err(refused) = state.scheduler.push(entry, now) {
             drop(state);
             self.recorder.leave(1);
             self.recorder.pending(-1);
-            let error = Error::unavailable(format!("{}Exceeds maximum queue size", entry.request.log_prefix()));
+            let (entry, error) = self.refusal(refused);
             return entry.request.refuse(self.version, error);
         }
         let wake_expiry = state.expiry_sleeps;
@@ -319,11 +375,51 @@ impl Shared {
         }
     }
 
+    fn refusal(&self, refused: Refused<Entry>) -> (Entry, Error) {
+        refused.into_error(&self.signature.model, |entry| entry.request.log_prefix())
+    }
+
+    /// Puts a request that runs again behind the others.
+    fn push_again(&self, mut entry: Entry) {
+        let now = Instant::now();
+        entry.request.timestamps.queued = now;
+        let sequence = &mut entry.request.sequence;
+        (sequence.start, sequence.end) = (false, false);
+        let start = entry.request.timestamps.start;
+        self.recorder.pending(1);
+        let mut state = self.state.lock();
+        match state.scheduler.push(entry, now) {
+            Ok(()) => self.dispatch(state, now),
+            Err(refused) => {
+                drop(state);
+                let (entry, error) = self.refusal(refused);
+                self.recorder.pending(-1);
+                self.recorder.failure(FailureReason::Other, start, now);
+                entry.request.fail(self.version, error);
+                self.recorder.leave(1);
+            }
+        }
+    }
+
+    /// Wakes the instances that have something to run, where each has requests of its own.
+    pub(super) fn wake_bound(&self, state: &mut MutexGuard<'_, State>) {
+        let State { scheduler, parked, .. } = &mut **state;
+        if let Some(sequences) = scheduler.sequences()
+            && parked.iter().any(|parked| sequences.has_work(parked.worker))
+        {
+            self.work.notify_all();
+        }
+    }
+
     /// Forms batches for idle instances and wakes as many as there is work for.
     fn dispatch(&self, mut state: MutexGuard<'_, State>, now: Instant) {
         let mut wake = 0;
-        while state.parked.len() > state.ready.len() {
-            match state.poll(now) {
+        let is_bound = state.scheduler.sequences().is_some();
+        if is_bound {
+            self.wake_bound(&mut state);
+        }
+        while !is_bound && state.parked.len() > state.ready.len() {
+            match state.poll(0, now) {
                 Poll::Batch(batch) => {
                     state.ready.push_back(batch);
                     wake += 1;
@@ -346,18 +442,21 @@ impl Shared {
 
     /// The life of an instance's thread.
     fn work(&self, index: usize, instance: Box<dyn Instance>, quit: &AtomicBool) {
-        let mut instance = Some(instance);
-        while let Some(entries) = self.next_batch(index, &mut instance, quit) {
-            self.run(index, &mut instance, entries);
+        let mut held = Held { instance: Some(instance), memory: Memory::default() };
+        while let Some(entries) = self.next_batch(index, &mut held, quit) {
+            self.run(index, &mut held, entries);
         }
     }
 
     /// Runs requests on the instance of worker `index` and answers them.
-    pub(super) fn run(&self, index: usize, instance: &mut Option<Box<dyn Instance>>, entries: Vec<Entry>) {
-        self.recorder.pending(-(entries.len() as i64));
-        let count = entries.len();
+    pub(super) fn run(&self, index: usize, held: &mut Held, mut entries: Vec<Entry>) {
+        let count = entries.iter().filter(|entry| !entry.is_stand_in).count();
+        self.recorder.pending(-(count as i64));
+        let Held { instance, memory } = held;
+        let sequence = self.signature.sequence.as_ref();
+        let prepared = sequence.map_or(Ok(()), |sequence| memory.prepare(sequence, &mut entries));
         let mut batch = Batch::new(self.signature.clone(), self.version, self.recorder.clone(), entries);
-        match self.ensure_instance(instance, index) {
+        match prepared.and_then(|()| self.ensure_instance(instance, index)) {
             Ok(running) => {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| running.execute(&mut batch))) {
                     *instance = None;
@@ -368,12 +467,21 @@ impl Shared {
             }
             Err(error) => batch.fail_all(&error),
         }
-        let took = batch.finish(|ticket, mut request, response| match &self.ordering {
+        if let Some(sequence) = sequence {
+            memory.keep(sequence, batch.entries_mut());
+        }
+        let Finished { took, again, ended } = batch.finish(|ticket, mut request, response| match &self.ordering {
             None => request.responder.send(response, true),
             Some(ordering) => ordering.send(ticket, request, response),
         });
         self.pace.record(took);
-        self.recorder.leave(count);
+        self.recorder.leave(count - again.len());
+        if !ended.is_empty()
+            && let Some(sequences) = self.state.lock().scheduler.sequences()
+        {
+            ended.iter().for_each(|id| sequences.end(id, Instant::now()));
+        }
+        again.into_iter().for_each(|entry| self.push_again(entry));
     }
 
     /// The instance, made anew where the last one panicked.
@@ -396,15 +504,10 @@ impl Shared {
     }
 
     /// Waits for a batch; `None` when the thread is to end. While it waits, the instance is parked.
-    fn next_batch(
-        &self,
-        worker: usize,
-        instance: &mut Option<Box<dyn Instance>>,
-        quit: &AtomicBool,
-    ) -> Option<Vec<Entry>> {
+    fn next_batch(&self, worker: usize, held: &mut Held, quit: &AtomicBool) -> Option<Vec<Entry>> {
         let mut state = self.state.lock();
         loop {
-            if quit.load(SeqCst) {
+            if quit.load(SeqCst) && state.scheduler.sequences().is_none_or(|sequences| sequences.is_gone(worker)) {
                 // Work meant for this instance goes to another.
                 self.work.notify_one();
                 return None;
@@ -412,7 +515,7 @@ impl Shared {
             let now = Instant::now();
             let poll = match state.ready.pop_front() {
                 Some(batch) => Poll::Batch(batch),
-                None => state.poll(now),
+                None => state.poll(worker, now),
             };
             let dropped = state.scheduler.take_dropped();
             if !dropped.is_empty() {
@@ -421,28 +524,31 @@ impl Shared {
                     continue;
                 }
             }
-            match poll {
+            let until = match poll {
                 Poll::Batch(batch) => {
                     if !state.parked.is_empty() && state.scheduler.len() > 0 {
                         self.dispatch(state, now);
                     }
                     return Some(batch);
                 }
-                Poll::Idle if state.closed && state.scheduler.len() == 0 => return None,
-                Poll::WaitUntil(until) => {
+                Poll::Idle if state.closed && state.scheduler.len() == 0 => {
+                    // Others may wait for the end of the last sequence.
+                    self.work.notify_all();
+                    return None;
+                }
+                Poll::WaitUntil(until) => Some(until),
+                Poll::Idle => None,
+            };
+            state.parked.push(Parked { worker, held: std::mem::take(held) });
+            match until {
+                Some(until) => {
                     state.alarm = Some(until);
-                    state.parked.push(Parked { worker, instance: instance.take() });
                     self.work.wait_until(&mut state, until);
-                    state.alarm = None;
-                    *instance = self.reclaim(worker, &mut state);
                 }
-                Poll::Idle => {
-                    state.parked.push(Parked { worker, instance: instance.take() });
-                    self.work.wait(&mut state);
-                    state.alarm = None;
-                    *instance = self.reclaim(worker, &mut state);
-                }
+                None => self.work.wait(&mut state),
             }
+            state.alarm = None;
+            *held = self.reclaim(worker, &mut state);
         }
     }
 
@@ -451,6 +557,10 @@ impl Shared {
         for (entry, why) in dropped {
             let (error, reason) = match why {
                 Dropped::Expired => (Error::unavailable("Request timeout expired"), FailureReason::Rejected),
+                Dropped::SequenceExpired => {
+                    let text = "timeout of the corresponding sequence has been expired";
+                    (Error::unavailable(text), FailureReason::Rejected)
+                }
                 Dropped::Cancelled => (Error::cancelled("the request was cancelled"), FailureReason::Canceled),
             };
             self.recorder.pending(-1);
@@ -463,8 +573,8 @@ impl Shared {
 
 impl State {
     /// What the scheduler says, with tickets in the order in which requests leave the queue.
-    pub(super) fn poll(&mut self, now: Instant) -> Poll<Entry> {
-        let mut poll = self.scheduler.poll(now);
+    pub(super) fn poll(&mut self, worker: usize, now: Instant) -> Poll<Entry> {
+        let mut poll = self.scheduler.poll(worker, now);
         if let Poll::Batch(batch) = &mut poll {
             for entry in batch {
                 entry.ticket = self.next_ticket;

@@ -22,7 +22,7 @@ use crate::{
     error::Error,
     model::Signature,
     paths::is_inside,
-    request::{InputTensor, Request},
+    request::{InputTensor, Request, Sequence},
     response::{Reply, Responder, Response},
 };
 
@@ -98,7 +98,24 @@ impl Sample {
     fn entry(&self, signature: &Signature) -> Result<Entry, Error> {
         let mut request = Request::new(signature.model.clone(), Responder::new(Nobody));
         request.inputs.clone_from(&self.inputs);
-        let batch_size = signature.prepare(&mut request)?;
+        let Some(sequence) = &signature.sequence else {
+            let batch_size = signature.prepare(&mut request)?;
+            return Ok(Entry::new(request, batch_size));
+        };
+        // What a sequence adds may be given; else it is that of a request that begins and ends one.
+        let is_added = |input: &InputTensor| sequence.input_names().any(|name| name == input.name);
+        let (added, given) = request.inputs.into_iter().partition(is_added);
+        request.inputs = given;
+        let mut added: Vec<InputTensor> = added;
+        let whole = Sequence { start: true, end: true, ..Sequence::default() };
+        let states = sequence.states.iter().map(|state| state.initial.clone());
+        for input in sequence.signals(Some(&whole)).chain(states) {
+            if added.iter().all(|given| given.name != input.name) {
+                added.push(input);
+            }
+        }
+        let batch_size = signature.prepare_inputs(&mut request)?;
+        request.inputs.extend(added);
         Ok(Entry::new(request, batch_size))
     }
 }

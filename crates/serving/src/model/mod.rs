@@ -2,6 +2,7 @@
 
 mod classification;
 mod labels;
+mod sequence;
 mod signature;
 #[cfg(test)]
 mod tests;
@@ -13,6 +14,7 @@ use parking_lot::{Mutex, RwLock};
 
 pub(crate) use classification::classify;
 pub(crate) use labels::read_labels;
+pub(crate) use sequence::SequenceSpec;
 pub(crate) use signature::Signature;
 pub(crate) use validate::shape_text;
 
@@ -131,7 +133,8 @@ impl Model {
 
     /// Checks a request and runs it; the answer goes through its responder in any case.
     pub fn infer(self: &Arc<Self>, mut request: Request) {
-        let batch_size = match self.signature.prepare(&mut request) {
+        let checked = request.check_sequence_id();
+        let batch_size = match checked.and_then(|()| self.signature.prepare(&mut request)) {
             Ok(batch_size) => batch_size,
             Err(error) => return request.refuse(self.version, error),
         };

@@ -2,6 +2,7 @@
 
 use halimede_tensor::DType;
 
+use super::sequence::SequenceSpec;
 use crate::{
     config::{DataType, ModelConfig, proto::ModelTensorReshape},
     error::Error,
@@ -20,6 +21,8 @@ pub(crate) struct Signature {
     pub inputs: Vec<InputSpec>,
     /// Outputs in the order of the configuration.
     pub outputs: Vec<OutputSpec>,
+    /// What it gets about sequences, where its requests come in such.
+    pub sequence: Option<SequenceSpec>,
 }
 
 /// One input of a model.
@@ -48,7 +51,7 @@ pub(crate) struct OutputSpec {
 }
 
 impl Signature {
-    /// Reads a complete configuration.
+    /// Reads a complete configuration, without what sequences need: that lies in files, too.
     ///
     /// # Errors
     /// An input or output has no datatype.
@@ -84,6 +87,7 @@ impl Signature {
             batch_size_max: usize::try_from(config.max_batch_size).unwrap_or(0),
             inputs: inputs.collect::<Result<_, Error>>()?,
             outputs: outputs.collect::<Result<_, Error>>()?,
+            sequence: None,
         })
     }
 

@@ -32,6 +32,13 @@ impl Signature {
     /// Checks `request` and brings its inputs into the order of the configuration and into the shapes
     /// that the model sees. Returns the number of inferences, at least 1.
     pub fn prepare(&self, request: &mut Request) -> Result<usize, Error> {
+        let batch_size = self.prepare_inputs(request)?;
+        self.check_sequence(request)?;
+        Ok(batch_size)
+    }
+
+    /// The same without a look at the request's sequence.
+    pub fn prepare_inputs(&self, request: &mut Request) -> Result<usize, Error> {
         self.normalize(request).map_err(|refusal| match refusal {
             Refusal::Name(text) => Error::invalid(text),
             Refusal::Request(text) => Error::invalid(format!("{}{text}", request.log_prefix())),

@@ -20,7 +20,7 @@ use crate::{
     ensemble::{Ensemble, Members},
     error::Error,
     instance::{Runner, RunnerSettings, WarmUp},
-    model::{Execution, Model, Signature, read_labels},
+    model::{Execution, Model, SequenceSpec, Signature, read_labels},
     options::Options,
     scheduler::Scheduler,
     statistics::Recorder,
@@ -149,6 +149,7 @@ impl Loader {
         }
         let mut signature = Signature::new(&config)?;
         read_all_labels(&mut signature, directory, &config)?;
+        signature.sequence = SequenceSpec::read(&config, directory)?;
         let signature = Arc::new(signature);
         let preserve_ordering = matches!(
             &config.scheduling_choice,

@@ -7,6 +7,8 @@
 mod default;
 mod dynamic;
 mod queue;
+mod refusal;
+mod sequence;
 mod settings;
 #[cfg(test)]
 mod tests;
@@ -16,6 +18,10 @@ use std::time::Instant;
 pub(crate) use default::Fifo;
 pub(crate) use dynamic::{DynamicBatcher, Settings};
 pub(crate) use queue::{Dropped, Full, Policy, TimeoutAction};
+pub(crate) use refusal::{Refusal, Refused, STOPPING};
+pub(crate) use sequence::{SequenceBatcher, SequenceSettings, SequenceStrategy};
+
+use crate::request::Sequence;
 
 /// What a scheduler must know about a request.
 pub(crate) trait Item {
@@ -29,6 +35,17 @@ pub(crate) trait Item {
     fn is_cancelled(&self) -> bool;
     /// Whether the request can run in one batch with `first`.
     fn joins(&self, first: &Self) -> bool;
+    /// The sequence that the request belongs to.
+    fn sequence(&self) -> &Sequence;
+    /// Makes the request one of another sequence.
+    fn set_sequence(&mut self, sequence: Sequence);
+    /// The place that the request's sequence has in its instance.
+    fn slot(&self) -> usize;
+    /// Gives the request a place.
+    fn set_slot(&mut self, slot: usize);
+    /// What runs in place `slot` of a batch with this request while the sequence of that place has nothing to run:
+    /// the same inputs without meaning, for nobody.
+    fn stand_in(&self, slot: usize) -> Self;
 }
 
 /// What whoever has a free instance should do.
@@ -49,40 +66,48 @@ pub(crate) enum Scheduler<T> {
     Fifo(Fifo<T>),
     /// Requests are run in batches.
     Dynamic(DynamicBatcher<T>),
+    /// Requests of a sequence run one after the other on the same instance.
+    Sequence(Box<SequenceBatcher<T>>),
 }
 
 impl<T: Item> Scheduler<T> {
-    /// Puts a request into the queue, or gives it back where its queue is full.
-    pub fn push(&mut self, item: T, now: Instant) -> Result<(), Full<T>> {
+    /// Puts a request into the queue, or gives it back where it cannot be run.
+    pub fn push(&mut self, item: T, now: Instant) -> Result<(), Refused<T>> {
+        let full = |Full(item)| Refused { item, why: Refusal::Full };
         match self {
             Scheduler::Fifo(fifo) => {
                 fifo.push(item);
                 Ok(())
             }
-            Scheduler::Dynamic(batcher) => batcher.push(item, now),
+            Scheduler::Dynamic(batcher) => batcher.push(item, now).map_err(full),
+            Scheduler::Sequence(batcher) => batcher.push(item, now),
         }
     }
 
-    /// What to do with a free instance at `now`.
-    pub fn poll(&mut self, now: Instant) -> Poll<T> {
+    /// What to do with the free instance `instance` at `now`.
+    pub fn poll(&mut self, instance: usize, now: Instant) -> Poll<T> {
         match self {
             Scheduler::Fifo(fifo) => fifo.poll(),
             Scheduler::Dynamic(batcher) => batcher.poll(now),
+            Scheduler::Sequence(batcher) => batcher.poll(instance, now),
         }
     }
 
-    /// Drops requests that expired by `now`, also while no instance is free.
+    /// Drops requests and ends sequences that expired by `now`, also while no instance is free.
     pub fn expire(&mut self, now: Instant) {
-        if let Scheduler::Dynamic(batcher) = self {
-            batcher.expire(now);
+        match self {
+            Scheduler::Fifo(_) => {}
+            Scheduler::Dynamic(batcher) => batcher.expire(now),
+            Scheduler::Sequence(batcher) => batcher.expire(now),
         }
     }
 
-    /// When the next request in the queue expires.
+    /// When the next request or sequence expires.
     pub fn next_deadline(&self) -> Option<Instant> {
         match self {
             Scheduler::Fifo(_) => None,
             Scheduler::Dynamic(batcher) => batcher.next_deadline(),
+            Scheduler::Sequence(batcher) => batcher.next_deadline(),
         }
     }
 
@@ -91,9 +116,21 @@ impl<T: Item> Scheduler<T> {
         matches!(self, Scheduler::Fifo(_))
     }
 
+    /// The sequences, where there are any.
+    pub fn sequences(&mut self) -> Option<&mut SequenceBatcher<T>> {
+        match self {
+            Scheduler::Sequence(batcher) => Some(batcher),
+            Scheduler::Fifo(_) | Scheduler::Dynamic(_) => None,
+        }
+    }
+
     /// Whether requests can expire at all.
     pub fn has_timeouts(&self) -> bool {
-        matches!(self, Scheduler::Dynamic(batcher) if batcher.has_timeouts())
+        match self {
+            Scheduler::Fifo(_) => false,
+            Scheduler::Dynamic(batcher) => batcher.has_timeouts(),
+            Scheduler::Sequence(_) => true,
+        }
     }
 
     /// The requests dropped since the last call, to be answered outside any lock.
@@ -101,6 +138,7 @@ impl<T: Item> Scheduler<T> {
         match self {
             Scheduler::Fifo(fifo) => fifo.take_dropped(),
             Scheduler::Dynamic(batcher) => batcher.take_dropped(),
+            Scheduler::Sequence(batcher) => batcher.take_dropped(),
         }
     }
 
@@ -109,13 +147,24 @@ impl<T: Item> Scheduler<T> {
         match self {
             Scheduler::Fifo(fifo) => fifo.len(),
             Scheduler::Dynamic(batcher) => batcher.len(),
+            Scheduler::Sequence(batcher) => batcher.len(),
+        }
+    }
+
+    /// Sequences that have begun and not ended, and run.
+    pub fn open_sequences(&self) -> usize {
+        match self {
+            Scheduler::Fifo(_) | Scheduler::Dynamic(_) => 0,
+            Scheduler::Sequence(batcher) => batcher.open(),
         }
     }
 
     /// No further requests come: whatever waits for company or for a test's start runs now.
     pub fn close(&mut self) {
-        if let Scheduler::Dynamic(batcher) = self {
-            batcher.close();
+        match self {
+            Scheduler::Fifo(_) => {}
+            Scheduler::Dynamic(batcher) => batcher.close(),
+            Scheduler::Sequence(batcher) => batcher.close(),
         }
     }
 }

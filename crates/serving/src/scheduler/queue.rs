@@ -56,6 +56,8 @@ impl Policy {
 pub(crate) enum Dropped {
     /// It waited too long.
     Expired,
+    /// Its sequence waited too long for a place.
+    SequenceExpired,
     /// Its client gave up.
     Cancelled,
 }

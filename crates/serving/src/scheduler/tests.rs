@@ -8,14 +8,17 @@ use super::*;
 
 /// A request made of nothing but what schedulers look at.
 #[derive(Debug, Clone)]
-struct Probe {
-    id: usize,
-    size: usize,
-    priority: u64,
-    timeout_us: u64,
+pub(super) struct Probe {
+    pub id: usize,
+    pub size: usize,
+    pub priority: u64,
+    pub timeout_us: u64,
     /// Requests of the same kind have the same shapes.
-    kind: u8,
-    cancelled: Rc<Cell<bool>>,
+    pub kind: u8,
+    pub cancelled: Rc<Cell<bool>>,
+    pub sequence: Sequence,
+    pub slot: usize,
+    pub is_stand_in: bool,
 }
 
 impl Item for Probe {
@@ -34,10 +37,35 @@ impl Item for Probe {
     fn joins(&self, first: &Self) -> bool {
         self.kind == first.kind
     }
+    fn sequence(&self) -> &Sequence {
+        &self.sequence
+    }
+    fn set_sequence(&mut self, sequence: Sequence) {
+        self.sequence = sequence;
+    }
+    fn slot(&self) -> usize {
+        self.slot
+    }
+    fn set_slot(&mut self, slot: usize) {
+        self.slot = slot;
+    }
+    fn stand_in(&self, slot: usize) -> Self {
+        Self { slot, is_stand_in: true, sequence: Sequence::default(), ..self.clone() }
+    }
 }
 
-fn probe(id: usize, size: usize) -> Probe {
-    Probe { id, size, priority: 0, timeout_us: 0, kind: 0, cancelled: Rc::default() }
+pub(super) fn probe(id: usize, size: usize) -> Probe {
+    Probe {
+        id,
+        size,
+        priority: 0,
+        timeout_us: 0,
+        kind: 0,
+        cancelled: Rc::default(),
+        sequence: Sequence::default(),
+        slot: 0,
+        is_stand_in: false,
+    }
 }
 
 fn batcher(max: usize, preferred: &[usize], delay_us: u64) -> DynamicBatcher<Probe> {
@@ -68,7 +96,7 @@ impl PartialEq for Probe {
 
 impl Eq for Probe {}
 
-const US: fn(u64) -> Duration = Duration::from_micros;
+pub(super) const US: fn(u64) -> Duration = Duration::from_micros;
 
 #[test]
 fn fifo_runs_one_at_a_time_and_skips_cancelled() {
@@ -313,6 +341,7 @@ proptest! {
                 prop_assert!(inside.remove(&item.id).is_some(), "{} left twice", item.id);
                 match why {
                     Dropped::Cancelled => prop_assert!(item.cancelled.get()),
+                    Dropped::SequenceExpired => prop_assert!(false, "there are no sequences"),
                     Dropped::Expired => prop_assert!(known[item.id].1 < now),
                 }
             }

@@ -2,7 +2,7 @@
 //! (`AutoCompleteConfig`), except that a model whose rows are known to depend on each other is never
 //! batched.
 
-use std::fmt;
+use std::{collections::HashSet, fmt};
 
 use super::super::normalize;
 use super::super::proto::{
@@ -58,14 +58,23 @@ pub fn complete_from_model(
     check_tensors(facts)?;
     complete_batching(&mut config, facts, default_max_batch_size, &mut assumptions)?;
     let is_batching = config.max_batch_size > 0;
+    let hidden = of_sequences(&config);
+    let is_visible = |io: &&IoFacts| !hidden.contains(&io.name);
     if !has_inputs {
-        config.input = facts.inputs.iter().map(|io| input(io, is_batching)).collect();
+        config.input = facts.inputs.iter().filter(is_visible).map(|io| input(io, is_batching)).collect();
     }
     if !has_outputs {
-        config.output = facts.outputs.iter().map(|io| output(io, is_batching)).collect();
+        config.output = facts.outputs.iter().filter(is_visible).map(|io| output(io, is_batching)).collect();
     }
     normalize(&mut config);
     Ok(Completion { config, assumptions })
+}
+
+/// The inputs and outputs that sequences have between their requests, and that clients do not see.
+fn of_sequences(config: &ModelConfig) -> HashSet<String> {
+    let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice else { return HashSet::new() };
+    let states = batching.state.iter().flat_map(|state| [&state.input_name, &state.output_name]);
+    batching.control_input.iter().map(|input| &input.name).chain(states).cloned().collect()
 }
 
 fn check_tensors(facts: &ModelFacts) -> Result<(), Error> {

@@ -116,6 +116,19 @@ fn a_model_without_configuration() {
 }
 
 #[test]
+fn what_sequences_add_is_not_for_clients() {
+    let sequences = "sequence_batching { \
+        control_input { name: 'INPUT0' control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } } \
+        state { input_name: 'INPUT1' output_name: 'OUTPUT1' data_type: TYPE_INT32 dims: 16 } }";
+    let mut facts = pair(&[-1, 16]);
+    facts.inputs.push(IoFacts::tensor("VALUE", DataType::TypeInt32, [-1, 16]));
+    let config = completed(sequences, &facts).unwrap().config;
+    let inputs: Vec<&str> = config.input.iter().map(|io| io.name.as_str()).collect();
+    let outputs: Vec<&str> = config.output.iter().map(|io| io.name.as_str()).collect();
+    assert_eq!((inputs, outputs), (vec!["VALUE"], vec!["OUTPUT0"]));
+}
+
+#[test]
 fn a_model_that_does_not_batch() {
     let completion = completed("instance_group { kind: KIND_CPU }", &pair(&[16])).unwrap();
     let config = &completion.config;

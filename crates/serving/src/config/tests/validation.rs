@@ -353,7 +353,6 @@ fn defaults_of_instance_groups() {
 #[test]
 fn what_is_not_supported_yet_is_refused_with_its_name() {
     for (text, expected) in [
-        ("sequence_batching { }", "sequence_batching (requests of one sequence going to one instance)"),
         ("response_cache { enable: true }", "response_cache.enable (answers from a cache)"),
         (
             "model_operations { op_library_filename: 'x.so' }",
