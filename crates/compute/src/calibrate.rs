@@ -72,7 +72,7 @@ fn integer_products(
     unit: &dyn ComputeUnit,
     samples: &[Vec<Value>],
 ) -> Result<BTreeMap<String, Range>, CalibrationError> {
-    let products = quantizable(graph);
+    let products = quantizable(graph, unit.factors_of_integers());
     if products.is_empty() {
         return Ok(BTreeMap::new());
     }

@@ -32,6 +32,9 @@ pub trait ComputeUnit: Send + Sync {
     /// machine they use. Weights that were packed under the same text can be read.
     fn layouts(&self, options: &CompileOptions) -> String;
 
+    /// How often a number has to be multiplied for products of integers to pay, where rounding it takes a step of its own.
+    fn factors_of_integers(&self) -> f64;
+
     /// The same unit, on the same threads, whose kernels are told these configurations. What was compiled before keeps
     /// those that it was told.
     fn tuned(&self, choices: Arc<Choices>) -> Arc<dyn ComputeUnit>;

@@ -1,36 +1,70 @@
 //! Blocks with AVX-512: each `vdpbf16ps` (BF16) or `vpdpbusd` (VNNI) adds the products of a group of rows of
-//! the panel to 16 sums. The hardware's prefetching keeps up with them but where a panel is read once, and they leave
-//! nothing idle.
+//! the panel to 16 sums. They leave nothing idle; what fetches ahead by itself keeps up with them only where a panel is
+//! near, so that they ask for what comes next as tiles do.
 
-use super::{BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
-use crate::prefetch;
+use super::multiply::STRIP;
+use super::{Ahead, BLOCK, Block, Factor, Left, Lines, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES};
+use crate::prefetch::{self, LINE};
 use std::arch::x86_64::*;
 
 /// Multiplies its rows from the first pointer on by the panel at the second, starting with the sums at
-/// the third, where that is not null, and writes those at the fourth.
-pub(super) type Strip = unsafe fn(*const u8, Left<'_>, *const u8, *const u8, *mut u8);
+/// the third, where that is not null, and writes those at the fourth. Meanwhile memory is asked for.
+pub(super) type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, *const u8, *mut u8, &Ahead);
 
-/// Strips of 1, 2, 4 and 8 rows. Of those 16 of the 32 registers hold the sums.
-pub(super) type Strips = [Strip; 4];
+/// Strips of 1 to 8 rows. Of those 16 of the 32 registers hold the sums.
+pub(super) type Strips = [Strip; STRIP];
 
 /// So few rows take less time to be multiplied than the panel takes to come from memory.
 const FEW_ROWS: usize = 2;
 /// Bytes from what few rows are multiplied by to what is asked for then: as many as hide how far memory is.
 const AHEAD: usize = 8192;
+/// Groups of a whole step.
+const GROUPS: usize = STEP_BYTES / 4;
+
+/// Rows of each strip of a run of so many rows, as even as can be.
+const HEIGHTS: [u8; BLOCK + 1] = {
+    let mut heights = [1; BLOCK + 1];
+    let mut run = 1;
+    while run <= BLOCK {
+        heights[run] = run.div_ceil(run.div_ceil(STRIP)) as u8;
+        run += 1;
+    }
+    heights
+};
 
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
 pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
-    let Block { left, panel, rows, so_far, to, ahead: _ } = block;
-    let index = (0..3).find(|&index| rows <= 1 << index).unwrap_or(3);
-    for first in (0..rows).step_by(1 << index) {
-        let sums = first * BLOCK * size_of::<F::Sum>();
-        // SAFETY: the caller's promise; the rows of a strip lie in one tile, and so do their sums.
-        unsafe {
-            let rows = left.tiles[first / TILE].add(first % TILE * left.pitch);
-            let so_far = if so_far.is_null() { std::ptr::null() } else { so_far.cast::<u8>().add(sums) };
-            strips[index](rows, left, panel, so_far, to.cast::<u8>().add(sums));
+    let Block { left, panel, rows, so_far, to, mut ahead } = block;
+    let Lines { first, rows: line, apart } = left.lines;
+    let (mut row, mut start, mut place) = (0, left.tiles[0], first);
+    // Each strip asks for its share of the streams.
+    let streams = match rows.div_ceil(STRIP) {
+        0 | 1 => ahead.lines,
+        2 => ahead.lines.div_ceil(2),
+        _ => ahead.lines.div_ceil(3),
+    };
+    while row < rows {
+        // Rows that lie at one distance.
+        let run = (line - place).min(rows - row);
+        let end = row + run;
+        let mut first = start;
+        while row < end {
+            let height = usize::from(HEIGHTS[run]).min(end - row);
+            let sums = row * BLOCK * size_of::<F::Sum>();
+            let lines = streams.min(ahead.lines);
+            // SAFETY: the caller's promise for these rows; so few have a strip.
+            unsafe {
+                let so_far = if so_far.is_null() { std::ptr::null() } else { so_far.cast::<u8>().add(sums) };
+                strips[height - 1](first, &left, panel, so_far, to.cast::<u8>().add(sums), &Ahead { lines, ..ahead });
+            }
+            ahead.start = ahead.start.wrapping_add(lines * ahead.apart);
+            ahead.lines -= lines;
+            first = first.wrapping_add(height * left.pitch);
+            row += height;
         }
+        start = start.wrapping_add(apart).wrapping_sub(place * left.pitch);
+        place = 0;
     }
     meanwhile(0, 1);
 }
@@ -38,19 +72,22 @@ pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: Block<'_, F>, mean
 /// A [`Strip`] of 32-bit sums by an instruction that multiplies groups of 4 bytes.
 macro_rules! strip {
     ($strips:ident, $name:ident, $features:literal, $dot:expr) => {
-        pub(super) static $strips: Strips = [$name::<1>, $name::<2>, $name::<4>, $name::<8>];
+        pub(super) static $strips: Strips =
+            [$name::<1>, $name::<2>, $name::<3>, $name::<4>, $name::<5>, $name::<6>, $name::<7>, $name::<8>];
 
         /// # Safety
         /// As [`block`] for the rows of a strip; the sums so far may be null.
         #[target_feature(enable = $features)]
         unsafe fn $name<const ROWS: usize>(
             first: *const u8,
-            left: Left<'_>,
+            left: &Left<'_>,
             mut panel: *const u8,
             so_far: *const u8,
             to: *mut u8,
+            ahead: &Ahead,
         ) {
             const HALF: usize = size_of::<__m512i>();
+            let mut wanted = ahead.start;
             // SAFETY: the caller's promise, for every access below. All vectors are 64 bytes of any contents.
             unsafe {
                 let mut low = [_mm512_setzero_si512(); ROWS];
@@ -61,9 +98,14 @@ macro_rules! strip {
                         high[r] = _mm512_load_si512(so_far.add(r * 2 * HALF + HALF).cast());
                     }
                 }
-                for &offset in left.offsets {
+                for (step, &offset) in left.offsets.iter().enumerate() {
+                    for line in 0..ahead.lines {
+                        prefetch::to_second_level(wanted.wrapping_add(line * ahead.apart));
+                    }
+                    wanted = wanted.wrapping_add(LINE);
+                    let depth = left.depths.get(step).map_or(GROUPS, |&depth| usize::from(depth));
                     let mut a = first.add(offset);
-                    for group in 0..STEP_BYTES / 4 {
+                    for group in 0..depth {
                         let line = panel.add(group * 2 * HALF);
                         if ROWS <= FEW_ROWS {
                             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());

@@ -34,7 +34,7 @@ mod sme;
 mod strips;
 
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
-pub(crate) use multiply::{Outer, Rows, multiply, passes, sums_needed};
+pub(crate) use multiply::{Outer, PASS_STEPS, Rows, block_rows, depths, multiply, sums_needed};
 pub(crate) use pack::{LeftRows, Panels, pack_panel, pack_tiles, panel_len, tiles_len};
 
 use crate::{Blas, rates};
@@ -105,12 +105,35 @@ pub enum Kind {
 }
 
 /// The left operand of a block: step `s` of row `r` is the [`STEP_BYTES`] bytes at
-/// `tiles[r / 16] + offsets[s] + (r % 16)·pitch`.
+/// `tiles[r / 16] + offsets[s] + (r % 16)·pitch`, or where [`Lines`] say for units that take rows in lines.
 #[derive(Clone, Copy)]
 pub struct Left<'a> {
     pub tiles: [*const u8; 2],
     pub pitch: usize,
     pub offsets: &'a [usize],
+    /// Groups of each step that are not zeros throughout; none where all of them count. Units may multiply the others, too.
+    pub depths: &'a [u8],
+    pub lines: Lines,
+}
+
+impl<'a> Left<'a> {
+    /// Of whole steps and tiles.
+    pub fn of_tiles(tiles: [*const u8; 2], pitch: usize, offsets: &'a [usize]) -> Left<'a> {
+        let lines = Lines { first: 0, rows: TILE, apart: (tiles[1] as usize).wrapping_sub(tiles[0] as usize) };
+        Left { tiles, pitch, offsets, depths: &[], lines }
+    }
+}
+
+/// Lines of rows: the rows of one lie at one distance, those of the next somewhere else. The first row of a block lies at
+/// the first tile's address.
+#[derive(Clone, Copy)]
+pub struct Lines {
+    /// The place of the block's first row in its line.
+    pub first: usize,
+    /// Rows of a line.
+    pub rows: usize,
+    /// Bytes from the start of a line to that of the next.
+    pub apart: usize,
 }
 
 /// Memory that is wanted soon, as `lines` streams whose starts lie `apart` bytes from each other: a step of a block
@@ -132,6 +155,13 @@ impl Kind {
         #[cfg(target_arch = "aarch64")]
         return self == Kind::Sme;
         #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
+        false
+    }
+
+    fn takes_lines(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self == Kind::Avx512;
+        #[cfg(not(target_arch = "x86_64"))]
         false
     }
 
@@ -176,6 +206,11 @@ impl<F: Factor> MatrixUnit<F> {
     /// now.
     pub fn peak(self) -> f64 {
         peak::peak(self)
+    }
+
+    /// Whether rows may lie in lines of any length, and are computed and read one by one, rather than as whole tiles.
+    pub(crate) fn takes_lines(self) -> bool {
+        self.0.takes_lines()
     }
 
     /// Prepares the calling thread for [`Tiles::block`].
@@ -235,9 +270,9 @@ impl<F: Factor> Tiles<F> {
     /// its own multiplies while the core's other units do that.
     ///
     /// # Safety
-    /// Both tiles of `left` (with at most 16 rows: the first) can be read for 16 rows and every step, and
-    /// `panel` for [`PANEL_STEP_BYTES`] bytes a step; `so_far`, where it is not null, can be read and `to`
-    /// written.
+    /// Both tiles of `left` (with at most 16 rows: the first) can be read for 16 rows and every step, or the rows in its
+    /// lines where the unit takes lines, and `panel` for [`PANEL_STEP_BYTES`] bytes a step; `so_far`, where it is not
+    /// null, can be read and `to` written.
     #[inline(always)]
     pub unsafe fn block(&self, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist, `enter` has set up their

@@ -2,8 +2,8 @@
 //!
 //! ```text
 //! for each panel                                      its sums stay in the second-level cache
-//!     for each pass of DEPTH steps                    a pass of a panel fills 32 KiB of the first
-//!         for each 32 rows                            stream from the second-level cache
+//!     for each pass of some steps                     a pass of a panel fills 32 KiB of the first, or 64 of both
+//!         for each 32 rows or less                    stream from the second-level cache
 //!             sums += rows · panel
 //!             after the last pass: store, beside the next product
 //! ```
@@ -15,33 +15,73 @@
 //! less than the rows, stay in the cache: they stream from there just as well, and whole rows of the result are
 //! written while their lines are near. Results that the cache holds gain nothing by that.
 
-use super::{Ahead, BLOCK, Block, Factor, Left, MatrixUnit, PANEL_STEP_BYTES, Sums, TILE, Tiles};
+use super::{
+    Ahead, BLOCK, Block, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums, TILE, Tiles,
+};
 use crate::prefetch::LINE;
 
-/// Steps of a pass.
+/// Steps of a pass on tiles, whose panels have to come from the first-level cache.
 const DEPTH: usize = 16;
-/// Steps that still are one pass: keeping sums costs more than what leaves the first-level cache.
-const DEPTH_ALONE: usize = 18;
+/// Steps that are one pass on every unit.
+pub(crate) const PASS_STEPS: usize = DEPTH + DEPTH / 8;
+/// Steps of a pass on vectors, which read a line of a panel no more often than the second-level cache gives one.
+const DEPTH_OF_VECTORS: usize = 32;
 /// Bytes of panels up to which rows may be the outer loop.
 const PANELS_BYTES: usize = 512 << 10;
 /// Cache lines of a step of a panel.
 const STEP_LINES: usize = PANEL_STEP_BYTES / LINE;
 
 /// The left operand: step `s` of row `r` is the 64 bytes at
-/// `start + r / 16·tile + r % 16·pitch + offsets[s]`. All bytes of a tile can be read, whole or not.
+/// `start + r / line·line_bytes + r % line·pitch + offsets[s]`.
+///
+/// Lines have [`TILE`] rows, all of whose bytes can be read, whole or not, unless the unit takes lines of any length
+/// ([`MatrixUnit::takes_lines`]).
 ///
 /// There may be several groups of so many rows, each `apart` bytes behind the one before. Their blocks are numbered on:
-/// a group begins with a multiple of [`BLOCK`].
+/// a group begins with a multiple of [`Rows::block`].
 #[derive(Clone, Copy)]
 pub(crate) struct Rows<'a> {
     pub start: *const u8,
     pub pitch: usize,
-    pub tile: usize,
+    pub line: usize,
+    pub line_bytes: usize,
     pub offsets: &'a [usize],
+    /// As [`Left::depths`], of every step.
+    pub depths: &'a [u8],
     pub count: usize,
     pub groups: usize,
     pub apart: usize,
+    /// Rows of a block, at most [`BLOCK`], and exactly so many where lines are tiles.
+    pub block: usize,
 }
+
+impl<'a> Rows<'a> {
+    /// One group of rows in packed tiles that have one step each.
+    pub fn tiles(start: *const u8, offsets: &'a [usize], count: usize) -> Rows<'a> {
+        let (pitch, line_bytes) = (STEP_BYTES, TILE * STEP_BYTES);
+        Rows { start, pitch, line: TILE, line_bytes, offsets, depths: &[], count, groups: 1, apart: 0, block: BLOCK }
+    }
+}
+
+/// [`Rows::depths`] of `taps` pieces of `k` numbers, each padded to whole steps.
+pub(crate) fn depths<F: Factor>(k: usize, taps: usize) -> Vec<u8> {
+    let groups = STEP_BYTES / GROUP_BYTES;
+    let steps = (0..k).step_by(F::STEP).map(|at| (k - at).div_ceil(F::GROUP).min(groups) as u8);
+    std::iter::repeat_n(steps, taps).flatten().collect()
+}
+
+/// How many rows of a block are best for so many rows in lines of this length: the blocks' strips, of at most [`STRIP`]
+/// rows, then are even, and none crosses a line.
+pub(crate) fn block_rows(line: usize) -> usize {
+    if line <= BLOCK {
+        return BLOCK / line.max(1) * line.max(1);
+    }
+    let strip = line.div_ceil(line.div_ceil(STRIP));
+    BLOCK / strip * strip
+}
+
+/// Rows of a strip of a block, at most, where the unit takes lines.
+pub(super) const STRIP: usize = 8;
 
 /// What the outer loop of a product goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -51,17 +91,19 @@ pub(crate) enum Outer {
     Rows,
 }
 
-/// How many [`Sums`] a product of `rows` rows and `steps` steps needs as scratch.
-pub(crate) fn sums_needed(rows: usize, steps: usize) -> usize {
-    FINISHED + if passes(steps) == 1 { 0 } else { rows.div_ceil(BLOCK) }
+/// How many [`Sums`] a product of so many blocks of rows and `steps` steps needs as scratch.
+pub(crate) fn sums_needed<F: Factor>(matrix: MatrixUnit<F>, blocks: usize, steps: usize) -> usize {
+    FINISHED + if passes(matrix, steps) == 1 { 0 } else { blocks }
 }
 
 /// Finished blocks that exist at a time: one is stored while the next is computed.
 const FINISHED: usize = 2;
 
 /// Passes over so many steps.
-pub(crate) fn passes(steps: usize) -> usize {
-    if steps <= DEPTH_ALONE { 1 } else { steps.div_ceil(DEPTH) }
+fn passes<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
+    let depth = if matrix.takes_lines() { DEPTH_OF_VECTORS } else { DEPTH };
+    // A few steps more still are one pass: keeping sums costs more than what leaves the cache.
+    if steps <= depth + depth / 8 { 1 } else { steps.div_ceil(depth) }
 }
 
 /// What stores finished sums: of the block that begins with a row and holds a panel, both numbered, a range
@@ -83,9 +125,9 @@ pub(crate) unsafe fn multiply<F: Factor>(
     store: Store<'_, F::Sum>,
 ) {
     let steps = left.offsets.len();
-    let pairs = left.groups * left.count.div_ceil(BLOCK);
+    let pairs = left.groups * left.count.div_ceil(left.block);
     // What one block of rows reads of a panel it does not read again.
-    let passes = if pairs == 1 { 1 } else { passes(steps) };
+    let passes = if pairs == 1 { 1 } else { passes(matrix, steps) };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
     let mut product = Running { tiles: matrix.enter(), left, panel, done, next, waiting: None, store };
     let lines = STEP_LINES.div_ceil(pairs.max(1));
@@ -95,7 +137,8 @@ pub(crate) unsafe fn multiply<F: Factor>(
         if outer == Outer::Rows && passes == 1 && is_small {
             for (pair, p) in (0..pairs).flat_map(|pair| (p0..p1).map(move |p| (pair, p))) {
                 // The next rows, where they lie as in memory: packed ones are near.
-                let bytes = if left.tile == TILE * left.pitch && left.groups == 1 { BLOCK * left.pitch } else { 0 };
+                let in_order = left.line_bytes == left.line * left.pitch && left.groups == 1;
+                let bytes = if in_order { left.block * left.pitch } else { 0 };
                 let start = left.start.wrapping_add((pair + 1) * bytes + (p - p0) * steps * LINE);
                 let visits = ((p1 - p0) * steps).max(1);
                 let lines = (bytes / LINE).div_ceil(visits);
@@ -150,15 +193,24 @@ impl<F: Factor> Running<'_, '_, F> {
         ahead: Ahead,
     ) {
         let Running { tiles, left, panel, done, next, waiting, store } = self;
-        let each = left.count.div_ceil(BLOCK);
-        let (group, own) = (pair / each, pair % each);
-        let rows = BLOCK.min(left.count - own * BLOCK);
+        let each = left.count.div_ceil(left.block);
+        let (group, first) = (pair / each, pair % each * left.block);
+        let rows = left.block.min(left.count - first);
+        let lines = Lines { first: first % left.line, rows: left.line, apart: left.line_bytes };
         // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
         unsafe {
-            let upper = left.start.add(group * left.apart + own * 2 * left.tile);
-            let lower = if rows > TILE { upper.add(left.tile) } else { upper };
+            let upper =
+                left.start.add(group * left.apart + first / left.line * left.line_bytes + lines.first * left.pitch);
+            let lower = if rows > TILE { upper.wrapping_add(left.line_bytes) } else { upper };
+            let depths = left.depths.get(from..until).unwrap_or_default();
             let block = Block {
-                left: Left { tiles: [upper, lower], pitch: left.pitch, offsets: &left.offsets[from..until] },
+                left: Left {
+                    tiles: [upper, lower],
+                    pitch: left.pitch,
+                    offsets: &left.offsets[from..until],
+                    depths,
+                    lines,
+                },
                 panel: panel(p).add(from * PANEL_STEP_BYTES),
                 rows,
                 so_far,
@@ -173,7 +225,7 @@ impl<F: Factor> Running<'_, '_, F> {
         }
         self.waiting = None;
         if to.is_none() {
-            self.waiting = Some(((pair * BLOCK, p), rows));
+            self.waiting = Some(((pair * left.block, p), rows));
             std::mem::swap(&mut self.done, &mut self.next);
         }
     }

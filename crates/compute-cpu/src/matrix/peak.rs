@@ -24,7 +24,7 @@ pub(super) fn peak<F: Factor>(matrix: MatrixUnit<F>) -> f64 {
         for _ in 0..BLOCKS {
             // SAFETY: 32 rows of 256 bytes and 16 steps of a panel lie inside the operand.
             unsafe {
-                let left = Left { tiles: [start, start.add(16 * pitch)], pitch, offsets: &offsets };
+                let left = Left::of_tiles([start, start.add(16 * pitch)], pitch, &offsets);
                 let ahead = Ahead { start, lines: 1, apart: 0 };
                 let block = Block {
                     left,

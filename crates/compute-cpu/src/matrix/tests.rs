@@ -65,41 +65,79 @@ fn check<F, L, R>(
             }
         }
         let offsets: Vec<usize> = (0..steps).map(|step| step * TILE * STEP_BYTES).collect();
-        let rows = Rows {
-            start: left.as_ptr().cast(),
-            pitch: STEP_BYTES,
-            tile: steps * TILE * STEP_BYTES,
-            offsets: &offsets,
-            count: m,
-            groups: 1,
-            apart: 0,
-        };
+        let steps_in_lines: Vec<usize> = (0..steps).map(|step| step * STEP_BYTES).collect();
+        let depths = depths::<F>(k, 1);
+        let at_row = |row: usize, p: usize| a[at(a_strides, row, p)];
+        let tiles = Rows::tiles(left.as_ptr().cast(), &offsets, m);
+        let rows = Rows { line_bytes: steps * TILE * STEP_BYTES, depths: &depths, ..tiles };
         for &matrix in &kinds {
-            let mut c = vec![F::Sum::default(); m * n];
-            let mut sums = vec![Sums::default(); sums_needed(m, steps)];
-            // SAFETY: the operands are packed in those sizes.
-            unsafe {
-                multiply(
-                    matrix,
-                    &rows,
-                    (0, n.div_ceil(BLOCK)),
-                    &|p| right.as_ptr().add(p * panel_len::<F::Right>(k)).cast(),
-                    outer,
-                    &mut sums,
-                    &mut |sums, (row, p), (first, last)| {
-                        for r in first..last {
-                            for column in p * BLOCK..n.min((p + 1) * BLOCK) {
-                                c[(row + r) * n + column] = sums.0[r * BLOCK + column % BLOCK];
-                            }
-                        }
-                    },
-                );
+            let mut lefts = vec![rows];
+            let (pitch, mut copies) = (steps * F::STEP + F::GROUP, Vec::new());
+            let lines: &[usize] = if matrix.takes_lines() { &[1, 7, 9, 40] } else { &[] };
+            for &line in lines {
+                copies.push((line, in_lines(isa, &at_row, (m, k), (line, pitch), fill)));
             }
-            for (index, (got, want)) in c.iter().zip(&want).enumerate() {
-                assert_eq!(got, want, "{} {m}x{n}x{k} at ({}, {})", matrix.name(), index / n, index % n);
+            for (line, copy) in &copies {
+                let (pitch, block) = (pitch * size_of::<F>(), block_rows(*line));
+                // A line is followed by two rows of garbage.
+                let line_bytes = (line + 2) * pitch;
+                let offsets = &steps_in_lines;
+                lefts.push(Rows {
+                    start: copy.as_ptr().cast(),
+                    offsets,
+                    pitch,
+                    line: *line,
+                    line_bytes,
+                    block,
+                    ..rows
+                });
+            }
+            for left in lefts {
+                let mut c = vec![F::Sum::default(); m * n];
+                let mut sums = vec![Sums::default(); sums_needed(matrix, m.div_ceil(left.block), steps)];
+                // SAFETY: the operands are packed in those sizes.
+                unsafe {
+                    multiply(
+                        matrix,
+                        &left,
+                        (0, n.div_ceil(BLOCK)),
+                        &|p| right.as_ptr().add(p * panel_len::<F::Right>(k)).cast(),
+                        outer,
+                        &mut sums,
+                        &mut |sums, (row, p), (first, last)| {
+                            for r in first..last {
+                                for column in p * BLOCK..n.min((p + 1) * BLOCK) {
+                                    c[(row + r) * n + column] = sums.0[r * BLOCK + column % BLOCK];
+                                }
+                            }
+                        },
+                    );
+                }
+                for (index, (got, want)) in c.iter().zip(&want).enumerate() {
+                    let (name, line, at) = (matrix.name(), left.line, (index / n, index % n));
+                    assert_eq!(got, want, "{name} {m}x{n}x{k} in lines of {line} at {at:?}");
+                }
             }
         }
     }
+}
+
+/// Rows of `k` factors in lines of so many, `pitch` numbers apart, with garbage between them and behind each line.
+fn in_lines<F: Factor, T: Converts<F>>(
+    isa: Isa,
+    element: &dyn Fn(usize, usize) -> T,
+    (m, k): (usize, usize),
+    (line, pitch): (usize, usize),
+    fill: F,
+) -> Vec<F> {
+    let mut copy = vec![fill; (m.div_ceil(line) * (line + 2)) * pitch + F::STEP];
+    for row in 0..m {
+        let numbers: Vec<T> = (0..k).map(|p| element(row, p)).collect();
+        let to = &mut copy[(row / line * (line + 2) + row % line) * pitch..][..k.next_multiple_of(F::GROUP)];
+        T::convert_all(isa, &numbers, &mut to[..k]);
+        to[k..].fill(F::zeroed());
+    }
+    copy
 }
 
 /// The emulator is told which vectors to have: whether it has them, its script reads here.

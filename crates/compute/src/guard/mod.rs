@@ -90,7 +90,7 @@ impl Guard<'_> {
 
     fn search(&self, exact: &Model) -> Result<(Option<Model>, Verdict), CompileError> {
         let mut integers = match self.options.precision {
-            Precision::Fast => quantizable(exact.graph()),
+            Precision::Fast => quantizable(exact.graph(), self.unit.factors_of_integers()),
             _ => Vec::new(),
         };
         integers.retain(|(name, _)| !self.options.exact_nodes.contains(*name));

@@ -13,16 +13,11 @@ use halimede_tensor::{DType, Tensor};
 use smallvec::{SmallVec, smallvec};
 use std::collections::{BTreeMap, HashMap};
 
-/// A number that is quantised by a step of its own has to be multiplied so often, or rounding it costs more than
-/// 8 bits save. Of 32 to 1024, on class M: best for MobileNetV2 and ResNet-50, level for BERT-base and
-/// EfficientNet-B0.
-const FACTORS_MIN: f64 = 256.0;
-
 /// The products of a graph whose passes have run that multiply integers with profit, by name, with what they
 /// multiply: products and convolutions of f32 with stored weights, where their data are quantised as they are
-/// computed or are multiplied often enough. None in a graph that is quantised already, and none in bodies of
+/// computed or, rounded by a step of its own, each number is multiplied `factors_min` times. None in a graph that is quantised already, and none in bodies of
 /// control flow.
-pub fn quantizable(graph: &Graph) -> Vec<(&str, ValueId)> {
+pub fn quantizable(graph: &Graph, factors_min: f64) -> Vec<(&str, ValueId)> {
     if graph.nodes.iter().any(is_quantized) {
         return Vec::new();
     }
@@ -46,7 +41,7 @@ pub fn quantizable(graph: &Graph) -> Vec<(&str, ValueId)> {
             let readers = found.iter().filter(|(_, data)| *data == value);
             readers.map(|(&reader, _)| factors_of_each(graph, &graph.nodes[reader])).sum()
         };
-        let pays = |value: &ValueId| is_computed_so(value) || factors(value) >= FACTORS_MIN;
+        let pays = |value: &ValueId| is_computed_so(value) || factors(value) >= factors_min;
         let kept: BTreeMap<usize, ValueId> =
             found.iter().filter(|(_, value)| pays(value)).map(|(&index, &value)| (index, value)).collect();
         if kept.len() == found.len() {
@@ -290,6 +285,8 @@ mod tests {
         b.at(name, "MatMul").add(Op::Contract(Contract::matmul(0)), &[x, w]).unwrap()
     }
 
+    const FACTORS_MIN: f64 = 256.0;
+
     /// The graph after its passes with products of integers, by the ranges that its own values have; how far its
     /// answer then is off, relative to the largest number.
     fn quantized(built: Graph) -> (Vec<&'static str>, Graph, f32) {
@@ -301,7 +298,7 @@ mod tests {
             values.iter().map(|value| value.tensor().unwrap().to_f32s().unwrap()).collect()
         };
         let found: Vec<(String, ValueId)> =
-            quantizable(&exact).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            quantizable(&exact, FACTORS_MIN).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
         let observed = Graph { outputs: found.iter().map(|(_, value)| *value).collect(), ..exact.clone() };
         let ranges = found.into_iter().zip(read(&observed));
         let ranges = ranges.map(|((name, _), values)| (name, Range::EMPTY.with(&values))).collect();
@@ -370,14 +367,14 @@ mod tests {
     #[test]
     fn what_does_not_fit_keeps_its_floats() {
         let (_, depthwise, _) = optimized(graph(&[1, 8, 6, 6], |b, x| conv(b, "depthwise", x, &[8, 1, 3, 3], 8)));
-        assert!(quantizable(&depthwise).is_empty());
+        assert!(quantizable(&depthwise, FACTORS_MIN).is_empty());
         let (_, seldom, _) = optimized(graph(&[3, 40], |b, x| matmul(b, "seldom", x, &[40, 64])));
-        assert!(quantizable(&seldom).is_empty(), "rounding costs more than it saves");
+        assert!(quantizable(&seldom, FACTORS_MIN).is_empty(), "rounding costs more than it saves");
         let (_, narrow, _) = optimized(graph(&[3, 40], |b, x| matmul(b, "narrow", x, &[40, 4])));
-        assert!(quantizable(&narrow).is_empty());
+        assert!(quantizable(&narrow, FACTORS_MIN).is_empty());
         let (_, varying, _) =
             optimized(graph(&[3, 3], |b, x| b.add(Op::Contract(Contract::matmul(0)), &[x, x]).unwrap()));
-        assert!(quantizable(&varying).is_empty());
+        assert!(quantizable(&varying, FACTORS_MIN).is_empty());
     }
 
     #[test]
@@ -386,6 +383,6 @@ mod tests {
         let mut after = before.clone();
         let ranges = BTreeMap::from([("product".to_owned(), Range { min: -1.0, max: 1.0 })]);
         multiply_integers(&mut after, &ranges);
-        assert_eq!((quantizable(&before).len(), quantizable(&after).len()), (1, 0));
+        assert_eq!((quantizable(&before, FACTORS_MIN).len(), quantizable(&after, FACTORS_MIN).len()), (1, 0));
     }
 }

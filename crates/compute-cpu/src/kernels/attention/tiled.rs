@@ -87,7 +87,7 @@ impl TiledStep {
     /// Whether there is something to multiply, and heads are not so deep that scores would be summed in several
     /// passes.
     pub fn takes(heads: &Heads) -> bool {
-        heads.depth > 0 && heads.width > 0 && matrix::passes(heads.depth.div_ceil(STEP)) == 1
+        heads.depth > 0 && heads.width > 0 && heads.depth.div_ceil(STEP) <= matrix::PASS_STEPS
     }
 
     /// `dtype` is that of the operands and of the result.
@@ -305,7 +305,7 @@ impl TiledStep {
                     let weights: *const u8 = half.weights.as_ptr().cast();
                     let pitch = self.weights_pitch() * size_of::<bf16>();
                     let offsets = &self.weights_offsets[..KEYS.min(half.seen - start).div_ceil(STEP)];
-                    let left = Left { tiles: [weights, weights.wrapping_add(TILE * pitch)], pitch, offsets };
+                    let left = Left::of_tiles([weights, weights.wrapping_add(TILE * pitch)], pitch, offsets);
                     // SAFETY: weights have 32 rows of that pitch; the values' panels have the steps of these keys.
                     unsafe { multiply(tiles, left, panel, half.rows, start > 0, &mut half.result[index]) };
                 }
@@ -371,7 +371,7 @@ impl TiledStep {
             Some(offsets) if rows.is_multiple_of(TILE) => {
                 let upper: *const u8 = q.as_ptr().cast();
                 let lower = if rows > TILE { upper.wrapping_add(TILE * pitch * size_of::<T>()) } else { upper };
-                Left { tiles: [upper, lower], pitch: pitch * size_of::<T>(), offsets }
+                Left::of_tiles([upper, lower], pitch * size_of::<T>(), offsets)
             }
             _ => {
                 let from = LeftRows { start: q.as_ptr(), row: pitch, column: 1, rows, k: self.heads.depth };
@@ -379,11 +379,8 @@ impl TiledStep {
                 unsafe { matrix::pack_tiles::<bf16, T>(self.machine.isa, from, packed) };
                 let upper: *const u8 = packed.as_ptr().cast();
                 let offsets = &self.queries.packed;
-                Left {
-                    tiles: [upper, upper.wrapping_add(offsets.len() * TILE * STEP_BYTES)],
-                    pitch: STEP_BYTES,
-                    offsets,
-                }
+                let lower = upper.wrapping_add(offsets.len() * TILE * STEP_BYTES);
+                Left::of_tiles([upper, lower], STEP_BYTES, offsets)
             }
         }
     }

@@ -25,6 +25,8 @@ const TASK_BYTES: usize = 1 << 20;
 /// Rows of this many bytes are read where they lie: sixteen of them fall into different sets of the
 /// first-level cache.
 const DIRECT_ROW_BYTES: usize = 512;
+/// Rows this far apart fall into one set of the first-level cache.
+const CACHE_PERIOD: usize = 4096;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
 /// What says which rows a thread has packed, on a cache line of its own.
@@ -41,12 +43,13 @@ pub(in crate::kernels) struct TiledStep<F: Product, L, R> {
     matrix: MatrixUnit<F>,
     /// Of the steps within a tile.
     offsets: Vec<usize>,
+    /// Groups of each step that count.
+    depths: Vec<u8>,
     panels: usize,
     task_rows: usize,
     /// Ranges of panels that tasks of the same rows share.
     panel_parts: usize,
-    /// The left operand is read where it lies.
-    direct: bool,
+    packing: Packing,
     operands: PhantomData<(L, R)>,
 }
 
@@ -59,9 +62,10 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         matrix: MatrixUnit<F>,
     ) -> TiledStep<F, L, R> {
         let steps = layout.k.div_ceil(F::STEP);
-        let direct = L::DTYPE == F::DTYPE && is_direct::<F>(&layout);
-        let step_bytes = if direct { STEP_BYTES } else { TILE * STEP_BYTES };
+        let packing = Packing::of(&layout, matrix, L::DTYPE == F::DTYPE);
+        let step_bytes = if matches!(packing, Packing::Tiles) { TILE * STEP_BYTES } else { STEP_BYTES };
         let offsets = (0..steps).map(|step| step * step_bytes).collect();
+        let depths = matrix::depths::<F>(layout.k, 1);
         let panels = layout.n.div_ceil(BLOCK);
         let threads = machine.threads();
         let held = TASK_BYTES / (steps.max(1) * STEP_BYTES);
@@ -79,10 +83,11 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             machine,
             matrix,
             offsets,
+            depths,
             panels,
             task_rows,
             panel_parts,
-            direct,
+            packing,
             operands: PhantomData,
         }
     }
@@ -104,11 +109,21 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     }
 
     fn tiles_len(&self) -> usize {
-        if self.direct { 0 } else { matrix::tiles_len::<F>(self.task_rows, self.layout.k) }
+        match self.packing {
+            Packing::None => 0,
+            Packing::Lines(pitch) => self.task_rows * pitch,
+            Packing::Tiles => matrix::tiles_len::<F>(self.task_rows, self.layout.k),
+        }
     }
 
     fn sums(&self) -> usize {
-        matrix::sums_needed(self.task_rows, self.steps())
+        matrix::sums_needed(self.matrix, self.task_rows.div_ceil(self.block(self.task_rows)), self.steps())
+    }
+
+    /// Rows of a block, of so many.
+    fn block(&self, rows: usize) -> usize {
+        let in_lines = self.matrix.takes_lines() && !matches!(self.packing, Packing::Tiles);
+        if in_lines { matrix::block_rows(rows) } else { BLOCK }
     }
 
     fn thread_bytes(&self) -> usize {
@@ -133,13 +148,36 @@ fn row_blocks(m: usize, n: usize, threads: usize) -> usize {
     even.clamp(1, threads)
 }
 
-/// Whether rows of factors are best read where they lie: in whole tiles and steps, where they are so short that
-/// packing them costs as much as it saves, and do not evict each other.
-fn is_direct<F: Factor>(layout: &Layout) -> bool {
-    let Operand { free: row, k: column } = layout.left;
-    let bytes = row * size_of::<F>();
-    let whole = column == 1 && layout.m.is_multiple_of(TILE) && layout.k.is_multiple_of(F::STEP);
-    whole && layout.k > 0 && bytes <= DIRECT_ROW_BYTES
+/// How a task's rows of the left operand are made ready.
+#[derive(Clone, Copy)]
+enum Packing {
+    /// They are read where they lie.
+    None,
+    /// Row by row, so many numbers apart.
+    Lines(usize),
+    Tiles,
+}
+
+impl Packing {
+    /// Tiles are read where they lie in whole steps and numbers, where rows are so short that packing them costs as much as
+    /// it saves; a few rows at a time wherever they do not evict each other.
+    fn of<F: Factor>(layout: &Layout, matrix: MatrixUnit<F>, are_factors: bool) -> Packing {
+        let Operand { free: row, k: column } = layout.left;
+        let bytes = row * size_of::<F>();
+        if column != 1 || layout.k == 0 {
+            return Packing::Tiles;
+        }
+        if !matrix.takes_lines() {
+            let whole = layout.m.is_multiple_of(TILE) && layout.k.is_multiple_of(F::STEP);
+            let is_direct = are_factors && whole && bytes <= DIRECT_ROW_BYTES;
+            return if is_direct { Packing::None } else { Packing::Tiles };
+        }
+        if are_factors && layout.k.is_multiple_of(F::GROUP) && !bytes.is_multiple_of(CACHE_PERIOD) {
+            return Packing::None;
+        }
+        let pitch = layout.k.next_multiple_of(F::STEP);
+        Packing::Lines(pitch + if (pitch * size_of::<F>()).is_multiple_of(CACHE_PERIOD) { F::STEP } else { 0 })
+    }
 }
 
 /// Addresses that the threads of one run share.
@@ -229,13 +267,23 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         }
     }
 
-    fn pack_left(&self, shared: &Shared<F, L, R>, offset: usize, (m0, m1): (usize, usize), tiles: &mut [F]) {
-        let Operand { free: row, k: column } = self.layout.left;
-        let start = shared.left.wrapping_add(offset + m0 * row);
+    fn pack_left(&self, shared: &Shared<F, L, R>, offset: usize, (m0, m1): (usize, usize), packed: &mut [F]) {
+        let (Operand { free: row, k: column }, k) = (self.layout.left, self.layout.k);
+        let (start, isa) = (shared.left.wrapping_add(offset + m0 * row), self.machine.isa);
         // SAFETY: the strides stay inside the operand.
         unsafe {
-            let from = LeftRows { start, row, column, rows: m1 - m0, k: self.layout.k };
-            matrix::pack_tiles::<F, L>(self.machine.isa, from, tiles);
+            match self.packing {
+                Packing::None => {}
+                Packing::Lines(pitch) => {
+                    for (r, line) in packed.chunks_exact_mut(pitch).enumerate().take(m1 - m0) {
+                        L::convert_all(isa, std::slice::from_raw_parts(start.add(r * row), k), &mut line[..k]);
+                        line[k..k.next_multiple_of(F::GROUP)].fill(F::zeroed());
+                    }
+                }
+                Packing::Tiles => {
+                    matrix::pack_tiles::<F, L>(isa, LeftRows { start, row, column, rows: m1 - m0, k }, packed);
+                }
+            }
         }
     }
 
@@ -256,21 +304,31 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             let start = shared.threads.add(thread * self.thread_bytes());
             thread_part(start, self.finish.registers_bytes(), self.tiles_len(), self.sums())
         };
-        let (offsets, count) = (&self.offsets[..], m1 - m0);
-        let left = if self.direct {
-            let pitch = layout.left.free * size_of::<F>();
-            let start = shared.left.wrapping_add(left_offset + m0 * layout.left.free);
-            Rows { start: start.cast(), pitch, tile: TILE * pitch, offsets, count, groups: 1, apart: 0 }
-        } else {
-            let (mark, block) = (shared.mark(thread), batch * layout.m.div_ceil(self.task_rows) + rows);
-            // SAFETY: each thread has its own mark, which was written before.
-            if unsafe { mark.read() } != block {
-                self.pack_left(shared, left_offset, (m0, m1), tiles);
-                // SAFETY: as above.
-                unsafe { mark.write(block) };
+        let (offsets, depths, count) = (&self.offsets[..], &self.depths[..], m1 - m0);
+        let left_start = match self.packing {
+            Packing::None => shared.left.wrapping_add(left_offset + m0 * layout.left.free).cast(),
+            Packing::Lines(_) | Packing::Tiles => {
+                let (mark, block) = (shared.mark(thread), batch * layout.m.div_ceil(self.task_rows) + rows);
+                // SAFETY: each thread has its own mark, which was written before.
+                if unsafe { mark.read() } != block {
+                    self.pack_left(shared, left_offset, (m0, m1), tiles);
+                    // SAFETY: as above.
+                    unsafe { mark.write(block) };
+                }
+                tiles.as_ptr().cast()
             }
-            let tile = self.steps() * TILE * STEP_BYTES;
-            Rows { start: tiles.as_ptr().cast(), pitch: STEP_BYTES, tile, offsets, count, groups: 1, apart: 0 }
+        };
+        let packed_tiles = Rows { depths, ..Rows::tiles(left_start, offsets, count) };
+        let left = match self.packing {
+            Packing::Tiles => Rows { line_bytes: self.steps() * TILE * STEP_BYTES, ..packed_tiles },
+            Packing::None | Packing::Lines(_) => {
+                let pitch = match self.packing {
+                    Packing::Lines(pitch) => pitch * size_of::<F>(),
+                    _ => layout.left.free * size_of::<F>(),
+                };
+                let line = if self.matrix.takes_lines() { count } else { TILE };
+                Rows { pitch, line, line_bytes: line * pitch, block: self.block(count), ..packed_tiles }
+            }
         };
         let packed = right_batch * self.panels * matrix::panel_len::<F::Right>(layout.k);
         let panel = |p: usize| match &self.right {

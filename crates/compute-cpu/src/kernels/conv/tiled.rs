@@ -48,6 +48,13 @@ fn in_strips<N>(channels: usize, taps: usize) -> bool {
     channels < step::<N>() / 2 && taps > 1
 }
 
+/// Whether only pixels of the output are computed, row by row: where the unit can do that, and rows are not so short that
+/// the columns of the border cost less.
+fn in_lines<F: Factor>(window: &Window, matrix: MatrixUnit<F>) -> bool {
+    const ROW_LEAST: usize = 4;
+    matrix.takes_lines() && window.out[2] >= ROW_LEAST
+}
+
 /// Numbers of what a pixel sees of one row of the data: so many taps that lie `apart` pixels from each other.
 fn strip(channels: usize, taps: usize, apart: usize) -> usize {
     ((taps.max(1) - 1) * apart + 1) * channels
@@ -102,6 +109,8 @@ struct Copy {
     below: usize,
     /// Of every step.
     offsets: Vec<usize>,
+    /// Groups of every step that count.
+    depths: Vec<u8>,
     bytes: usize,
 }
 
@@ -131,7 +140,8 @@ impl Copy {
             offsets.extend((0..channels / F::STEP).map(|step| start + step * STEP_BYTES));
         }
         let bytes = planes.len() * plane_bytes;
-        Copy { rows, width, pitch, planes, below, offsets, bytes }
+        let depths = matrix::depths::<F>(window.inputs, window.kernel[1] * window.kernel[2]);
+        Copy { rows, width, pitch, planes, below, offsets, depths, bytes }
     }
 
     /// The same where a place takes what a pixel sees of a row.
@@ -141,9 +151,9 @@ impl Copy {
         Copy::of_taps::<F>(&Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() }, rows)
     }
 
-    /// Rows of the product for so many rows of the output.
-    fn count(&self, rows: usize, window: &Window) -> usize {
-        (rows.max(1) - 1) * self.width + window.out[2]
+    /// Rows of the product for so many rows of the output, each of which begins so many after the one before.
+    fn count(&self, rows: usize, across: usize, window: &Window) -> usize {
+        (rows.max(1) - 1) * across + window.out[2]
     }
 }
 
@@ -156,6 +166,8 @@ pub(super) struct TiledConvStep<F: Product, T> {
     machine: Machine,
     matrix: MatrixUnit<F>,
     copy: Copy,
+    /// Rows of the product from one row of the output to the next.
+    across: usize,
     strips: bool,
     /// Tasks down an image.
     down: usize,
@@ -178,10 +190,11 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             true => Copy::of_strips::<F>(&window, rows),
             false => Copy::of_taps::<F>(&window, rows),
         };
+        let across_of = |copy: &Copy| if in_lines(&window, matrix) { window.out[2] } else { copy.width };
         let height = window.out[1].max(1);
         let fits = |rows: usize| {
             let copy = copy_of(rows);
-            copy.bytes <= COPY_BYTES && copy.count(rows, &window) <= TASK_ROWS
+            copy.bytes <= COPY_BYTES && copy.count(rows, across_of(&copy), &window) <= TASK_ROWS
         };
         let threads = machine.threads();
         let usual = || (1..=height).take_while(|&rows| fits(rows)).last().unwrap_or(1);
@@ -190,20 +203,36 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let down = height.div_ceil(most).max(threads.div_ceil(window.batch.max(1)).min(height));
         let copy = copy_of(height.div_ceil(down));
         let down = height.div_ceil(copy.rows);
+        let across = across_of(&copy);
         // Small images go together: the weights are read once for them.
-        let together = (COPY_BYTES / copy.bytes.max(1)).min(TASK_ROWS / copy.count(copy.rows, &window).max(1));
+        let together = (COPY_BYTES / copy.bytes.max(1)).min(TASK_ROWS / copy.count(copy.rows, across, &window).max(1));
         let most = if down == 1 { together.min(window.batch / threads).max(1) } else { 1 };
         let images = window.batch.div_ceil(window.batch.div_ceil(most).max(1));
         let tasks = window.batch.div_ceil(images.max(1)) * down;
         let panels = parts.len() * window.rows.div_ceil(BLOCK);
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
         let data = PhantomData;
-        TiledConvStep { window, parts, finish, machine, matrix, copy, strips, down, images, panel_parts, data }
+        TiledConvStep { window, parts, finish, machine, matrix, copy, across, strips, down, images, panel_parts, data }
     }
 
     fn sums(&self) -> usize {
-        let rows = self.copy.count(self.copy.rows, &self.window).next_multiple_of(BLOCK);
-        matrix::sums_needed(self.images * rows, self.copy.offsets.len())
+        let left = self.left(std::ptr::null(), self.copy.rows, self.images);
+        matrix::sums_needed(self.matrix, self.images * left.count.div_ceil(left.block), self.copy.offsets.len())
+    }
+
+    /// The left operand for so many rows of the output of some images, whose copies begin with the pointer.
+    fn left(&self, copies: *const u8, rows: usize, images: usize) -> Rows<'_> {
+        let (copy, across) = (&self.copy, self.across);
+        let count = copy.count(rows, across, &self.window);
+        let (line, line_bytes) = match self.matrix.takes_lines() {
+            true if across < copy.width => (across, copy.width * copy.pitch),
+            true => (count.max(1), 0),
+            false => (TILE, TILE * copy.pitch),
+        };
+        let block = if self.matrix.takes_lines() { matrix::block_rows(line) } else { BLOCK };
+        let (pitch, apart) = (copy.pitch, copy.bytes);
+        let tiles = Rows::tiles(copies, &copy.offsets, count);
+        Rows { pitch, line, line_bytes, depths: &copy.depths, groups: images, apart, block, ..tiles }
     }
 
     /// Numbers of the copies.
@@ -271,17 +300,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         for (image, copied) in (images.0..images.1).zip(copies.chunks_exact_mut((copy.bytes / size_of::<F>()).max(1))) {
             self.fill(data, image, (first, rows), border, copied, line);
         }
-        let left = Rows {
-            start: copies.as_ptr().cast(),
-            pitch: copy.pitch,
-            tile: TILE * copy.pitch,
-            offsets: &copy.offsets,
-            count: copy.count(rows, window),
-            groups: images.1 - images.0,
-            apart: copy.bytes,
-        };
+        let left = self.left(copies.as_ptr().cast(), rows, images.1 - images.0);
         // Rows of the product from one image to the next.
-        let apart = left.count.next_multiple_of(BLOCK).max(1);
+        let apart = left.count.next_multiple_of(left.block).max(1);
         // Of each part.
         let each = window.rows.div_ceil(BLOCK);
         let panels = self.parts.len() * each;
@@ -300,12 +321,14 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                     let (target, column) = (self.parts[p / each].0, p % each * BLOCK);
                     let (image, row) = (images.0 + row / apart, row % apart);
                     let (mut at, end) = (row + from, row + to);
+                    // Where only pixels of the output were computed, and they lie in a row, they are one piece.
+                    let is_whole = self.across == window.out[2] && target.step == [1; 2];
                     while at < end {
-                        let (y, x) = (at / copy.width, at % copy.width);
-                        let run = (copy.width - x).min(end - at);
+                        let (y, x) = (at / self.across, at % self.across);
+                        let run = if is_whole { end - at } else { (self.across - x).min(end - at) };
                         if x < window.out[2] {
                             let piece = Piece {
-                                rows: run.min(window.out[2] - x),
+                                rows: if is_whole { run } else { run.min(window.out[2] - x) },
                                 columns: BLOCK.min(window.rows - column),
                                 column,
                                 start: target.pixel(image, first + y, x) * window.rows + column,
