@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 
 mod answer;
+mod cache;
 pub mod cli;
 mod commands;
 mod extensions;

@@ -7,6 +7,7 @@
 
 pub mod backend;
 pub mod backends;
+pub mod cache;
 pub mod config;
 mod ensemble;
 mod error;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use halimede_tensor::Buffer;
 
-use crate::backend::Backend;
+use crate::{backend::Backend, cache::ResponseCache};
 
 /// What a server is started with. The defaults are Triton's.
 #[derive(Clone)]
@@ -35,6 +35,8 @@ pub struct Options {
     pub backend_settings: BTreeMap<String, BTreeMap<String, String>>,
     /// Which metrics are collected.
     pub metrics: MetricsOptions,
+    /// Where responses of models are kept whose configurations ask for it; `None`: nowhere.
+    pub cache: Option<Arc<dyn ResponseCache>>,
     /// The backends; by default those that are built in.
     pub backends: Vec<Arc<dyn Backend>>,
 }
@@ -55,6 +57,7 @@ impl Default for Options {
             model_namespacing: false,
             backend_settings: BTreeMap::new(),
             metrics: MetricsOptions::default(),
+            cache: None,
             backends: crate::backends::built_in(),
         }
     }

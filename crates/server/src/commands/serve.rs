@@ -20,6 +20,7 @@ use halimede_serving::{
 use tokio::runtime::Runtime;
 
 use crate::{
+    cache,
     extensions::trace::Tracing,
     flags::{self, FlagError, Flags, Port},
     grpc, http,
@@ -132,6 +133,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     };
     options.backends.push(Arc::new(Onnx::new(precision, kept, tuning(flags)?, unit)));
     options.backends.push(Arc::new(Python::default()));
+    options.cache = cache::from_settings(&flags.caches).map_err(during("creating server"))?;
     let server = Server::start(options).map_err(during("creating server"))?;
     let server = Arc::new(server);
     let services = Arc::new(Services {

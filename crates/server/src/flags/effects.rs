@@ -143,6 +143,22 @@ impl Flags {
         }
     }
 
+    pub(super) fn cache_setting(&mut self, value: &str) -> Result<(), String> {
+        let Some((cache, rest)) = value.split_once(',').filter(|(cache, _)| !cache.is_empty()) else {
+            return Err(format!(
+                "No cache specified. --cache-config option format is <cache name>,<setting>=<value>. Got {value}\n"
+            ));
+        };
+        match rest.split_once('=') {
+            Some((setting, text)) if !setting.is_empty() && !text.is_empty() => {
+                let settings = self.caches.entry(cache.to_owned()).or_default();
+                settings.insert(setting.to_owned(), text.to_owned());
+                Ok(())
+            }
+            _ => Err(format!("--cache-config option format is '<cache name>,<setting>=<value>'. Got {value}\n")),
+        }
+    }
+
     pub(super) fn rate_limit(&mut self, value: &str) -> Result<(), String> {
         match value.to_ascii_lowercase().as_str() {
             "off" => {}

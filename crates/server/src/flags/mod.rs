@@ -41,6 +41,10 @@ pub(crate) struct Flags {
     pub metrics: MetricsFlags,
     pub log: LogFlags,
     pub trace: TraceFlags,
+    /// Settings of caches of responses by the caches' names.
+    pub caches: BTreeMap<String, BTreeMap<String, String>>,
+    /// The size of the local cache as an old flag gives it.
+    pub cache_bytes: Option<i64>,
     pub client_shared_memory: bool,
     /// Of models whose configuration says nothing of it.
     pub precision: Option<Precision>,
@@ -214,6 +218,8 @@ impl Flags {
             },
             log: LogFlags { verbose: 0, info: true, warning: true, error: true, iso8601: false, file: String::new() },
             trace: TraceFlags { rate: 1000, count: -1, log_frequency: 0, file: String::new() },
+            caches: BTreeMap::new(),
+            cache_bytes: None,
             client_shared_memory: true,
             precision: None,
             tuning_database: Source::default(),

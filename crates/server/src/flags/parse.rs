@@ -64,6 +64,16 @@ fn complete(flags: &mut Flags) -> Result<(), String> {
     if !flags.startup_models.is_empty() && flags.control != Control::Explicit {
         return Err("Error: Use of '--load-model' requires setting '--model-control-mode=explicit' as well.".to_owned());
     }
+    if let Some(bytes) = flags.cache_bytes {
+        if !flags.caches.is_empty() {
+            return Err(
+                "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please \
+                        provide one or the other."
+                    .to_owned(),
+            );
+        }
+        flags.caches.insert("local".to_owned(), [("size".to_owned(), bytes.to_string())].into());
+    }
     if flags.repositories.is_empty()
         && let Some(path) = std::env::var_os("AIP_STORAGE_URI").filter(|path| !path.is_empty())
     {

@@ -501,12 +501,8 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Response cache",
         name: "cache-config",
         value: "string,string=string",
-        help: "Responses are not cached yet: no effect.",
-        set: |flags, value| {
-            setting("cache-config", value)?;
-            flags.ignored("cache-config", value);
-            Ok(())
-        },
+        help: "Where responses are kept of models whose configuration says response_cache { enable: true }: local,size=<bytes>, in this process, or redis,host=<name> and redis,port=<number>, in a Redis server. May be given several times, for one of them.",
+        set: Flags::cache_setting,
     },
     Flag {
         group: "Response cache",
@@ -740,10 +736,10 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Deprecated",
         name: "response-cache-byte-size",
         value: "integer",
-        help: "Use --cache-config.",
+        help: "Use --cache-config local,size=<bytes>.",
         set: |flags, value| {
             flags.deprecated("response-cache-byte-size", "cache-config");
-            number::<i64>(value).map(drop)
+            set(&mut flags.cache_bytes, number::<i64>(value).map(Some))
         },
     },
     Flag {

@@ -37,8 +37,13 @@ fn both_forms_switches_and_repetition() {
         "--backend-config=onnxruntime,threads=2",
         "--metrics-config=summary_quantiles=0.5:0.1,0.9:0.01",
         "--metrics-addr=1.2.3.4",
+        "--cache-config=redis,host=a",
+        "--cache-config=redis,password=a=,b",
     ])
     .unwrap();
+    assert_eq!(read.caches["redis"]["host"], "a");
+    assert_eq!(read.caches["redis"]["password"], "a=,b");
+    assert_eq!(flags(&["--response-cache-byte-size=5"]).unwrap().caches["local"]["size"], "5");
     assert_eq!(read.repositories, ["/a", "/b"].map(std::path::PathBuf::from));
     assert_eq!((read.http.port, read.strict_readiness, read.exit_on_error), (Port::Number(1), false, false));
     assert_eq!((read.control, read.startup_models.len()), (Control::Explicit, 2));
@@ -74,6 +79,21 @@ fn wrong_flags_say_what_is_wrong() {
             "Bad option: \"--grpc-restricted-protocol\".\nrestricted protocol 'trace' can not be specified in multiple \
              config groups",
         ),
+        (
+            &["--cache-config=size=1"],
+            "Bad option: \"--cache-config\".\nNo cache specified. --cache-config option format is <cache \
+             name>,<setting>=<value>. Got size=1\n",
+        ),
+        (
+            &["--cache-config=local,size"],
+            "Bad option: \"--cache-config\".\n--cache-config option format is '<cache name>,<setting>=<value>'. Got \
+             local,size\n",
+        ),
+        (
+            &["--cache-config=local,size=1", "--response-cache-byte-size=1"],
+            "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one \
+             or the other.",
+        ),
         (&["--trace-config=level=NOPE"], "Bad option: \"--trace-config\".\ninvalid value for trace level option: NOPE"),
     ] {
         assert_eq!(flags(arguments).unwrap_err(), FlagError::Wrong(expected.to_owned()));
@@ -86,7 +106,7 @@ fn what_protects_is_refused_and_what_is_harmless_is_not() {
     for flag in ["--model-repository=s3://bucket/models", "--allow-sagemaker=true", "--allow-vertex-ai=1"] {
         assert_eq!(flags(&[flag]).unwrap().refused.len(), 1, "{flag}");
     }
-    for flag in ["--trace-config=level=TIMESTAMPS", "--cache-config=local,size=1", "--rate-limit=execution_count"] {
+    for flag in ["--trace-config=level=TIMESTAMPS", "--rate-limit=execution_count"] {
         let read = flags(&[flag]).unwrap();
         assert_eq!((read.refused.len(), read.warnings.len()), (0, 1), "{flag}");
     }

@@ -21,9 +21,6 @@ pub fn unsupported(config: &ModelConfig) -> Vec<String> {
     if config.is_decoupled() && config.is_ensemble() {
         refuse("ensemble_scheduling with a decoupled member", "any number of responses to a step");
     }
-    if config.response_cache.as_ref().is_some_and(|cache| cache.enable) {
-        refuse("response_cache.enable", "answers from a cache");
-    }
     for input in config.input.iter().filter(|input| input.allow_ragged_batch) {
         refuse(&format!("input '{}' allow_ragged_batch", input.name), "batches of different shapes");
     }

@@ -20,6 +20,7 @@ pub(crate) use validate::shape_text;
 
 use crate::{
     backend::{ModelMemory, OperatorWork, TuningWork},
+    cache::ModelCache,
     config::ModelConfig,
     ensemble::Ensemble,
     error::Error,
@@ -41,6 +42,8 @@ pub(crate) struct Model {
     pub recorder: Arc<Recorder>,
     config: RwLock<Arc<ModelConfig>>,
     execution: Option<Execution>,
+    /// What may answer instead.
+    cache: Option<Arc<ModelCache>>,
     on_unloaded: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -60,6 +63,7 @@ impl Model {
         signature: Arc<Signature>,
         recorder: Arc<Recorder>,
         execution: Execution,
+        cache: Option<Arc<ModelCache>>,
     ) -> Self {
         Self {
             version,
@@ -67,8 +71,14 @@ impl Model {
             recorder,
             config: RwLock::new(Arc::new(config)),
             execution: Some(execution),
+            cache,
             on_unloaded: Mutex::new(None),
         }
+    }
+
+    /// Whether the configuration asks for answers from a cache.
+    pub fn wants_cache(&self) -> bool {
+        wants_cache(&self.config())
     }
 
     /// Whether requests find what they need.
@@ -138,6 +148,16 @@ impl Model {
             Ok(batch_size) => batch_size,
             Err(error) => return request.refuse(self.version, error),
         };
+        match &self.cache {
+            None => self.run(request, batch_size),
+            Some(cache) => {
+                let model = self.clone();
+                cache.answer(request, move |request| model.run(request, batch_size));
+            }
+        }
+    }
+
+    fn run(self: &Arc<Self>, request: Request, batch_size: usize) {
         match &self.execution {
             Some(Execution::Runner(runner)) => runner.infer(request, batch_size),
             Some(Execution::Ensemble(ensemble)) => ensemble.infer(self, request, batch_size),
@@ -147,6 +167,11 @@ impl Model {
 
     /// Requests that are not answered yet.
     pub fn in_flight(&self) -> usize {
+        let asking = self.cache.as_ref().map_or(0, |cache| cache.in_flight());
+        asking + self.running()
+    }
+
+    fn running(&self) -> usize {
         match &self.execution {
             Some(Execution::Runner(runner)) => runner.in_flight(),
             Some(Execution::Ensemble(ensemble)) => ensemble.in_flight(),
@@ -194,6 +219,11 @@ impl Model {
             outputs: self.signature.outputs.iter().map(|io| tensor(&io.name, io.dtype, &io.dims)).collect(),
         }
     }
+}
+
+/// Whether a configuration asks for answers from a cache.
+pub(crate) fn wants_cache(config: &ModelConfig) -> bool {
+    config.response_cache.as_ref().is_some_and(|cache| cache.enable)
 }
 
 impl Drop for Model {

@@ -16,11 +16,12 @@ use parking_lot::{Condvar, Mutex};
 use super::table::{Identifier, NamespaceMembers, Table};
 use crate::{
     backend::{Backend, LoadedModel, ModelContext, Peers},
+    cache::ModelCache,
     config::{self, ModelConfig, ensemble::steps, proto::model_config::SchedulingChoice},
     ensemble::{Ensemble, Members},
     error::Error,
     instance::{Runner, RunnerSettings, WarmUp},
-    model::{Execution, Model, SequenceSpec, Signature, read_labels},
+    model::{Execution, Model, SequenceSpec, Signature, read_labels, wants_cache},
     options::Options,
     scheduler::Scheduler,
     statistics::Recorder,
@@ -114,7 +115,8 @@ impl Loader {
             let config = config::finish_without_model(config.clone(), &self.config_options("")?)?;
             let signature = Arc::new(self.ensemble_signature(id, directory, &config)?);
             let ensemble = Ensemble::new(&config, signature.clone(), self.members(&id.namespace));
-            return Ok(Model::new(version, config, signature, recorder, Execution::Ensemble(ensemble)));
+            let cache = self.model_cache(id, &config, &recorder, version, false);
+            return Ok(Model::new(version, config, signature, recorder, Execution::Ensemble(ensemble), cache));
         }
         if config.backend.is_empty() {
             return Err(Error::invalid(format!("unknown platform '{}'", config.platform)));
@@ -165,7 +167,22 @@ impl Loader {
             warm_up: WarmUp::read(&config, directory)?,
         };
         let runner = Runner::start(settings, &config.instance_group)?;
-        Ok(Model::new(version, config, signature, recorder, Execution::Runner(runner)))
+        let cache = self.model_cache(id, &config, &recorder, version, preserve_ordering);
+        Ok(Model::new(version, config, signature, recorder, Execution::Runner(runner), cache))
+    }
+
+    /// The cache in front of a version whose configuration asks for one.
+    fn model_cache(
+        &self,
+        id: &Identifier,
+        config: &ModelConfig,
+        recorder: &Arc<Recorder>,
+        version: i64,
+        preserve_ordering: bool,
+    ) -> Option<Arc<ModelCache>> {
+        let cache = self.options.cache.as_ref().filter(|_| wants_cache(config))?.clone();
+        let scope = if cache.is_shared() { id.namespace.clone() } else { self.next_generation().to_string() };
+        Some(Arc::new(ModelCache::new(cache, recorder.clone(), version, scope, preserve_ordering)))
     }
 
     /// The signature with the labels of the ensemble, and of its members where it has none of its own.

@@ -8,7 +8,7 @@ use crate::{
     metadata::ModelState,
     metrics::{Family, Kind, Sample, Value},
     model::Model,
-    statistics::{Duration, FailureReason, ModelStatistics, SummaryValues},
+    statistics::{Duration, FailureReason, ModelStatistics, SUMMARIES as SUMMARY_COUNT, SummaryValues},
 };
 
 /// A model and what is read from it once for all metrics.
@@ -16,7 +16,7 @@ struct Reading {
     model: Arc<Model>,
     statistics: ModelStatistics,
     labels: Vec<(String, String)>,
-    summaries: Option<[SummaryValues; 5]>,
+    summaries: Option<[SummaryValues; SUMMARY_COUNT]>,
     operators: Vec<OperatorWork>,
     memory: Option<ModelMemory>,
     tuning: Option<TuningWork>,
@@ -66,6 +66,20 @@ const DURATIONS: [(&str, &str, fn(&ModelStatistics) -> f64); 5] = [
         "nv_inference_compute_output_duration_us",
         "Cumulative inference compute output duration in microseconds (does not include cached requests)",
         |all| us(all.inference.compute_output),
+    ),
+];
+
+/// What the cache did for a model whose configuration asks for one: name, help, value.
+const CACHE: [(&str, &str, fn(&ModelStatistics) -> f64); 4] = [
+    ("nv_cache_num_hits_per_model", "Number of cache hits per model", |all| all.inference.cache_hit.count as f64),
+    ("nv_cache_hit_duration_per_model", "Total cache hit duration per model, in microseconds", |all| {
+        us(all.inference.cache_hit)
+    }),
+    ("nv_cache_num_misses_per_model", "Number of cache misses per model", |all| all.inference.cache_miss.count as f64),
+    (
+        "nv_cache_miss_duration_per_model",
+        "Total cache miss (insert+lookup) duration per model, in microseconds",
+        |all| us(all.inference.cache_miss),
     ),
 ];
 
@@ -159,27 +173,43 @@ const TUNING: [(&str, &str, Kind, fn(&TuningWork) -> f64); 5] = [
     ),
 ];
 
-/// Summaries, in the order of the recorder: name, help.
-const SUMMARIES: [(&str, &str); 5] = [
+/// Summaries, in the order of the recorder: name, help, and for which models, by whether they want a cache.
+const SUMMARIES: [(&str, &str, fn(bool) -> bool); SUMMARY_COUNT] = [
     (
         "nv_inference_request_summary_us",
         "Summary of inference request duration in microseconds (includes cached requests)",
+        // Of an answer that is kept afterwards, Triton does not know the whole duration.
+        |wants_cache| !wants_cache,
     ),
     (
         "nv_inference_queue_summary_us",
         "Summary of inference queuing duration in microseconds (includes cached requests)",
+        |_| true,
     ),
     (
         "nv_inference_compute_input_summary_us",
         "Cumulative compute input duration in microseconds (does not include cached requests)",
+        |_| true,
     ),
     (
         "nv_inference_compute_infer_summary_us",
         "Cumulative compute inference duration in microseconds (does not include cached requests)",
+        |_| true,
     ),
     (
         "nv_inference_compute_output_summary_us",
         "Cumulative inference compute output duration in microseconds (does not include cached requests)",
+        |_| true,
+    ),
+    (
+        "nv_cache_hit_summary_per_model",
+        "Summary of cache hit counts/durations per model, in microseconds",
+        |wants_cache| wants_cache,
+    ),
+    (
+        "nv_cache_miss_summary_per_model",
+        "Summary of cache miss counts/durations per model, in microseconds",
+        |wants_cache| wants_cache,
     ),
 ];
 
@@ -209,7 +239,17 @@ impl Repository {
         families.insert(1, failures(&readings));
         if options.counter_latencies {
             families.extend(DURATIONS.into_iter().map(counter));
+            let families_of_cache = CACHE.into_iter().map(|(name, help, value)| {
+                let readings = readings.iter().filter(|reading| reading.model.wants_cache());
+                let sample = |reading: &Reading| {
+                    let value = Value::Number(value(&reading.statistics));
+                    Sample { labels: reading.labels.clone(), value }
+                };
+                Family { name, help, kind: Kind::Counter, samples: readings.map(sample).collect() }
+            });
+            families.extend(families_of_cache.filter(|family| !family.samples.is_empty()));
         }
+        families.extend(self.options().cache.iter().flat_map(|cache| cache.metrics()));
         families.push(number(
             "nv_inference_pending_request_count",
             "Instantaneous number of pending requests awaiting execution per-model.",
@@ -220,9 +260,15 @@ impl Repository {
             reading.model.recorder.load_seconds()
         }));
         if options.summary_latencies {
-            families.extend(SUMMARIES.into_iter().enumerate().map(|(index, (name, help))| {
-                family(name, help, Kind::Summary, &|reading| reading.summary(index, &quantiles))
-            }));
+            let summaries = SUMMARIES.into_iter().enumerate().map(|(index, (name, help, is_of))| {
+                let readings = readings.iter().filter(|reading| is_of(reading.model.wants_cache()));
+                let sample = |reading: &Reading| {
+                    let value = reading.summary(index, &quantiles);
+                    Sample { labels: reading.labels.clone(), value }
+                };
+                Family { name, help, kind: Kind::Summary, samples: readings.map(sample).collect() }
+            });
+            families.extend(summaries.filter(|family| !family.samples.is_empty()));
         }
         families.extend(OPERATORS.map(|(name, help, kind, value)| {
             let samples = readings.iter().flat_map(|reading| reading.of_operators(value)).collect();

@@ -397,10 +397,10 @@ fn a_load_is_tried_again_as_often_as_told() {
 #[test]
 fn what_is_not_built_yet_refuses_to_load_and_says_what() {
     let files = Files::new();
-    files.model("m", &identity("[ 1 ]", "response_cache { enable: true }"));
+    files.model("m", &identity("[ 1 ]", "model_repository_agents { agents { name: 'checksum' } }"));
     let server = Server::start(Options { exit_on_error: false, ..files.options() }).unwrap();
     assert!(index(&server)[0].contains("m 1 UNAVAILABLE Unsupported: model 'm' asks for"), "{:?}", index(&server));
-    assert!(index(&server)[0].contains("response_cache.enable"));
+    assert!(index(&server)[0].contains("model_repository_agents"));
 }
 
 #[test]

@@ -6,4 +6,4 @@ mod summary;
 
 pub(crate) use recorder::{ComputeDurations, ComputeTimes, FailureReason, Outcome, Recorder};
 pub use snapshot::{BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics};
-pub(crate) use summary::SummaryValues;
+pub(crate) use summary::{SUMMARIES, SummaryValues};

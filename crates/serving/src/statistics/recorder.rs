@@ -13,7 +13,7 @@ use parking_lot::Mutex;
 
 use super::{
     BatchStatistics, Duration, InferenceStatistics, ModelStatistics, ResponseStatistics,
-    summary::{Summaries, SummaryValues},
+    summary::{SUMMARIES, Summaries, SummaryValues},
 };
 use crate::options::MetricsOptions;
 
@@ -114,6 +114,8 @@ pub(crate) struct Recorder {
     compute_input: Counter,
     compute_infer: Counter,
     compute_output: Counter,
+    cache_hit: Counter,
+    cache_miss: Counter,
     failures: [AtomicU64; FailureReason::ALL.len()],
     pending: AtomicI64,
     load_ns: AtomicU64,
@@ -134,6 +136,11 @@ struct Counter {
 impl Counter {
     fn add(&self, duration: time::Duration) {
         self.count.fetch_add(1, Relaxed);
+        self.ns.fetch_add(ns(duration), Relaxed);
+    }
+
+    /// More time for what is counted already.
+    fn extend(&self, duration: time::Duration) {
         self.ns.fetch_add(ns(duration), Relaxed);
     }
 
@@ -174,6 +181,27 @@ impl Recorder {
         self.compute_output.add(compute.output);
         if let Some(summaries) = &self.summaries {
             summaries.lock().observe([request, queue, compute.input, compute.infer, compute.output], end);
+        }
+    }
+
+    /// A request that arrived at `start` and was to be queued at `queued` was answered from the cache, which was asked
+    /// at `asked` and took `lookup`.
+    pub fn cache_hit(&self, start: Instant, queued: Instant, asked: Instant, lookup: time::Duration) {
+        let (end, queue) = (asked + lookup, asked.saturating_duration_since(queued));
+        self.success.add(end.saturating_duration_since(start));
+        self.queue.add(queue);
+        self.cache_hit.add(lookup);
+        if let Some(summaries) = &self.summaries {
+            summaries.lock().observe_hit(queue, lookup, end);
+        }
+    }
+
+    /// A request was not found in the cache; to ask it and to keep the answer took `duration`.
+    pub fn cache_miss(&self, duration: time::Duration) {
+        self.success.extend(duration);
+        self.cache_miss.add(duration);
+        if let Some(summaries) = &self.summaries {
+            summaries.lock().observe_miss(duration, Instant::now());
         }
     }
 
@@ -265,8 +293,8 @@ impl Recorder {
         self.failures[reason as usize].load(Relaxed)
     }
 
-    /// Quantiles of request, queue, input, inference and output times, if they are collected.
-    pub fn summaries(&self, quantiles: &[f64], now: Instant) -> Option<[SummaryValues; 5]> {
+    /// Quantiles of request, queue, input, inference and output times, of hits and misses of the cache, if they are collected.
+    pub fn summaries(&self, quantiles: &[f64], now: Instant) -> Option<[SummaryValues; SUMMARIES]> {
         Some(self.summaries.as_ref()?.lock().read(quantiles, now))
     }
 
@@ -286,7 +314,8 @@ impl Recorder {
                 compute_input: self.compute_input.read(),
                 compute_infer: self.compute_infer.read(),
                 compute_output: self.compute_output.read(),
-                ..InferenceStatistics::default()
+                cache_hit: self.cache_hit.read(),
+                cache_miss: self.cache_miss.read(),
             },
             responses: self.responses.lock().iter().map(|(index, response)| (index.to_string(), *response)).collect(),
             batches: batches.iter().map(|(&batch_size, batch)| BatchStatistics { batch_size, ..*batch }).collect(),

@@ -11,9 +11,13 @@ const GROWTH: f64 = 1.02;
 /// Buckets reach from 1 microsecond to over an hour.
 const BUCKETS: usize = 1150;
 
-/// Quantiles of the five durations of a request: whole, queue, input, inference and output.
+/// How many durations have a summary.
+pub(crate) const SUMMARIES: usize = 7;
+
+/// Quantiles of the five durations of a request, which are whole, queue, input, inference and output; then of hits and
+/// misses of the cache.
 #[derive(Debug)]
-pub(crate) struct Summaries([Summary; 5]);
+pub(crate) struct Summaries([Summary; SUMMARIES]);
 
 /// What a summary metric shows.
 #[derive(Debug, Clone, PartialEq)]
@@ -48,7 +52,18 @@ impl Summaries {
         }
     }
 
-    pub fn read(&mut self, quantiles: &[f64], now: Instant) -> [SummaryValues; 5] {
+    /// A request that waited for `queue` was found in the cache within `hit`.
+    pub fn observe_hit(&mut self, queue: Duration, hit: Duration, now: Instant) {
+        self.0[1].observe(queue, now);
+        self.0[5].observe(hit, now);
+    }
+
+    /// To miss in the cache, and to keep the answer, took `miss`.
+    pub fn observe_miss(&mut self, miss: Duration, now: Instant) {
+        self.0[6].observe(miss, now);
+    }
+
+    pub fn read(&mut self, quantiles: &[f64], now: Instant) -> [SummaryValues; SUMMARIES] {
         self.0.each_mut().map(|summary| summary.read(quantiles, now))
     }
 }

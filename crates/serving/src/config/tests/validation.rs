@@ -353,7 +353,6 @@ fn defaults_of_instance_groups() {
 #[test]
 fn what_is_not_supported_yet_is_refused_with_its_name() {
     for (text, expected) in [
-        ("response_cache { enable: true }", "response_cache.enable (answers from a cache)"),
         (
             "model_operations { op_library_filename: 'x.so' }",
             "model_operations.op_library_filename (custom operators from a library)",
@@ -390,7 +389,8 @@ fn what_is_not_supported_yet_is_refused_with_its_name() {
         assert_eq!(error.message, expected, "{text}");
     }
     // What is switched off is not asked for.
-    let off = "model_transaction_policy { } response_cache { } model_operations { } model_repository_agents { }";
+    let off =
+        "model_transaction_policy { } response_cache { enable: true } model_operations { } model_repository_agents { }";
     let config = try_all(&format!("{off} {IO}")).unwrap();
     assert!(super::super::unsupported(&config).is_empty());
 }

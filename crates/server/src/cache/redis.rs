@@ -1,0 +1,231 @@
+//! Responses in a Redis server, which several servers may share.
+
+use std::{
+    collections::BTreeMap,
+    fmt,
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicU64, Ordering::Relaxed},
+        mpsc::{Receiver, SyncSender, sync_channel},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use halimede_serving::{
+    Error, OutputTensor,
+    cache::{CacheKey, Deferral, Insertion, ResponseCache, Work},
+    metrics::{Family, Kind, Sample, Value},
+};
+
+use super::{
+    check_names,
+    packed::{pack, unpack},
+    resp::{Connection, Failure, Reply},
+};
+
+/// In front of every key, with the form of what is kept under it.
+const PREFIX: &str = "halimede:response:1:";
+/// Questions and answers that may wait for a connection; beyond, models answer without the cache.
+const WAITING_MAX: usize = 1024;
+/// How long a server that cannot be reached is left alone.
+const REST: Duration = Duration::from_secs(1);
+const SETTINGS: [&str; 8] =
+    ["host", "port", "user", "password", "db", "connect_timeout", "socket_timeout", "pool_size"];
+/// Where user and password come from that no setting names.
+const USER_VARIABLE: &str = "TRITONCACHE_REDIS_USERNAME";
+const PASSWORD_VARIABLE: &str = "TRITONCACHE_REDIS_PASSWORD";
+
+/// Responses in a Redis server.
+pub(super) struct RedisCache {
+    server: Server,
+    idle: Mutex<Vec<Connection>>,
+    /// Until when the server is not asked.
+    rests_until: Mutex<Option<Instant>>,
+    works: SyncSender<Work>,
+    skipped: AtomicU64,
+}
+
+/// How the server is reached.
+#[derive(Clone)]
+struct Server {
+    host: String,
+    port: u16,
+    user: Option<String>,
+    password: Option<String>,
+    db: u32,
+    connect_timeout: Duration,
+    socket_timeout: Duration,
+}
+
+impl RedisCache {
+    /// Reads the settings, which are those of Triton's cache, and looks whether the server answers.
+    ///
+    /// # Errors
+    /// A setting is wrong, or the server does not answer.
+    pub fn connect(settings: &BTreeMap<String, String>) -> Result<Self, Error> {
+        let failed = |why: String| Error::internal(format!("Failed to initialize RedisCache: {why}"));
+        let get = |name: &str| settings.get(name).map(String::as_str);
+        let (Some(host), Some(port)) = (get("host"), get("port")) else {
+            return Err(Error::invalid(
+                "Failed to initialize RedisCache, didn't specify address. Must at a minimum specify 'host' and 'port' in \
+                 the configuration - e.g. tritonserver --cache-config redis,host=redis --cache-config redis,port=6379 \
+                 --model-repository=/models ...",
+            ));
+        };
+        check_names("RedisCache", settings, &SETTINGS)?;
+        let number = |name: &str, default: u32| match get(name) {
+            None => Ok(default),
+            Some(text) => text.parse().map_err(|_| failed(format!("'{name}' is no number: '{text}'"))),
+        };
+        let milliseconds = |name| number(name, 1000).map(|ms| Duration::from_millis(u64::from(ms.max(1))));
+        let own_or = |name: &str, variable: &str| {
+            let variable = || std::env::var(variable).ok();
+            get(name).map(str::to_owned).or_else(variable).filter(|text| !text.is_empty())
+        };
+        let server = Server {
+            host: host.to_owned(),
+            // As Triton: what is no number is port 0, at which nobody listens.
+            port: port.parse().unwrap_or(0),
+            user: own_or("user", USER_VARIABLE),
+            password: own_or("password", PASSWORD_VARIABLE),
+            db: number("db", 0)?,
+            connect_timeout: milliseconds("connect_timeout")?,
+            socket_timeout: milliseconds("socket_timeout")?,
+        };
+        let connections = number("pool_size", 4)?.clamp(1, 256);
+        let first = server.open().map_err(|failure| match failure {
+            Failure::Broken(error) => failed(format!("Failed to connect to Redis: {error} ({host}:{port})")),
+            Failure::Refused(text) => failed(text),
+        })?;
+        tracing::info!("Response Cache is in the Redis server at {host}:{port}");
+        let (works, received) = sync_channel(WAITING_MAX);
+        let received = Arc::new(Mutex::new(received));
+        for index in 0..connections {
+            let received = received.clone();
+            let thread = thread::Builder::new().name(format!("redis-{index}"));
+            thread.spawn(move || work(&received)).map_err(|error| failed(format!("cannot start a thread: {error}")))?;
+        }
+        Ok(Self {
+            server,
+            idle: Mutex::new(vec![first]),
+            rests_until: Mutex::new(None),
+            works,
+            skipped: AtomicU64::new(0),
+        })
+    }
+
+    /// Sends a command on a connection that is free, or on a new one.
+    fn call(&self, command: &[&[u8]]) -> Result<Reply, Error> {
+        let unavailable = |failure: &Failure| Error::unavailable(format!("the Redis server: {failure}"));
+        let idle = lock(&self.idle).pop();
+        // A connection may have ended while it was idle: one more try, on a new one.
+        if let Some(mut connection) = idle {
+            match connection.call(command) {
+                Ok(reply) => {
+                    lock(&self.idle).push(connection);
+                    return Ok(reply);
+                }
+                Err(failure @ Failure::Refused(_)) => return Err(unavailable(&failure)),
+                Err(Failure::Broken(_)) => {}
+            }
+        }
+        if lock(&self.rests_until).is_some_and(|until| Instant::now() < until) {
+            return Err(Error::unavailable("the Redis server could not be reached a moment ago"));
+        }
+        let reply = self.server.open().and_then(|mut connection| {
+            let reply = connection.call(command)?;
+            lock(&self.idle).push(connection);
+            Ok(reply)
+        });
+        let is_broken = matches!(&reply, Err(Failure::Broken(_)));
+        *lock(&self.rests_until) = is_broken.then(|| Instant::now() + REST);
+        if let Err(Failure::Broken(error)) = &reply {
+            tracing::warn!("the Redis server cannot be reached, models answer without it for a moment: {error}");
+        }
+        reply.map_err(|failure| unavailable(&failure))
+    }
+}
+
+/// What one thread does as long as the cache lives.
+fn work(received: &Mutex<Receiver<Work>>) {
+    loop {
+        let next = lock(received).recv();
+        match next {
+            Ok(work) => work(),
+            Err(_) => return,
+        }
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Server {
+    /// A connection on which the server accepts commands.
+    fn open(&self) -> Result<Connection, Failure> {
+        let mut connection = Connection::open(&self.host, self.port, self.connect_timeout, self.socket_timeout)?;
+        if let Some(password) = &self.password {
+            let mut command: Vec<&[u8]> = vec![b"AUTH"];
+            command.extend(self.user.as_ref().map(String::as_bytes));
+            command.push(password.as_bytes());
+            connection.call(&command)?;
+        }
+        if self.db != 0 {
+            connection.call(&[b"SELECT", self.db.to_string().as_bytes()])?;
+        }
+        connection.call(&[b"PING"])?;
+        Ok(connection)
+    }
+}
+
+impl ResponseCache for RedisCache {
+    fn look_up(&self, key: &CacheKey) -> Result<Option<Vec<OutputTensor>>, Error> {
+        match self.call(&[b"GET", format!("{PREFIX}{key}").as_bytes()])? {
+            Reply::Bulk(None) => Ok(None),
+            Reply::Bulk(Some(bytes)) => unpack(bytes).map(Some),
+            other => Err(Error::internal(format!("the Redis server answers GET with {other:?}"))),
+        }
+    }
+
+    fn insert(&self, key: &CacheKey, outputs: &[OutputTensor]) -> Result<Insertion, Error> {
+        let key = format!("{PREFIX}{key}");
+        match self.call(&[b"SET", key.as_bytes(), &pack(outputs), b"NX"])? {
+            Reply::Bulk(None) => Ok(Insertion::AlreadyThere),
+            _ => Ok(Insertion::Done),
+        }
+    }
+
+    fn metrics(&self) -> Vec<Family> {
+        let value = Value::Number(self.skipped.load(Relaxed) as f64);
+        vec![Family {
+            name: "halimede_cache_skipped",
+            help: "Number of lookups and insertions left out because too many waited for the response cache",
+            kind: Kind::Counter,
+            samples: vec![Sample { labels: Vec::new(), value }],
+        }]
+    }
+
+    fn is_shared(&self) -> bool {
+        true
+    }
+
+    fn defer(&self, work: Work) -> Deferral {
+        match self.works.try_send(work) {
+            Ok(()) => Deferral::Later,
+            Err(_) => {
+                self.skipped.fetch_add(1, Relaxed);
+                Deferral::Full
+            }
+        }
+    }
+}
+
+/// The password is a secret.
+impl fmt::Debug for RedisCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Server { host, port, db, .. } = &self.server;
+        f.debug_struct("RedisCache").field("host", host).field("port", port).field("db", db).finish_non_exhaustive()
+    }
+}
