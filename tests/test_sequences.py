@@ -1,6 +1,7 @@
 """Sequences: strategies, signals, states, the backlog, refusals, cancellation, and streams in order."""
 
 import queue
+import sys
 import threading
 import time
 
@@ -393,23 +394,62 @@ def test_only_iterative_sequences_run_again(running):
     assert "Request is released with TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in str(found)
 
 
-def test_a_server_that_ends_waits_for_sequences(serve, repository):
+PYTHON = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.left = {}
+
+    def execute(self, requests):
+        return [self.step(request) for request in requests]
+
+    def step(self, request):
+        first = pb_utils.get_input_tensor_by_name(request, "INPUT").as_numpy().ravel()[0]
+        left = self.left.pop(request.correlation_id(), first) - 1
+        if left > 0:
+            self.left[request.correlation_id()] = left
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return None
+        starts = 1000 if request.flags() & pb_utils.TRITONSERVER_REQUEST_FLAG_SEQUENCE_START else 0
+        return pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([[left + starts]], np.int32))])
+"""
+
+STREAMING = PYTHON.replace("return [self.step(request) for request in requests]", """for request in requests:
+            sender = request.get_response_sender()
+            response = self.step(request)
+            left = self.left.get(request.correlation_id(), 0)
+            output = pb_utils.InferenceResponse([pb_utils.Tensor("OUTPUT", np.array([[left]], np.int32))])
+            sender.send(output, 0 if response is None else pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)""")
+
+
+def test_python_models_run_again(serve, repository):
+    config = f'backend: "python" max_batch_size: 4\n{PLAIN}{ONE}'
+    iterative = batching(more="iterative_sequence: true")
+    repository.add("again", config=config + iterative)
+    repository.add("streaming", config=config + iterative + "model_transaction_policy { decoupled: true }\n")
+    repository.add("never", config=config)
+    for name, code in [("again", PYTHON), ("streaming", STREAMING), ("never", PYTHON)]:
+        (repository.path / name / "1" / "model.py").write_text(code)
+    server = serve(repository, f"--backend-config=python,interpreter={sys.executable}")
+    with triton_http.InferenceServerClient(server.http_address) as client:
+        # In its first run it begins a sequence, in those behind not.
+        assert step(client, "again", 0, 1) == [1000]
+        assert step(client, "again", 0, 4) == [0]
+        assert server.http.get("/v2/models/again/stats").json["model_stats"][0]["inference_count"] == 5
+        assert step(client, "never", 0, 1) == [0]
+        assert "TRITONSERVER_REQUEST_RELEASE_RESCHEDULE" in error(step, client, "never", 0, 2).message()
+    assert stream_of(server, "streaming", [3]) == [[[2]], [[1]], [[0]]]
+
+
+def test_a_server_that_ends_waits_until_sequences_are_idle(serve, repository):
     config = f'backend: "sequence" max_batch_size: 4\n{PLAIN}{ONE}'
-    repository.add("simple_sequence", config=config + batching(START_READY))
+    repository.add("simple_sequence", config=config + batching(START_READY, idle_us=2_000_000))
     server = serve(repository)
-    stop = "Server is stopping, scheduler for model has stopped accepting new inference requests"
     with triton_http.InferenceServerClient(server.http_address) as client:
         assert step(client, "simple_sequence", 1, 1, "s") == [1]
-        server.process.terminate()
-
-        def is_stopping():
-            try:
-                step(client, "simple_sequence", 2, 1, "se")
-                return False
-            except InferenceServerException as found:
-                assert found.message() == stop
-                return True
-
-        wait_for(is_stopping)
-        assert step(client, "simple_sequence", 1, 2, "e") == [3]
-    assert server.process.wait(30) == 0
+        assert step(client, "simple_sequence", 2, 1, "s") == [1]
+    server.process.terminate()
+    server.wait_log("Model 'simple_sequence' \\(version 1\\) has 2 in-flight inferences")
+    assert server.wait_exit() == 0

@@ -127,7 +127,9 @@ def nullchar(target, data, checkout):
 
 def client_examples(target, data, checkout, count):
     """The models that the examples name, and others up to `count`, which the model control examples check."""
-    documented(target, checkout, "simple", "simple_int8", "simple_string")
+    documented(target, checkout, "simple", "simple_int8", "simple_string", "simple_sequence")
+    shutil.copytree(checkout / "src" / "test" / "models" / "repeat_int32", target / "repeat_int32")
+    (target / "repeat_int32" / "1").mkdir(exist_ok=True)
     (target / "simple_identity" / "1").mkdir(parents=True)
     shutil.copy(checkout / "docs" / "examples" / "model_repository" / "simple_identity" / "config.pbtxt",
                 target / "simple_identity")  # fmt: skip
@@ -152,6 +154,34 @@ def socket(folder, data, checkout, client):
     clients(folder, data, checkout, client)
     shutil.copytree(checkout / "docs" / "examples" / "model_repository" / "simple" / "1", folder / "models" / "simple" / "1",
                     dirs_exist_ok=True)  # fmt: skip
+
+
+def custom(folder, data, checkout, client):
+    """The version folders of NVIDIA's test backends, which are in no checkout."""
+    for model in (folder.parent / "custom_models").iterdir():
+        (model / "1").mkdir(exist_ok=True)
+
+
+def corrid(folder, data, checkout, client):
+    """The script takes models of three frameworks and tests one. `add_sub` is the Python model again."""
+    shutil.copytree(checkout / "qa" / "python_models" / "add_sub", folder.parent / "python_models" / "add_sub",
+                    dirs_exist_ok=True)  # fmt: skip
+    for prefix in ("plan", "libtorch"):
+        source = data / "qa_dyna_sequence_model_repository" / "onnx_dyna_sequence_int32"
+        copied(source.parent, source, f"{prefix}_dyna_sequence_int32")
+
+
+def implicit_state(folder, data, checkout, client):
+    """The backend is built in, and states grow without a GPU."""
+    (folder / "libtriton_implicit_state.so").touch()
+    config = folder / "models" / "growable_memory" / "config.pbtxt"
+    config.write_text(config.read_text().replace("KIND_GPU", "KIND_CPU"))
+    custom(folder, data, checkout, client)
+
+
+def iterative(folder, data, checkout, client):
+    """The version folder that is in no checkout."""
+    (folder / "models" / "iterative_sequence" / "1").mkdir(parents=True, exist_ok=True)
 
 
 def saved(path, inputs, outputs, nodes):

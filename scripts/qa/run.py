@@ -24,11 +24,10 @@ from pathlib import Path
 import aliases
 import model_config
 import repositories
-from suites import GPU, PYTHON_BACKEND, SEQUENCES, SUITES
+from suites import GPU, PYTHON_BACKEND, SUITES, VERSION
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
-VERSION = "2.51"
 SUITE_SECONDS_MAX = 1500
 
 RAN = re.compile(r"^Ran (\d+) tests?", re.M)
@@ -37,9 +36,7 @@ SKIPPED = re.compile(r"skipped=(\d+)")
 FOREIGN = re.compile(r"unknown model: '((?:libtorch|plan|python|openvino|graphdef|savedmodel)\w*)'")
 
 EXAMPLES_LEFT = {
-    "sequence": SEQUENCES,
     "cudashm": "needs a GPU",
-    "custom_repeat": "needs decoupled models",
     "image_client": "needs a download",
     "memory_growth": "a measurement over hours",
     "grpc_client.py": "needs a download",

@@ -12,7 +12,7 @@ import repositories
 
 PYTHON_BACKEND = "needs the Python backend"
 GPU = "needs a GPU"
-SEQUENCES = "needs the sequence batcher"
+VERSION = "2.51"
 DECOUPLED = "needs decoupled models"
 
 
@@ -98,12 +98,34 @@ SUITES = [
         not_applicable={
             "test_load_gpu_limit": GPU,
             "test_model_reload_fail": f"{GPU}: expects the text of a server with one",
-            "test_shutdown_sequence": SEQUENCES,
             "test_load_retry": PYTHON_BACKEND,
             "test_load_same_model_different_platform": "needs TensorRT and PyTorch, whose platforms it compares",
         },
     ),
     Suite("L0_model_queue", script="test.sh"),
+    Suite(
+        "L0_sequence_batcher",
+        script="test.sh",
+        prepare=repositories.custom,
+        # Its ensembles have members on a GPU.
+        environment={"BACKENDS": "onnx custom python", "ENSEMBLES": "0"},
+        left={"ensembles": f"{GPU}: their members are on one"},
+    ),
+    Suite(
+        "L0_dyna_sequence_batcher",
+        script="test.sh",
+        prepare=repositories.custom,
+        environment={"BACKENDS": "onnx custom custom_string"},
+    ),
+    Suite("L0_sequence_corrid_batcher", script="test.sh", prepare=repositories.corrid),
+    Suite(
+        "L0_implicit_state",
+        script="test.sh",
+        prepare=repositories.implicit_state,
+        note="a growing state without a GPU",
+        environment={"BACKENDS": "onnx", "NVIDIA_TRITON_SERVER_VERSION": VERSION},
+    ),
+    Suite("L0_iterative_sequence", script="test.sh", prepare=repositories.iterative),
     Suite(
         "L0_parameters",
         note="backends `parameters` and `identity` instead of Python",

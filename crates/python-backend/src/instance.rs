@@ -16,7 +16,7 @@ use serde_json::Value;
 use crate::{
     calls,
     model::Definition,
-    process::{Process, Returned},
+    process::{Executed, Process, Returned},
     protocol::{Arguments, RequestEntry, Task, TensorEntry},
     tensors,
 };
@@ -157,12 +157,15 @@ impl PythonInstance {
                     answer(process, batch, index, number, Err(error.clone()));
                 }
             }
-            Ok(returned) => {
+            Ok(Executed { returned, again }) => {
                 // What was not returned is answered through the request's sender, or was already.
-                for (index, (number, returned)) in numbers.into_iter().zip(returned).enumerate() {
+                for (index, (number, returned)) in numbers.iter().zip(returned).enumerate() {
                     if let Some(returned) = returned {
-                        answer(process, batch, index, number, returned);
+                        answer(process, batch, index, *number, returned);
                     }
+                }
+                for index in again {
+                    run_again(process, batch, index, numbers.get(index).copied());
                 }
             }
         }
@@ -205,5 +208,14 @@ fn answer(process: &Process, batch: &mut Batch, index: usize, number: u64, retur
             outputs.into_iter().for_each(|output| batch.push_output(index, output));
             parameters.into_iter().for_each(|(name, value)| batch.push_parameter(index, &name, value));
         }
+    }
+}
+
+/// Lets a request run again that was not told the last.
+fn run_again(process: &Process, batch: &mut Batch, index: usize, number: Option<u64>) {
+    let Some(sender) = number.and_then(|number| process.take(number)) else { return };
+    batch.restore(index, sender);
+    if let Err(error) = batch.run_again(index) {
+        batch.fail(index, error);
     }
 }

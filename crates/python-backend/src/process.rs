@@ -96,7 +96,16 @@ struct State {
 pub(crate) enum Reply {
     Done(Value),
     Failed(String),
-    Executed(Result<Vec<Option<Returned>>, String>),
+    Executed(Result<Executed, String>),
+}
+
+/// What a batch came to.
+#[derive(Debug, Default)]
+pub(crate) struct Executed {
+    /// What was returned for each request; nothing where it is answered through its sender.
+    pub returned: Vec<Option<Returned>>,
+    /// Requests, by their place in the batch, that run again.
+    pub again: Vec<usize>,
 }
 
 /// What `execute` returned for a request: outputs and parameters, or the error of the request.
@@ -162,9 +171,9 @@ impl Process {
     }
 
     /// Lets the host run a batch.
-    pub fn execute(&self, task: &Task<'_>) -> Result<Vec<Option<Returned>>, Error> {
+    pub fn execute(&self, task: &Task<'_>) -> Result<Executed, Error> {
         match self.shared.ask(task) {
-            Ok(Reply::Executed(returned)) => returned.map_err(Error::internal),
+            Ok(Reply::Executed(executed)) => executed.map_err(Error::internal),
             Ok(Reply::Failed(text)) => Err(Error::internal(text)),
             Ok(Reply::Done(_)) => Err(Error::internal("the host answered something else than it was asked")),
             Err(Gone) => Err(self.death()),
@@ -365,12 +374,12 @@ impl Shared {
             Message::Done { value } => self.reply(Reply::Done(value)),
             Message::Failed { error } => self.reply(Reply::Failed(error)),
             Message::Executed { error: Some(error), .. } => self.reply(Reply::Executed(Err(error))),
-            Message::Executed { responses, error: None } => {
+            Message::Executed { responses, error: None, again } => {
                 let state = self.state.lock();
                 let responses = responses.unwrap_or_default();
                 let returned = responses.into_iter().map(|entry| entry.map(|entry| read(&state, entry))).collect();
                 drop(state);
-                self.reply(Reply::Executed(Ok(returned)));
+                self.reply(Reply::Executed(Ok(Executed { returned, again })));
             }
             Message::Response { request, last, response } => self.respond(request, last, response),
             // Dropping it answers with an error.

@@ -128,6 +128,9 @@ pub(crate) enum Message {
         responses: Option<Vec<Option<ResponseEntry>>>,
         #[serde(default)]
         error: Option<String>,
+        /// Requests, by their place in the batch, that are to run again.
+        #[serde(default)]
+        again: Vec<usize>,
     },
     /// A response to one request; none says that none follows.
     Response {
@@ -260,7 +263,7 @@ mod tests {
     #[test]
     fn messages_of_the_host_are_read() {
         let text = r#"{"is":"executed","responses":[null,{"outputs":[["OUT",11,[2,-1],3,64,8]],"parameters":"{}"}]}"#;
-        let Message::Executed { responses: Some(responses), error: None } = parse(text) else { panic!("{text}") };
+        let Message::Executed { responses: Some(responses), error: None, .. } = parse(text) else { panic!("{text}") };
         assert_eq!(responses[1].as_ref().unwrap().outputs[0], ("OUT".to_owned(), 11, vec![2, -1], 3, 64, 8));
         let call = parse(r#"{"is":"call","call":7,"what":"segment","bytes":5,"dropped":[3]}"#);
         assert!(matches!(call, Message::Call { call: 7, what: Call::Segment { bytes: 5, .. } }));

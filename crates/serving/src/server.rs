@@ -241,9 +241,27 @@ impl Server {
         for model in self.repository.models() {
             model.stop();
         }
-        wait_until(deadline, || self.in_flight() == 0)?;
+        let mut next_log = Instant::now();
+        let is_idle = || {
+            let now = Instant::now();
+            if now >= next_log {
+                next_log = now + Duration::from_secs(1);
+                self.log_in_flight();
+            }
+            self.in_flight() == 0
+        };
+        wait_until(deadline, is_idle)?;
         self.repository.unload_all();
         wait_until(deadline, || self.repository.is_unloaded())
+    }
+
+    fn log_in_flight(&self) {
+        for model in self.repository.models() {
+            let (count, name) = (model.in_flight(), &model.signature.model);
+            if count > 0 {
+                tracing::info!("Model '{name}' (version {}) has {count} in-flight inferences", model.version);
+            }
+        }
     }
 
     fn is_down(&self) -> bool {
@@ -291,7 +309,7 @@ fn load_startup_models(repository: &Repository, names: &[String]) -> Result<Resu
     Ok(all)
 }
 
-fn wait_until(deadline: Instant, is_over: impl Fn() -> bool) -> Result<(), Error> {
+fn wait_until(deadline: Instant, mut is_over: impl FnMut() -> bool) -> Result<(), Error> {
     let mut pause = Duration::from_millis(1);
     while !is_over() {
         if Instant::now() >= deadline {

@@ -128,7 +128,8 @@ class Host:
                 request.get_response_sender()._close()
             self.channel.send({"is": "executed", "error": text})
         else:
-            self.channel.send({"is": "executed", "responses": responses})
+            again = [place for place, request in enumerate(requests) if request._runs_again()]
+            self.channel.send({"is": "executed", "responses": responses, "again": again})
 
     def _execute(self, requests):
         if not hasattr(self.model, "execute"):

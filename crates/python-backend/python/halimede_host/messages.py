@@ -246,10 +246,12 @@ class InferenceRequest:
         return self._sender.is_cancelled() if self._sender else False
 
     def set_release_flags(self, flags):
-        """What becomes of the request after `execute`: it is released."""
-        if flags == RELEASE_RESCHEDULE:
-            raise TritonModelException("Requests cannot be rescheduled: this server has no iterative sequences yet.")
+        """What becomes of the request after `execute`: it is released, or runs again as the next of its sequence."""
         self._release_flags = flags
+
+    def _runs_again(self):
+        """Whether the request goes back to the server, which takes its sender; not after the last response."""
+        return self._release_flags == RELEASE_RESCHEDULE and not self._sender._close()
 
     def exec(self, decoupled=False):
         """Runs the request on another model: its response, or all of a decoupled model's, as they come."""

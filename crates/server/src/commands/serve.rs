@@ -295,8 +295,7 @@ fn end(
     listening: listen::Services,
 ) -> Result<(), String> {
     tracing::info!("Waiting for in-flight requests to complete.");
-    // Sequences that have begun go on over the connections that are there.
-    listening.close();
+    listening.stop();
     let timeout = deadline.saturating_duration_since(Instant::now());
     let (sender, ended) = std::sync::mpsc::channel();
     let draining = server.clone();
@@ -316,7 +315,6 @@ fn end(
             give_up(&format!("Signal ({}) received again. Exiting immediately.", signal.number()));
         }
     }
-    listening.stop();
     // Replies that are still on their way; clients that hold a connection open without a request are not
     // waited for.
     let left = deadline.saturating_duration_since(Instant::now()).min(Duration::from_secs(5));

@@ -6,6 +6,9 @@
 use super::proto::{ModelConfig, ModelInstanceGroup, ModelOptimizationPolicy, model_config::SchedulingChoice};
 use crate::Error;
 
+/// Backends that look at each request of a batch by itself.
+const RAGGED_BACKENDS: [&str; 2] = ["dyna_sequence", "sequence"];
+
 /// Everything that keeps the model from being served, each as field and effect. Empty for a model that
 /// can be served.
 pub fn unsupported(config: &ModelConfig) -> Vec<String> {
@@ -21,7 +24,8 @@ pub fn unsupported(config: &ModelConfig) -> Vec<String> {
     if config.is_decoupled() && config.is_ensemble() {
         refuse("ensemble_scheduling with a decoupled member", "any number of responses to a step");
     }
-    for input in config.input.iter().filter(|input| input.allow_ragged_batch) {
+    let takes_ragged = RAGGED_BACKENDS.contains(&config.backend.as_str());
+    for input in config.input.iter().filter(|input| input.allow_ragged_batch && !takes_ragged) {
         refuse(&format!("input '{}' allow_ragged_batch", input.name), "batches of different shapes");
     }
     if !config.batch_input.is_empty() {

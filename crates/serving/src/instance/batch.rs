@@ -45,6 +45,8 @@ pub(crate) struct Entry {
     pub given: usize,
     /// States for the next request of its sequence, by their place among the states of the model.
     pub states: Vec<(usize, InputTensor)>,
+    /// Its model, where inputs of other shapes may share its batch.
+    pub ragged: Option<Arc<Signature>>,
     /// Whether it runs again.
     runs_again: bool,
     outputs: Vec<OutputTensor>,
@@ -62,6 +64,7 @@ impl Entry {
             is_stand_in: false,
             given: 0,
             states: Vec::new(),
+            ragged: None,
             runs_again: false,
             outputs: Vec::new(),
             parameters: Vec::new(),
@@ -72,6 +75,11 @@ impl Entry {
     /// A request that nobody made, in the place of a sequence.
     pub fn stand_in(request: Request, batch_size: usize, slot: usize) -> Self {
         Self { slot, is_stand_in: true, ..Self::new(request, batch_size) }
+    }
+
+    /// Whether inputs `name` of other shapes may share its batch.
+    pub fn is_ragged(&self, name: &str) -> bool {
+        self.ragged.as_ref().and_then(|model| model.input(name)).is_some_and(|input| input.is_ragged)
     }
 
     /// Whether it is answered with an error.
@@ -382,7 +390,8 @@ impl Batch {
             }
             if entry.runs_again && entry.error.is_none() {
                 succeed();
-                finished.again.push(Entry::new(entry.request, batch_size));
+                let Entry { request, ragged, .. } = entry;
+                finished.again.push(Entry { ragged, ..Entry::new(request, batch_size) });
                 continue;
             }
             let response = entry.response(&signature, version);

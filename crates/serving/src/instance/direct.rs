@@ -52,19 +52,14 @@ impl Pace {
 impl Shared {
     /// Runs what waits on borrowed instances, as long as the model is quick.
     pub fn run_here<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        if !state.scheduler.is_immediate() {
-            return state;
-        }
         for _ in 0..RUNS_MAX {
             if !self.pace.is_quick() || state.parked.len() <= state.ready.len() {
                 break;
             }
-            // Any instance will do: it is not asked which one this is for.
-            let Poll::Batch(batch) = state.poll(0, Instant::now()) else { break };
-            let Some(Parked { worker, mut held }) = state.parked.pop() else {
-                state.ready.push_back(batch);
-                break;
-            };
+            let Some(index) = state.lendable() else { break };
+            let worker = state.parked[index].worker;
+            let Poll::Batch(batch) = state.poll(worker, Instant::now()) else { break };
+            let Parked { worker, mut held } = state.parked.swap_remove(index);
             MutexGuard::unlocked(&mut state, || self.run(worker, &mut held, batch));
             state.parked.push(Parked { worker, held });
             if state.recalls > 0 {
@@ -88,6 +83,18 @@ impl Shared {
             self.work.wait(state);
             state.recalls -= 1;
         }
+    }
+}
+
+impl State {
+    /// An instance that waits and that the next request may run on; `None` where requests wait for company.
+    fn lendable(&mut self) -> Option<usize> {
+        let State { scheduler, parked, .. } = self;
+        if scheduler.is_immediate() {
+            return parked.len().checked_sub(1);
+        }
+        let sequences = scheduler.sequences()?;
+        parked.iter().position(|parked| sequences.has_work(parked.worker))
     }
 }
 

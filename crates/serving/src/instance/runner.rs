@@ -139,7 +139,10 @@ impl Item for Entry {
     fn joins(&self, first: &Self) -> bool {
         let (mine, theirs) = (&self.request.inputs, &first.request.inputs);
         mine.len() == theirs.len()
-            && mine.iter().zip(theirs).all(|(a, b)| a.name == b.name && a.shape.get(1..) == b.shape.get(1..))
+            && mine
+                .iter()
+                .zip(theirs)
+                .all(|(a, b)| a.name == b.name && (a.shape.get(1..) == b.shape.get(1..) || self.is_ragged(&a.name)))
     }
 
     fn sequence(&self) -> &Sequence {
@@ -293,7 +296,10 @@ impl Runner {
 
     /// Puts a prepared request with `batch_size` inferences into the queue. An error is sent at once.
     pub fn infer(&self, request: Request, batch_size: usize) {
-        self.shared.push(Entry::new(request, batch_size));
+        let mut entry = Entry::new(request, batch_size);
+        let signature = &self.shared.signature;
+        entry.ragged = signature.inputs.iter().any(|input| input.is_ragged).then(|| signature.clone());
+        self.shared.push(entry);
     }
 
     /// Refuses new requests; those in flight are still answered.

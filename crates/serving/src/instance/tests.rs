@@ -16,7 +16,8 @@ use crate::{
     Code, Options, Server,
     backend::{Batch, ModelContext},
     config,
-    model::Signature,
+    model::{SequenceSpec, Signature},
+    request::{CorrelationId, Sequence},
     scheduler::Scheduler,
     testing::{Files, Scripted, ask, echo, eventually, floats, identity, request, strings, values},
 };
@@ -50,14 +51,25 @@ impl Gate {
 
 /// A runner of a model `m` with one instance.
 fn runner(files: &Files, execute: impl Fn(usize, &mut Batch) + Send + Sync + 'static) -> (Runner, Arc<Signature>) {
-    let config = identity("[ 1 ]", "instance_group { count: 1 }");
+    runner_of(files, "instance_group { count: 1 }", execute)
+}
+
+/// A runner of a model `m` with more in its configuration.
+fn runner_of(
+    files: &Files,
+    more: &str,
+    execute: impl Fn(usize, &mut Batch) + Send + Sync + 'static,
+) -> (Runner, Arc<Signature>) {
+    let config = identity("[ 1 ]", more);
     files.model("m", &config);
     let directory = files.path().join("m");
     let options = config::Options::default();
     let config = config::parse(&config, &directory).unwrap();
     let config = config::prepare(config, "m", &config::VersionFiles::default(), &options).unwrap();
     let config = config::prepare_instance_groups(config, &options).unwrap();
-    let signature = Arc::new(Signature::new(&config).unwrap());
+    let mut signature = Signature::new(&config).unwrap();
+    signature.sequence = SequenceSpec::read(&config, &directory).unwrap();
+    let signature = Arc::new(signature);
     let context = ModelContext {
         config: config.clone(),
         options,
@@ -108,6 +120,34 @@ fn quick_models_run_on_the_thread_of_the_request() {
     }
     // The last one ran on another thread, which counts it after its answer.
     eventually("all are counted", || runner.in_flight() == 0);
+}
+
+#[test]
+fn sequences_of_quick_models_run_on_the_thread_of_the_request_and_on_their_instance() {
+    let files = Files::new();
+    let runs = Arc::new(Mutex::new(Vec::new()));
+    let ran = runs.clone();
+    let (runner, signature) =
+        runner_of(&files, "sequence_batching { } instance_group { count: 2 }", move |instance, batch| {
+            ran.lock().unwrap().push((instance, thread::current().id()));
+            echo(batch);
+        });
+    let ask = |id: u64, start: bool, is_quick: bool| {
+        eventually("the instances wait", || runner.shared.state.lock().parked.len() == 2);
+        runner.shared.pace.set(if is_quick { Duration::ZERO } else { Duration::from_secs(1) });
+        let (mut request, waiting) = request("m", [floats("INPUT0", &[1], &[id as f32])]);
+        request.sequence = Sequence { id: CorrelationId::Int(id), start, end: false };
+        let batch_size = signature.prepare(&mut request).unwrap();
+        runner.infer(request, batch_size);
+        assert_eq!(values(&waiting.outputs()[0].data), [id as f32]);
+        *runs.lock().unwrap().last().unwrap()
+    };
+    let places = [ask(1, true, false).0, ask(2, true, true).0];
+    assert_ne!(places[0], places[1]);
+    for (id, is_quick) in [(1, true), (2, true), (2, false), (1, true)] {
+        let (instance, thread) = ask(id, false, is_quick);
+        assert_eq!((instance, thread == thread::current().id()), (places[id as usize - 1], is_quick));
+    }
 }
 
 #[test]

@@ -35,6 +35,8 @@ pub(crate) struct InputSpec {
     /// The shape that the model sees in place of `dims`.
     pub reshape: Option<Vec<i64>>,
     pub optional: bool,
+    /// Whether requests of other shapes share a batch.
+    pub is_ragged: bool,
 }
 
 /// One output of a model.
@@ -70,6 +72,7 @@ impl Signature {
                 dims: io.dims.clone(),
                 reshape: reshape(&io.reshape),
                 optional: io.optional,
+                is_ragged: io.allow_ragged_batch,
             })
         });
         let outputs = config.output.iter().map(|io| {

@@ -7,11 +7,12 @@ use super::super::normalize::{data_type_name, full_shape, shape_text};
 use super::super::proto::{
     DataType, ModelConfig, ModelInput, ModelOutput, ModelTensorReshape, model_config::SchedulingChoice,
 };
-use super::{IoFacts, ModelFacts};
+use super::{IoFacts, ModelFacts, sequences};
 use crate::Error;
 
 /// Checks names, datatypes and shapes of the configuration's inputs and outputs against the model's.
 pub fn check_against_model(config: &ModelConfig, facts: &ModelFacts) -> Result<(), Error> {
+    sequences::check(config, facts)?;
     let (expected, provided) = (expected_inputs(config), facts.inputs.len());
     if expected != provided {
         invalid!(

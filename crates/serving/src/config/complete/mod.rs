@@ -4,6 +4,7 @@ mod backend;
 mod check;
 mod facts;
 mod model;
+mod sequences;
 
 pub use backend::{Entry, VersionFiles, complete_backend};
 pub use check::check_against_model;

@@ -5,12 +5,16 @@
 use prost_reflect::{DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value};
 use serde_json::Value as Json;
 
-use super::super::suggest::{nearest, suggestion};
+use super::{
+    super::suggest::{nearest, suggestion},
+    keys::with_quotes,
+};
 
 /// Reads a message of the type `descriptor`. The error names the place, such as `input[0].dims[1]`.
 pub(in super::super) fn read_message(text: &str, descriptor: MessageDescriptor) -> Result<DynamicMessage, String> {
     // serde_json bounds the depth of nesting at 128.
-    let json: Json = serde_json::from_str(text).map_err(|error| error.to_string())?;
+    let json: Json = serde_json::from_str(text)
+        .or_else(|error| serde_json::from_str(&with_quotes(text)).map_err(|_| error.to_string()))?;
     message(&json, descriptor, &Place::Root)
 }
 

@@ -121,11 +121,57 @@ fn what_sequences_add_is_not_for_clients() {
         control_input { name: 'INPUT0' control { kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ] } } \
         state { input_name: 'INPUT1' output_name: 'OUTPUT1' data_type: TYPE_INT32 dims: 16 } }";
     let mut facts = pair(&[-1, 16]);
+    facts.inputs[0].shape = vec![-1, 1];
+    facts.outputs[1].data_type = DataType::TypeInt32;
     facts.inputs.push(IoFacts::tensor("VALUE", DataType::TypeInt32, [-1, 16]));
     let config = completed(sequences, &facts).unwrap().config;
     let inputs: Vec<&str> = config.input.iter().map(|io| io.name.as_str()).collect();
     let outputs: Vec<&str> = config.output.iter().map(|io| io.name.as_str()).collect();
     assert_eq!((inputs, outputs), (vec!["VALUE"], vec!["OUTPUT0"]));
+}
+
+#[test]
+fn signals_and_states_must_be_those_of_the_model() {
+    let mut facts = pair(&[-1, 1]);
+    facts.outputs[1].data_type = DataType::TypeInt32;
+    let signal = |name: &str, control: &str| format!("control_input {{ name: '{name}' control {{ {control} }} }}");
+    let state = |text: &str| format!("state {{ {text} dims: 1 }}");
+    let start = "kind: CONTROL_SEQUENCE_START int32_false_true: [ 0, 1 ]";
+    for (batching, shape, expected) in [
+        (signal("X", start), 1, "configuration specified sequence control 'X', but model does not provide that input"),
+        (
+            signal("INPUT0", start),
+            2,
+            "unable to load model 'm', sequence control 'INPUT0' in model has dims [2] but dims [1] is expected",
+        ),
+        (
+            signal("INPUT0", "kind: CONTROL_SEQUENCE_READY fp32_false_true: [ 0, 1 ]"),
+            1,
+            "unable to load model 'm', sequence control 'INPUT0', the model expects data-type INT32 but the model \
+             configuration specifies data-type TYPE_FP32",
+        ),
+        (
+            signal("INPUT0", "kind: CONTROL_SEQUENCE_CORRID data_type: TYPE_STRING"),
+            1,
+            "unable to load model 'm', sequence control 'INPUT0', the model expects data-type INT32 but the model \
+             configuration specifies data-type TYPE_STRING",
+        ),
+        (
+            state("input_name: 'X' output_name: 'OUTPUT1' data_type: TYPE_INT32"),
+            1,
+            "unable to load model 'm', configuration specified state 'X', but model does not provide that input",
+        ),
+        (
+            state("input_name: 'INPUT1' output_name: 'OUTPUT0' data_type: TYPE_INT32"),
+            1,
+            "unable to load model 'm', configuration expects datatype TYPE_INT32 for state 'OUTPUT0', model provides \
+             TYPE_INT8",
+        ),
+    ] {
+        facts.inputs[0].shape = vec![-1, shape];
+        let error = completed(&format!("max_batch_size: 4 sequence_batching {{ {batching} }}"), &facts).unwrap_err();
+        assert_eq!(error.message, expected);
+    }
 }
 
 #[test]

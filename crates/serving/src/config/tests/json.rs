@@ -26,6 +26,11 @@ fn all_ways_of_writing_are_read() {
         "instanceGroup":[{"kind":2,"count":2e0}],"versionPolicy":{"specific":{"versions":["1","3"]}},
         "parameters":{"k":{"stringValue":"v"}},"dynamicBatching":{"maxQueueDelayMicroseconds":"9007199254740993",
         "priorityQueuePolicy":{"2":{"maxQueueSize":5}}}}"#,
+        // Names without quotes.
+        r#"{name:"m","max_batch_size":8,input : [{"name":"A","data_type":"TYPE_FP32",dims:[-1,4]}],
+        "instance_group":[{"kind":"KIND_CPU","count":2}],"version_policy":{"specific":{"versions":[1,3]}},
+        "parameters":{"k":{"string_value":"v"}},"dynamic_batching":{"max_queue_delay_microseconds":9007199254740993,
+        "priority_queue_policy":{"2":{"max_queue_size":5}}}}"#,
     ] {
         assert_eq!(parse_json(text).unwrap(), expected);
     }
