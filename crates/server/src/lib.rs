@@ -24,5 +24,6 @@ mod services;
 mod shared_memory;
 mod source;
 mod tls;
+mod traces;
 mod tuning;
 pub mod units;

@@ -8,10 +8,7 @@ use std::{
 };
 
 use halimede_platform::{memory, utilization::CpuMeter};
-use halimede_serving::{
-    Server,
-    metrics::{Family, Kind, Sample, Value},
-};
+use halimede_serving::metrics::{Family, Kind, Sample, Value};
 use hyper::{Method, Request, Response, body::Incoming, service::service_fn};
 use hyper_util::rt::TokioIo;
 use tokio::net::TcpStream;
@@ -19,12 +16,13 @@ use tokio::net::TcpStream;
 use crate::{
     http::{Body, ContentType, Reply},
     listen::Stop,
+    services::Services,
 };
 
 /// What the metrics are made of.
 #[derive(Debug)]
 pub(crate) struct Metrics {
-    server: Arc<Server>,
+    services: Arc<Services>,
     pinned_pool_bytes: u64,
     /// The machine; `None` where nobody wants to know.
     machine: Option<Mutex<Machine>>,
@@ -40,16 +38,17 @@ struct Machine {
 }
 
 impl Metrics {
-    pub fn new(server: Arc<Server>, pinned_pool_bytes: u64, machine_interval: Option<Duration>) -> Self {
+    pub fn new(services: Arc<Services>, pinned_pool_bytes: u64, machine_interval: Option<Duration>) -> Self {
         let machine = machine_interval.map(|interval| {
             let meter = CpuMeter::start();
             Mutex::new(Machine { meter, interval, measured: Instant::now(), utilization: 0.0 })
         });
-        Self { server, pinned_pool_bytes, machine }
+        Self { services, pinned_pool_bytes, machine }
     }
 
     fn families(&self) -> Vec<Family> {
-        let mut families = self.server.metrics();
+        let mut families = self.services.server.metrics();
+        families.extend(self.services.tracing.metrics());
         let mut gauge = |name, help, value: f64| {
             let samples = vec![Sample { labels: Vec::new(), value: Value::Number(value) }];
             families.push(Family { name, help, kind: Kind::Gauge, samples });

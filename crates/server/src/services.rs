@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use halimede_serving::{Error, Server};
 
-use crate::{extensions::trace::Tracing, logging::Logging, restricted::Restrictions, shared_memory::Regions};
+use crate::{logging::Logging, restricted::Restrictions, shared_memory::Regions, traces::Tracing};
 
 /// What a connection needs to answer requests.
 #[derive(Debug)]

@@ -25,6 +25,7 @@ mod server;
 pub mod statistics;
 #[cfg(test)]
 mod testing;
+pub mod trace;
 pub mod wire;
 
 pub use error::{Code, Error};

@@ -9,6 +9,7 @@ use crate::{
     error::Error,
     response::{Responder, Response},
     statistics::ComputeDurations,
+    trace::Trace,
 };
 
 /// A request for one inference. It is moved from the protocol to the instance that answers it and
@@ -42,6 +43,8 @@ pub struct Request {
     pub timestamps: Timestamps,
     /// Where the ensemble that makes this request adds up what its steps spend.
     pub(crate) compute_total: Option<Arc<Mutex<ComputeDurations>>>,
+    /// What follows the request on its way. Last, since it ends after everything else of the request.
+    pub trace: Option<Trace>,
 }
 
 impl Request {
@@ -61,6 +64,7 @@ impl Request {
             responder,
             timestamps: Timestamps::default(),
             compute_total: None,
+            trace: None,
         }
     }
 

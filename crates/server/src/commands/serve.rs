@@ -21,7 +21,6 @@ use tokio::runtime::Runtime;
 
 use crate::{
     cache,
-    extensions::trace::Tracing,
     flags::{self, FlagError, Flags, Port},
     grpc, http,
     listen::{self, Endpoint},
@@ -30,6 +29,7 @@ use crate::{
     services::Services,
     shared_memory::Regions,
     tls::Tls,
+    traces::Tracing,
     tuning::{check_writable, remember},
     units::{self, Choice},
 };
@@ -164,7 +164,9 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     if name == Name::Tritonserver {
         wait_for_clients(&signals, deadline, &listening);
     }
-    end(&signals, deadline, &server, &runtime, listening)
+    let ended = end(&signals, deadline, &server, &runtime, listening);
+    services.tracing.end(deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1)));
+    ended
 }
 
 /// How models are tuned, where there is a place to remember what is found.
@@ -260,7 +262,7 @@ impl Endpoints {
         if let Some(endpoint) = self.metrics {
             let (listener, address) = endpoint.listen()?;
             let interval = flags.metrics.allow_cpu.then_some(flags.metrics.interval);
-            let metrics = Arc::new(Metrics::new(services.server.clone(), flags.pinned_pool_bytes, interval));
+            let metrics = Arc::new(Metrics::new(services.clone(), flags.pinned_pool_bytes, interval));
             listening.spawn("metrics", listener, move |stream, stop| {
                 metrics::serve_connection(stream, metrics.clone(), stop)
             });

@@ -4,6 +4,7 @@ use super::{
     Control, Flags,
     values::{number, quantiles, setting, switch},
 };
+use crate::traces::Levels;
 
 pub(super) fn set<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
     *field = value?;
@@ -74,6 +75,17 @@ pub(super) fn resource(value: &str) -> Result<(), String> {
     }
 }
 
+/// The name of a mode of tracing.
+fn trace_mode(text: &str) -> Result<&'static str, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "triton" => Ok("triton"),
+        "opentelemetry" => Ok("opentelemetry"),
+        other => Err(format!(
+            "invalid value for trace mode option: {other}. Available options are \"triton\" and \"opentelemetry\""
+        )),
+    }
+}
+
 impl Flags {
     pub(super) fn add_repository(&mut self, value: &str) {
         let path = value.into();
@@ -116,31 +128,52 @@ impl Flags {
     }
 
     pub(super) fn trace_setting(&mut self, value: &str) -> Result<(), String> {
-        let (mode, key, text) = setting("trace-config", value)?;
+        let form = "--trace-config option format is '<trace mode>,<setting>=<value>'";
+        let (mode, rest) = match value.split_once(',').filter(|(mode, _)| !mode.contains('=')) {
+            None => ("", value),
+            Some(("", _)) => {
+                return Err(format!(
+                    "No trace mode specified. --trace-config option format is <trace mode>,<setting>=<value> or \
+                     <setting>=<value>. Got {value}\n"
+                ));
+            }
+            Some((mode, rest)) => (trace_mode(mode)?, rest),
+        };
+        let (key, text) = rest
+            .split_once('=')
+            .filter(|(key, text)| !key.is_empty() && !text.is_empty())
+            .ok_or_else(|| format!("{form}. Got {value}\n"))?;
+        let trace = &mut self.trace;
         match (mode, key) {
-            ("", "level") if text.eq_ignore_ascii_case("off") => Ok(()),
-            ("", "level") => match text.to_ascii_uppercase().as_str() {
-                "TIMESTAMPS" | "TENSORS" | "MIN" | "MAX" => {
-                    self.ignored("trace-config", value);
-                    Ok(())
-                }
-                _ => Err(format!("invalid value for trace level option: {text}")),
+            ("", "level") => return self.trace_level(text),
+            ("", "rate") => trace.rate = number(text)?,
+            ("", "count") => trace.count = number(text)?,
+            ("", "mode") => match trace_mode(text)? {
+                "triton" => {}
+                _ => self.refused.push(
+                    "--trace-config mode=opentelemetry is not supported yet: traces are written to a \
+                                        file, --trace-config triton,file=<path>"
+                        .to_owned(),
+                ),
             },
-            ("", "rate") => set(&mut self.trace.rate, number(text)),
-            ("", "count") => set(&mut self.trace.count, number(text)),
-            ("", "mode") if text == "triton" => Ok(()),
-            ("", "mode") if text == "opentelemetry" => {
-                self.ignored("trace-config", value);
-                Ok(())
-            }
-            ("", "mode") => Err(format!("invalid value for trace mode: {text}. Options are: triton, opentelemetry")),
-            ("triton", "file") => set(&mut self.trace.file, Ok(text.to_owned())),
-            ("triton", "log-frequency") => set(&mut self.trace.log_frequency, number(text)),
-            _ => {
-                self.ignored("trace-config", value);
-                Ok(())
-            }
+            ("triton", "file") => trace.file = text.to_owned(),
+            ("triton", "log-frequency") => trace.log_frequency = number(text)?,
+            _ => self.ignored("trace-config", value),
         }
+        Ok(())
+    }
+
+    fn trace_level(&mut self, text: &str) -> Result<(), String> {
+        let text = text.to_ascii_lowercase();
+        let name = match text.as_str() {
+            "false" | "off" => "OFF",
+            "true" | "on" | "min" | "max" | "timestamps" => "TIMESTAMPS",
+            "tensors" => "TENSORS",
+            _ => return Err(format!("invalid value for trace level option: {text}")),
+        };
+        self.trace.is_off |= name == "OFF";
+        self.trace.level = self.trace.level.and(Levels::named(name).unwrap_or_default());
+        Ok(())
     }
 
     pub(super) fn cache_setting(&mut self, value: &str) -> Result<(), String> {

@@ -17,7 +17,13 @@ use halimede_serving::{ControlMode, Error, MetricsOptions, config::Tune};
 
 pub(crate) use parse::{FlagError, parse, usage};
 
-use crate::{grpc::PingLimits, restricted::Restrictions, source::Source, tls::TlsFlags};
+use crate::{
+    grpc::PingLimits,
+    restricted::Restrictions,
+    source::Source,
+    tls::TlsFlags,
+    traces::{Levels, Values},
+};
 
 /// What the flags say. The defaults are Triton's but for [`Flags::address`].
 #[derive(Debug, Clone)]
@@ -153,10 +159,33 @@ pub(crate) struct LogFlags {
 
 #[derive(Debug, Clone)]
 pub(crate) struct TraceFlags {
+    pub level: Levels,
+    /// Whether a level OFF was given, which wins over all others.
+    pub is_off: bool,
     pub rate: u32,
     pub count: i32,
     pub log_frequency: u32,
     pub file: String,
+}
+
+impl Default for TraceFlags {
+    fn default() -> Self {
+        let level = Levels::default();
+        Self { level, is_off: false, rate: 1000, count: -1, log_frequency: 0, file: String::new() }
+    }
+}
+
+impl TraceFlags {
+    /// What clients find when the server has started.
+    pub fn values(&self) -> Values {
+        Values {
+            level: if self.is_off { Levels::default() } else { self.level },
+            rate: self.rate,
+            count: self.count,
+            log_frequency: self.log_frequency,
+            file: self.file.clone(),
+        }
+    }
 }
 
 impl Flags {
@@ -217,7 +246,7 @@ impl Flags {
                 options: MetricsOptions::default(),
             },
             log: LogFlags { verbose: 0, info: true, warning: true, error: true, iso8601: false, file: String::new() },
-            trace: TraceFlags { rate: 1000, count: -1, log_frequency: 0, file: String::new() },
+            trace: TraceFlags::default(),
             caches: BTreeMap::new(),
             cache_bytes: None,
             client_shared_memory: true,

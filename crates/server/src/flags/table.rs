@@ -494,7 +494,7 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Tracing",
         name: "trace-config",
         value: "string,string=string",
-        help: "level=OFF, rate, count, mode. Requests are not traced yet: other levels have no effect.",
+        help: "Which requests are traced and where to: level=OFF, TIMESTAMPS or TENSORS (may be given several times), rate=<number> (one request in so many), count=<number>, mode=triton, triton,file=<path>, triton,log-frequency=<number> (traces in a file). Default: level=OFF, rate=1000, count=-1.",
         set: Flags::trace_setting,
     },
     Flag {

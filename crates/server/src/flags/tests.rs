@@ -41,6 +41,20 @@ fn both_forms_switches_and_repetition() {
         "--cache-config=redis,password=a=,b",
     ])
     .unwrap();
+    let traced = flags(&[
+        "--trace-config=level=TIMESTAMPS",
+        "--trace-config",
+        "level=tensors",
+        "--trace-config=rate=5",
+        "--trace-config=triton,file=a=b,c",
+        "--trace-config=triton,log-frequency=7",
+        "--trace-count=9",
+    ]);
+    let values = traced.unwrap().trace.values();
+    assert_eq!((values.level.names(), values.rate, values.count), (vec!["TIMESTAMPS", "TENSORS"], 5, 9));
+    assert_eq!((values.file.as_str(), values.log_frequency), ("a=b,c", 7));
+    let off = flags(&["--trace-level=OFF", "--trace-config=level=TIMESTAMPS"]).unwrap();
+    assert!(!off.trace.values().level.is_on());
     assert_eq!(read.caches["redis"]["host"], "a");
     assert_eq!(read.caches["redis"]["password"], "a=,b");
     assert_eq!(flags(&["--response-cache-byte-size=5"]).unwrap().caches["local"]["size"], "5");
@@ -94,7 +108,7 @@ fn wrong_flags_say_what_is_wrong() {
             "Error: Incompatible flags --response-cache-byte-size and --cache-config both provided. Please provide one \
              or the other.",
         ),
-        (&["--trace-config=level=NOPE"], "Bad option: \"--trace-config\".\ninvalid value for trace level option: NOPE"),
+        (&["--trace-config=level=NOPE"], "Bad option: \"--trace-config\".\ninvalid value for trace level option: nope"),
     ] {
         assert_eq!(flags(arguments).unwrap_err(), FlagError::Wrong(expected.to_owned()));
     }
@@ -103,10 +117,15 @@ fn wrong_flags_say_what_is_wrong() {
 
 #[test]
 fn what_protects_is_refused_and_what_is_harmless_is_not() {
-    for flag in ["--model-repository=s3://bucket/models", "--allow-sagemaker=true", "--allow-vertex-ai=1"] {
+    for flag in [
+        "--trace-config=mode=opentelemetry",
+        "--model-repository=s3://bucket/models",
+        "--allow-sagemaker=true",
+        "--allow-vertex-ai=1",
+    ] {
         assert_eq!(flags(&[flag]).unwrap().refused.len(), 1, "{flag}");
     }
-    for flag in ["--trace-config=level=TIMESTAMPS", "--rate-limit=execution_count"] {
+    for flag in ["--trace-config=nothing=1", "--rate-limit=execution_count"] {
         let read = flags(&[flag]).unwrap();
         assert_eq!((read.refused.len(), read.warnings.len()), (0, 1), "{flag}");
     }

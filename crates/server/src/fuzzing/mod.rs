@@ -23,8 +23,8 @@ use halimede_serving::{Options, Server, config};
 use tokio::runtime::Runtime;
 
 use crate::{
-    extensions::trace::Tracing, flags::Flags, logging::Logging, restricted::Restrictions, services::Services,
-    shared_memory::Regions,
+    flags::Flags, logging::Logging, restricted::Restrictions, services::Services, shared_memory::Regions,
+    traces::Tracing,
 };
 
 /// What runs on bytes from outside, made once.

@@ -1,5 +1,7 @@
 //! Responses of decoupled models on a stream: any number to a request, sent as they come.
 
+use std::sync::Arc;
+
 use halimede_serving::{Reply, Responder, Response};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
 use tonic::Status;
@@ -10,7 +12,7 @@ use super::{
     proto::{ModelInferResponse, ModelStreamInferResponse},
     stream::{failed, mark_final},
 };
-use crate::services::Services;
+use crate::{services::Services, traces::Record};
 
 /// The way to the client, past the order of the requests.
 #[derive(Debug, Clone)]
@@ -28,6 +30,7 @@ pub(super) fn start(
     version: String,
     room: OwnedSemaphorePermit,
     outgoing: Outgoing,
+    record: Option<Arc<Record>>,
 ) {
     let Decoded { mut request, outputs, wants_end, .. } = decoded;
     let end = wants_end.then(|| ModelInferResponse {
@@ -37,6 +40,7 @@ pub(super) fn start(
         ..ModelInferResponse::default()
     });
     request.responder = Responder::new(Answers { id: request.id.clone(), outputs, end, outgoing, _room: room });
+    request.trace = record.as_ref().map(Record::trace);
     services.server.infer(request);
 }
 

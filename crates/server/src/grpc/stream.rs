@@ -107,14 +107,15 @@ fn start(
     outgoing: &Outgoing,
 ) -> Step {
     let (id, version) = (message.id.clone(), message.model_version.clone());
+    let record = infer::arrived(services, &message);
     match infer::decode(services, metadata, message, CallKind::Stream) {
         Err(error) => Step::Refused { id, message: error.message },
         Ok(decoded @ Decoded { is_decoupled: true, .. }) => {
-            decoupled::start(services, decoded, version, room, outgoing.clone());
+            decoupled::start(services, decoded, version, room, outgoing.clone(), record);
             Step::Decoupled
         }
         Ok(decoded) => {
-            let mut pending = infer::start(services, decoded);
+            let mut pending = infer::start(services, decoded, record);
             match pending.take_refusal() {
                 Some(error) => Step::Refused { id, message: error.message },
                 None => Step::Started { id, pending, room },

@@ -2,6 +2,7 @@
 
 use std::{
     convert::Infallible,
+    fmt,
     pin::Pin,
     task::{Context, Poll},
 };
@@ -79,13 +80,33 @@ async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
 }
 
 /// A body to send: pieces that were made elsewhere and are not joined.
-#[derive(Debug, Default)]
+#[derive(Default)]
 pub(crate) struct Body {
     /// In reverse order.
     parts: Vec<Bytes>,
     len: u64,
     /// What follows, piece by piece as it is made.
     rest: Option<UnboundedReceiver<Bytes>>,
+    /// What is done once nothing of the body is left to send.
+    #[allow(dead_code, reason = "it acts when it is dropped")]
+    sent: Option<Sent>,
+}
+
+/// Does something when it is dropped.
+struct Sent(Option<Box<dyn FnOnce() + Send>>);
+
+impl Drop for Sent {
+    fn drop(&mut self) {
+        if let Some(then) = self.0.take() {
+            then();
+        }
+    }
+}
+
+impl fmt::Debug for Body {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Body").field("parts", &self.parts).field("rest", &self.rest).finish_non_exhaustive()
+    }
 }
 
 impl Body {
@@ -94,13 +115,18 @@ impl Body {
         parts.retain(|part| !part.is_empty());
         let len = parts.iter().map(|part| part.len() as u64).sum();
         parts.reverse();
-        Self { parts, len, rest: None }
+        Self { parts, len, rest: None, sent: None }
     }
 
     /// A body of pieces that are still to be made. Whoever makes them finds the channel closed when the client
     /// goes away.
     pub fn stream(rest: UnboundedReceiver<Bytes>) -> Self {
-        Self { parts: Vec::new(), len: 0, rest: Some(rest) }
+        Self { parts: Vec::new(), len: 0, rest: Some(rest), sent: None }
+    }
+
+    /// Calls `then` once nothing of the body is left to send, or nobody wants it any more.
+    pub fn sent_then(self, then: impl FnOnce() + Send + 'static) -> Self {
+        Self { sent: Some(Sent(Some(Box::new(then)))), ..self }
     }
 }
 
@@ -109,7 +135,7 @@ impl From<Bytes> for Body {
         if bytes.is_empty() {
             Self::default()
         } else {
-            Self { len: bytes.len() as u64, parts: vec![bytes], rest: None }
+            Self { len: bytes.len() as u64, parts: vec![bytes], rest: None, sent: None }
         }
     }
 }

@@ -18,6 +18,7 @@ use crate::{
     request::{CorrelationId, InputTensor, Parameter, Request},
     response::{OutputTensor, Reply, Responder, Response},
     statistics::{ComputeDurations, FailureReason},
+    trace::Trace,
 };
 
 /// A request that runs. Steps hold it through their replies; the last one to answer finishes it.
@@ -207,6 +208,7 @@ impl Run {
             request.parameters.clone_from(&parent.parameters);
             request.sequence.clone_from(&parent.sequence);
             (request.priority, request.timeout_us) = (parent.priority, parent.timeout_us);
+            request.trace = parent.trace.as_ref().map(Trace::child);
         }
         request.version = step.version;
         request.compute_total = Some(self.compute.clone());

@@ -14,6 +14,7 @@ use crate::{
     request::{CorrelationId, InputTensor, Parameter, Request, RequestedOutput},
     response::{OutputTensor, Response},
     statistics::{ComputeTimes, FailureReason, Recorder},
+    trace::Activity,
     wire,
 };
 
@@ -395,6 +396,14 @@ impl Batch {
                 continue;
             }
             let response = entry.response(&signature, version);
+            if let Some(trace) = &entry.request.trace {
+                trace.reach(&[
+                    (Activity::ComputeStart, compute_start),
+                    (Activity::ComputeInputEnd, input_end),
+                    (Activity::ComputeOutputStart, output_start),
+                    (Activity::ComputeEnd, end),
+                ]);
+            }
             match &response.error {
                 None => succeed(),
                 Some(_) => recorder.failure(FailureReason::Backend, start, Instant::now()),

@@ -28,6 +28,7 @@ use crate::{
     metadata::{ModelMetadata, TensorMetadata},
     request::Request,
     statistics::Recorder,
+    trace::Trace,
     wire::datatype_name,
 };
 
@@ -148,6 +149,7 @@ impl Model {
             Ok(batch_size) => batch_size,
             Err(error) => return request.refuse(self.version, error),
         };
+        Trace::begin(&mut request, self.version);
         match &self.cache {
             None => self.run(request, batch_size),
             Some(cache) => {

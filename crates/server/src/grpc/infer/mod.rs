@@ -3,6 +3,8 @@
 mod decode;
 mod encode;
 
+use std::{sync::Arc, time::Instant};
+
 use halimede_serving::{Error, Response};
 use tonic::{Status, metadata::MetadataMap};
 
@@ -12,6 +14,7 @@ use super::{from_error, proto};
 use crate::{
     answer::{self, Waiting},
     services::Services,
+    traces::Record,
 };
 
 /// Answers a call with one request.
@@ -20,8 +23,18 @@ pub(super) async fn answer(
     request: tonic::Request<proto::ModelInferRequest>,
 ) -> Result<proto::ModelInferResponse, Status> {
     let (metadata, _, message) = request.into_parts();
+    let record = arrived(services, &message);
     let decoded = decode(services, &metadata, message, CallKind::Single).map_err(from_error)?;
-    start(services, decoded).finish().await.map_err(from_error)
+    start(services, decoded, record).finish().await.map_err(from_error)
+}
+
+/// The record of a request that is traced, and has just been read.
+pub(super) fn arrived(services: &Services, message: &proto::ModelInferRequest) -> Option<Arc<Record>> {
+    let record = services.tracing.sample(&message.model_name)?;
+    // Reading is tonic's, and done.
+    record.mark("GRPC_WAITREAD_START", Instant::now());
+    record.mark("GRPC_WAITREAD_END", Instant::now());
+    Some(record)
 }
 
 /// A request that was handed to the server and is to be answered.
@@ -30,6 +43,7 @@ pub(super) struct Pending {
     /// The response, where it was there as soon as the request was handed over.
     early: Option<Response>,
     outputs: Outputs,
+    record: Option<Arc<Record>>,
 }
 
 /// The request of a message and of the headers that came with its call.
@@ -47,13 +61,14 @@ pub(super) fn decode(
 }
 
 /// Hands a request with one response to the server.
-pub(super) fn start(services: &Services, decoded: Decoded) -> Pending {
+pub(super) fn start(services: &Services, decoded: Decoded, record: Option<Arc<Record>>) -> Pending {
     let Decoded { mut request, outputs, .. } = decoded;
     let (responder, mut waiting) = answer::channel();
     request.responder = responder;
+    request.trace = record.as_ref().map(Record::trace);
     services.server.infer(request);
     let early = waiting.try_response();
-    Pending { waiting, early, outputs }
+    Pending { waiting, early, outputs, record }
 }
 
 impl Pending {
@@ -68,6 +83,11 @@ impl Pending {
             Some(response) => response,
             None => self.waiting.response().await?,
         };
-        encode(response, &self.outputs)
+        let Some(record) = self.record else { return encode(response, &self.outputs) };
+        record.mark("INFER_RESPONSE_COMPLETE", Instant::now());
+        record.mark("GRPC_SEND_START", Instant::now());
+        let message = encode(response, &self.outputs);
+        record.mark("GRPC_SEND_END", Instant::now());
+        message
     }
 }

@@ -4,7 +4,7 @@
 mod decode;
 mod encode;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use halimede_serving::{Error, Reply as ReplyTo, Request, Responder, Response};
@@ -14,9 +14,13 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Body, ContentType, Reply,
     headers::{Encoding, content_encoding},
+    infer::sending,
     reply::error_body,
 };
-use crate::services::{Services, model_version};
+use crate::{
+    services::{Services, model_version},
+    traces::Record,
+};
 
 /// How a request is answered.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -36,7 +40,26 @@ pub(super) async fn respond(
     version: &str,
     mode: Mode,
 ) -> HttpResponse<Body> {
-    let answers = match start(services, headers, &body, model, version, mode) {
+    let Some(record) = services.tracing.sample(model) else {
+        return answer(services, headers, body, model, version, mode, None).await;
+    };
+    // The body was read before it was known what it asks for.
+    record.mark("HTTP_RECV_START", Instant::now());
+    record.mark("HTTP_RECV_END", Instant::now());
+    let response = answer(services, headers, body, model, version, mode, Some(&record)).await;
+    sending(record, response)
+}
+
+async fn answer(
+    services: &Arc<Services>,
+    headers: &HeaderMap,
+    body: Bytes,
+    model: &str,
+    version: &str,
+    mode: Mode,
+    record: Option<&Arc<Record>>,
+) -> HttpResponse<Body> {
+    let answers = match start(services, headers, &body, model, version, mode, record) {
         Ok(answers) => answers,
         Err(error) => return failed(&error),
     };
@@ -73,6 +96,7 @@ fn start(
     model: &str,
     version: &str,
     mode: Mode,
+    record: Option<&Arc<Record>>,
 ) -> Result<Answers, Error> {
     let version = model_version(version)?;
     let metadata = services.server.model_metadata(model, version)?;
@@ -85,6 +109,7 @@ fn start(
     request.version = version;
     decode::decode(body, &metadata.inputs, services.http_input_bytes_max, &mut request)?;
     request.responder = Responder::new(Sending { mode, first: Some(first), frames });
+    request.trace = record.map(Record::trace);
     services.server.infer(request);
     Ok(Answers { first: decides, frames: received })
 }

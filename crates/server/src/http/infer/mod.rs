@@ -5,7 +5,7 @@ pub(super) mod data;
 mod decode;
 mod encode;
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use bytes::Bytes;
 use halimede_serving::{Error, Request, Response};
@@ -26,6 +26,7 @@ use super::{
 use crate::{
     answer,
     services::{Services, model_version},
+    traces::Record,
 };
 
 /// Answers a request for inference.
@@ -36,7 +37,7 @@ pub(super) async fn handle(
     model: &str,
     version: &str,
 ) -> HttpResponse<Body> {
-    let headers = &parts.headers;
+    let (headers, arrived) = (&parts.headers, Instant::now());
     // These errors come before the body is looked at, and have the type of a text.
     let version = match check(services, headers, model, version) {
         Ok(version) => version,
@@ -46,7 +47,19 @@ pub(super) async fn handle(
         Ok(body) => body,
         Err(refusal) => return refused(refusal),
     };
-    run(services, headers, body, model, version).await
+    let Some(record) = services.tracing.sample(model) else {
+        return run(services, headers, body, model, version, None).await;
+    };
+    record.mark("HTTP_RECV_START", arrived);
+    record.mark("HTTP_RECV_END", Instant::now());
+    let response = run(services, headers, body, model, version, Some(&record)).await;
+    sending(record, response)
+}
+
+/// Marks when a response is sent.
+pub(super) fn sending(record: Arc<Record>, response: HttpResponse<Body>) -> HttpResponse<Body> {
+    record.mark("HTTP_SEND_START", Instant::now());
+    response.map(|body| body.sent_then(move || record.mark("HTTP_SEND_END", Instant::now())))
 }
 
 /// Answers a request whose body is there already.
@@ -58,7 +71,7 @@ pub(super) async fn respond(
     version: &str,
 ) -> HttpResponse<Body> {
     match check(services, headers, model, version) {
-        Ok(version) => run(services, headers, body, model, version).await,
+        Ok(version) => run(services, headers, body, model, version, None).await,
         Err(reply) => reply.into_response(),
     }
 }
@@ -69,9 +82,10 @@ async fn run(
     body: Bytes,
     model: &str,
     version: Option<i64>,
+    record: Option<&Arc<Record>>,
 ) -> HttpResponse<Body> {
     let reply = match decompress(services, headers, body) {
-        Ok((body, header_length)) => infer(services, headers, body, header_length, model, version).await,
+        Ok((body, header_length)) => infer(services, headers, body, header_length, model, version, record).await,
         Err(error) => Err((error, ContentType::Text)),
     };
     match reply {
@@ -112,6 +126,7 @@ async fn infer(
     header_length: usize,
     model: &str,
     version: Option<i64>,
+    record: Option<&Arc<Record>>,
 ) -> Result<Reply, (Error, ContentType)> {
     let (responder, waiting) = answer::channel();
     let mut request = Request::new(model, responder);
@@ -121,8 +136,12 @@ async fn infer(
     if let Some(pattern) = &services.http_forward_headers {
         decode::forward_headers(headers, pattern, &mut request).map_err(|error| (error, ContentType::Json))?;
     }
+    request.trace = record.map(Record::trace);
     services.server.infer(request);
     let response = waiting.response().await.map_err(|error| (error, ContentType::Text))?;
+    if let Some(record) = record {
+        record.mark("INFER_RESPONSE_COMPLETE", Instant::now());
+    }
     let error_type = if response.is_refusal { ContentType::Json } else { ContentType::Text };
     reply(headers, response, &outputs).map_err(|error| (error, error_type))
 }

@@ -1,0 +1,180 @@
+//! Which requests are traced, and how.
+
+use std::sync::{Arc, Mutex, PoisonError};
+
+use super::{
+    record::Event,
+    writer::{Destination, Writer},
+};
+
+/// What is kept of a request that is traced; nothing where tracing is off.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) struct Levels {
+    pub timestamps: bool,
+    pub tensors: bool,
+}
+
+impl Levels {
+    /// A level by its name in settings; `None` for another.
+    pub fn named(name: &str) -> Option<Self> {
+        match name {
+            "OFF" => Some(Self::default()),
+            "TIMESTAMPS" => Some(Self { timestamps: true, tensors: false }),
+            "TENSORS" => Some(Self { timestamps: false, tensors: true }),
+            _ => None,
+        }
+    }
+
+    pub fn and(self, other: Self) -> Self {
+        Self { timestamps: self.timestamps || other.timestamps, tensors: self.tensors || other.tensors }
+    }
+
+    pub fn is_on(self) -> bool {
+        self.timestamps || self.tensors
+    }
+
+    /// Names as settings print them.
+    pub fn names(self) -> Vec<&'static str> {
+        match (self.timestamps, self.tensors) {
+            (false, false) => vec!["OFF"],
+            (true, false) => vec!["TIMESTAMPS"],
+            (false, true) => vec!["TENSORS"],
+            (true, true) => vec!["TIMESTAMPS", "TENSORS"],
+        }
+    }
+}
+
+/// The values of all settings.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Values {
+    pub level: Levels,
+    /// One request in so many is traced.
+    pub rate: u32,
+    /// How many are still traced; below 0 for any number.
+    pub count: i32,
+    /// A file with a number of its own is written for so many traces; 0 for one file.
+    pub log_frequency: u32,
+    pub file: String,
+}
+
+/// A change of one value.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) enum Change<T> {
+    #[default]
+    Keep,
+    Clear,
+    Set(T),
+}
+
+impl<T: Copy> Change<T> {
+    /// The value after the change and whether it is one's own; it was with `had`.
+    pub fn of(self, had: bool, old: T, fallback: T) -> (T, bool) {
+        match self {
+            Change::Keep if had => (old, true),
+            Change::Keep | Change::Clear => (fallback, false),
+            Change::Set(value) => (value, true),
+        }
+    }
+}
+
+/// Changes of all values.
+#[derive(Debug, Default)]
+pub(crate) struct Changes {
+    pub level: Change<Levels>,
+    pub rate: Change<u32>,
+    pub count: Change<i32>,
+    pub log_frequency: Change<u32>,
+}
+
+/// Values in effect, with what was traced under them. A change makes new ones: requests that run keep those that they
+/// began with.
+#[derive(Debug)]
+pub(super) struct Setting {
+    values: Values,
+    destination: Destination,
+    counts: Mutex<Counts>,
+    writer: Arc<Writer>,
+}
+
+#[derive(Debug)]
+struct Counts {
+    /// Traces that may still be taken; below 0 for any number.
+    left: i32,
+    /// Requests that came.
+    requests: u64,
+    /// Traces that ended.
+    collected: u64,
+}
+
+impl Setting {
+    pub fn new(values: Values, writer: Arc<Writer>) -> Self {
+        let counts = Mutex::new(Counts { left: values.count, requests: 0, collected: 0 });
+        let destination = Destination {
+            setting: writer.next_setting(),
+            file: values.file.clone(),
+            log_frequency: values.log_frequency,
+            is_counted: values.count >= 0,
+        };
+        Self { values, destination, counts, writer }
+    }
+
+    /// The values now: the count is what is left of it.
+    pub fn values(&self) -> Values {
+        Values { count: self.counts().left, ..self.values.clone() }
+    }
+
+    pub fn level(&self) -> Levels {
+        self.values.level
+    }
+
+    /// Why no request can be traced.
+    pub fn check(&self) -> Result<(), &'static str> {
+        match &self.values {
+            Values { level, .. } if !level.is_on() => Err("tracing is disabled"),
+            Values { rate: 0, .. } => Err("sample rate must be non-zero"),
+            Values { file, .. } if file.is_empty() => Err("trace file name is not given"),
+            Values { count: 0, .. } => Err(""),
+            _ => Ok(()),
+        }
+    }
+
+    pub fn is_valid(&self) -> bool {
+        self.check().is_ok()
+    }
+
+    /// Whether the request that comes now is traced.
+    pub fn sample(&self) -> bool {
+        if !self.is_valid() {
+            return false;
+        }
+        let mut counts = self.counts();
+        if counts.left == 0 {
+            return false;
+        }
+        counts.requests += 1;
+        let is_hit = counts.requests.is_multiple_of(u64::from(self.values.rate));
+        if is_hit && counts.left > 0 {
+            counts.left -= 1;
+        }
+        is_hit
+    }
+
+    /// A trace ended.
+    pub fn take(&self, events: Vec<Event>) {
+        let mut counts = self.counts();
+        counts.collected += 1;
+        let is_last = counts.left == 0 && counts.collected == counts.requests;
+        drop(counts);
+        self.writer.take(&self.destination, events, is_last);
+    }
+
+    fn counts(&self) -> std::sync::MutexGuard<'_, Counts> {
+        self.counts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Setting {
+    fn drop(&mut self) {
+        self.writer.forget(&self.destination);
+    }
+}

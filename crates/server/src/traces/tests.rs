@@ -1,0 +1,131 @@
+use std::{
+    fs,
+    path::PathBuf,
+    time::{Duration, Instant},
+};
+
+use super::*;
+
+/// A folder that goes with its owner.
+struct Folder(PathBuf);
+
+impl Folder {
+    fn new(name: &str) -> Self {
+        let path = std::env::temp_dir().join(format!("halimede-tracing-{name}-{}", std::process::id()));
+        fs::create_dir_all(&path).unwrap();
+        Self(path)
+    }
+
+    fn file(&self) -> String {
+        self.0.join("trace.json").to_str().unwrap().to_owned()
+    }
+
+    /// The files by name, each with the number of its traces.
+    fn files(&self) -> Vec<(String, usize)> {
+        let mut files: Vec<(String, usize)> = fs::read_dir(&self.0)
+            .unwrap()
+            .map(|entry| {
+                let entry = entry.unwrap();
+                let text = fs::read_to_string(entry.path()).unwrap();
+                let all: Vec<serde_json::Value> = serde_json::from_str(&text).unwrap();
+                (entry.file_name().into_string().unwrap(), all.len())
+            })
+            .collect();
+        files.sort();
+        files
+    }
+}
+
+impl Drop for Folder {
+    fn drop(&mut self) {
+        fs::remove_dir_all(&self.0).unwrap();
+    }
+}
+
+fn tracing(file: &str, rate: u32, count: i32, log_frequency: u32) -> Tracing {
+    let level = Levels { timestamps: true, tensors: false };
+    Tracing::new(&TraceFlags { level, rate, count, log_frequency, file: file.to_owned(), ..TraceFlags::default() })
+}
+
+/// Sends requests; how many were traced.
+fn send(tracing: &Tracing, model: &str, requests: usize) -> usize {
+    let records = (0..requests).filter_map(|_| tracing.sample(model));
+    records.map(|record| record.mark("HTTP_RECV_START", Instant::now())).count()
+}
+
+#[test]
+fn one_file_grows_until_the_end() {
+    let folder = Folder::new("grows");
+    let tracing = tracing(&folder.file(), 3, -1, 0);
+    assert_eq!(send(&tracing, "m", 10), 3);
+    tracing.end(Duration::from_secs(10));
+    assert_eq!(send(&tracing, "m", 10), 0, "nothing is traced after the end");
+    assert_eq!(folder.files(), [("trace.json".to_owned(), 3)]);
+}
+
+#[test]
+fn files_are_numbered_where_a_frequency_is_given() {
+    let folder = Folder::new("frequency");
+    let tracing = tracing(&folder.file(), 1, -1, 2);
+    assert_eq!(send(&tracing, "m", 5), 5);
+    tracing.end(Duration::from_secs(10));
+    let expected = [("trace.json.0", 2), ("trace.json.1", 2), ("trace.json.2", 1)];
+    assert_eq!(folder.files(), expected.map(|(name, count)| (name.to_owned(), count)));
+}
+
+#[test]
+fn a_count_ends_the_tracing_and_has_a_file() {
+    let folder = Folder::new("count");
+    let tracing = tracing(&folder.file(), 1, 3, 0);
+    assert_eq!(send(&tracing, "m", 2), 2);
+    assert_eq!(tracing.values(None).count, 1);
+    assert_eq!(send(&tracing, "m", 5), 1);
+    assert_eq!(tracing.values(None).count, 0);
+    tracing.end(Duration::from_secs(10));
+    assert_eq!(folder.files(), [("trace.json.0".to_owned(), 3)]);
+}
+
+#[test]
+fn models_have_values_of_their_own_until_they_are_cleared() {
+    let folder = Folder::new("models");
+    let tracing = tracing(&folder.file(), 2, -1, 0);
+    let own = Changes { rate: Change::Set(1), ..Changes::default() };
+    tracing.change(Some("m"), &own).unwrap();
+    assert_eq!((send(&tracing, "m", 4), send(&tracing, "other", 4)), (4, 2));
+    // What the model has not set itself follows what is set for all.
+    let of_all = Changes { rate: Change::Set(4), count: Change::Set(8), ..Changes::default() };
+    tracing.change(None, &of_all).unwrap();
+    let (m, all) = (tracing.values(Some("m")), tracing.values(None));
+    assert_eq!((m.rate, m.count, all.rate, all.count), (1, 8, 4, 8));
+    tracing.change(Some("m"), &Changes { rate: Change::Clear, ..Changes::default() }).unwrap();
+    assert_eq!(tracing.values(Some("m")).rate, 4);
+    tracing.change(None, &Changes { rate: Change::Clear, count: Change::Clear, ..Changes::default() }).unwrap();
+    assert_eq!((tracing.values(None).rate, tracing.values(None).count), (2, -1));
+    // Off for one model alone.
+    tracing.change(Some("m"), &Changes { level: Change::Set(Levels::default()), ..Changes::default() }).unwrap();
+    assert_eq!((send(&tracing, "m", 4), send(&tracing, "other", 4)), (0, 2));
+    tracing.end(Duration::from_secs(10));
+}
+
+#[test]
+fn values_that_cannot_trace_are_refused() {
+    let refused = tracing("", 1, -1, 0);
+    assert_eq!(send(&refused, "m", 4), 0);
+    let on = Changes { level: Change::Set(Levels { timestamps: true, tensors: false }), ..Changes::default() };
+    let message = |tracing: &Tracing, changes| tracing.change(Some("m"), changes).unwrap_err().message;
+    let invalid = "Attempting to set invalid trace setting :";
+    assert_eq!(message(&refused, &on), format!("{invalid}trace file name is not given"));
+    let folder = Folder::new("refused");
+    let tracing = tracing(&folder.file(), 1, -1, 0);
+    let changes = Changes { rate: Change::Set(0), ..Changes::default() };
+    assert_eq!(message(&tracing, &changes), format!("{invalid}sample rate must be non-zero"));
+    assert_eq!(tracing.values(Some("m")).rate, 1);
+    tracing.end(Duration::from_secs(10));
+}
+
+#[test]
+fn a_folder_that_is_not_there_costs_nothing_but_the_traces() {
+    let tracing = tracing("/nowhere/at/all/trace.json", 1, -1, 0);
+    assert_eq!(send(&tracing, "m", 3), 3);
+    tracing.end(Duration::from_secs(10));
+}
