@@ -9,6 +9,7 @@ model or one of the backend `identity` takes its place.
 
 import re
 import shutil
+import subprocess
 
 from onnx import TensorProto, helper, numpy_helper, save
 
@@ -76,6 +77,22 @@ def grpc(target, data, checkout):
     documented(target, checkout, "simple")
     copied(target, data / "qa_model_repository" / "onnx_int32_int32_int32")
     of_identity(target, "string_identity", "STRING", batch=0)
+
+
+def cached_ensemble(target, data, checkout):
+    """The ensemble of L0_response_cache where its test changes the configurations; `target` stays empty."""
+    models = target.parent / "models" / "ensemble_models"
+    shutil.rmtree(models, ignore_errors=True)
+    models.mkdir(parents=True)
+    copied(models, data / "qa_ensemble_model_repository" / "qa_model_repository" / "simple_onnx_float32_float32_float32")
+    copied(models, data / "qa_model_repository" / "onnx_float32_float32_float32")
+
+
+def metrics(target, data, checkout):
+    """The repository of L0_metrics for its switches."""
+    shutil.copytree(checkout / "qa" / "L0_metrics" / "unit_test_models", target, dirs_exist_ok=True)
+    for model in target.iterdir():
+        (model / "1").mkdir(exist_ok=True)
 
 
 def ensemble(target, data, checkout):
@@ -147,6 +164,14 @@ def clients(folder, data, checkout, client):
     target = folder.parent / "clients"
     if not target.exists():
         shutil.copytree(client / "src" / "python" / "examples", target)
+
+
+def certificates(folder, data, checkout, client):
+    """The clients, and the certificates that L0_secure_grpc/test.sh makes, by its own lines."""
+    clients(folder, data, checkout, client)
+    script = (folder / "test.sh").read_text()
+    lines = script[script.index("# Generate valid CA") : script.index("# Test all 3 SSL/TLS cases")]
+    subprocess.run(["bash", "-e", "-c", lines], cwd=folder, check=True, capture_output=True)
 
 
 def socket(folder, data, checkout, client):

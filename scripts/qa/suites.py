@@ -63,6 +63,27 @@ PARAMETERS = {
     "test_headers_reserved_rejected": ("--grpc-header-forward-pattern .*", "--http-header-forward-pattern .*"),
 }
 
+# Switches of metrics in L0_metrics, and the tests that hold with them, as test.sh has them.
+METRICS = [
+    ("--load-model=identity_cache_off",
+     "inf_counters_exist inf_histograms_missing inf_summaries_missing cache_counters_missing cache_summaries_missing"),
+    ("--load-model=identity_cache_off --metrics-config summary_latencies=true",
+     "inf_counters_exist inf_summaries_exist cache_counters_missing cache_summaries_missing"),
+    ("--load-model=identity_cache_off --metrics-config summary_latencies=true --metrics-config counter_latencies=false",
+     "inf_counters_missing inf_summaries_exist cache_counters_missing cache_summaries_missing"),
+    ("--cache-config local,size=1048576 --load-model=identity_cache_on --metrics-config summary_latencies=true "
+     "--metrics-config counter_latencies=true",
+     "inf_counters_exist inf_summaries_exist_with_cache cache_counters_exist cache_summaries_exist"),
+]  # fmt: skip
+
+# Tests of L0_response_cache, and the size of the cache of each.
+CACHED_ENSEMBLE = {
+    "top_level_response_cache": 10840,
+    "all_models_cache_enabled": 10840,
+    "composing_model_cache_enabled": 10840,
+    "cache_insertion_failure": 200,
+}
+
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
 SUITES = [
@@ -77,6 +98,9 @@ SUITES = [
         modules=[
             Module("http_test.py", repositories.http, EXPLICIT),
             Module("python_http_aio_test.py", repositories.counted(7)),
+            Module("http_restricted_api_test.py", repositories.simple,
+                   ("--http-restricted-api=model-repository:admin-key=admin-value",
+                    "--http-restricted-api=inference,metadata:infer-key=infer-value")),
         ],
         differs={"test_duplicate_output_names": "2.51.0 accepts an output requested twice"},
     ),
@@ -103,6 +127,50 @@ SUITES = [
         },
     ),
     Suite("L0_model_queue", script="test.sh"),
+    Suite("L0_logging", modules=[Module("logging_endpoint_test.py", repositories.simple)]),
+    Suite(
+        "L0_secure_grpc",
+        prepare=repositories.certificates,
+        modules=[
+            Module(f"../clients/{client}", repositories.simple,
+                   ("--grpc-use-ssl=1 --grpc-server-cert server.crt --grpc-server-key server.key --grpc-root-cert ca.crt",),
+                   tests=("-v --ssl --root-certificates ca.crt --private-key client.key --certificate-chain client.crt",),
+                   label=f"{client}, server authentication")
+            for client in ("simple_grpc_infer_client.py", "simple_grpc_aio_infer_client.py")
+        ],
+        left={
+            "mutual authentication": "its certificates are of X.509's first version, which rustls refuses from clients",
+            "simple_grpc_infer_client": "a C++ client",
+        },
+    ),
+    Suite(
+        "L0_trace",
+        modules=[
+            Module("trace_endpoint_test.py", repositories.simple,
+                   ("--trace-config triton,file=global_unittest.log", "--trace-config level=TIMESTAMPS",
+                    "--trace-config rate=1")),
+        ],
+        left={"opentelemetry_unittest.py": "not built yet: traces are not sent to OpenTelemetry collectors"},
+    ),
+    Suite(
+        "L0_response_cache",
+        modules=[
+            Module("ensemble_cache_test.py", repositories.cached_ensemble,
+                   ("--model-repository=models/ensemble_models", f"--cache-config local,size={size}",
+                    "--model-control-mode=explicit"),
+                   tests=(f"EnsembleCacheTest.test_ensemble_{test}",), label=f"test_ensemble_{test}")
+            for test, size in CACHED_ENSEMBLE.items()
+        ],
+        left={"response_cache_test": "a C++ program"},
+    ),
+    Suite(
+        "L0_metrics",
+        modules=[
+            Module("metrics_config_test.py", repositories.metrics, ("--model-control-mode=explicit", flags),
+                   tests=tuple(f"MetricsConfigTest.test_{test}" for test in tests.split()), label=f"metrics_config_test.py {flags}")
+            for flags, tests in METRICS
+        ],
+    ),
     Suite(
         "L0_sequence_batcher",
         script="test.sh",
