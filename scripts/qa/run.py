@@ -108,7 +108,9 @@ class Harness:
                               logs / "script.log")  # fmt: skip
         # The script repeats the log of a failed client in its own output: count only the clients'.
         text = ""
-        for log in sorted({*folder.glob("*client*.log*"), *folder.glob("*test*.log*")}):
+        folders = [folder, *(folder.parent / other for other in suite.beside)]
+        found = {log for one in folders for pattern in ("*client*.log*", "*test*.log*") for log in one.glob(pattern)}
+        for log in sorted(found):
             shutil.copy(log, logs)
             text += log.read_text(errors="replace")
         yield suite.script, status, text or (logs / "script.log").read_text(errors="replace")

@@ -44,6 +44,8 @@ class Suite:
     prepare: object = None
     # What took the place of a model that cannot be here.
     note: str = ""
+    # Suites whose script the script runs, too: their tests count.
+    beside: tuple = ()
     # Parts that do not apply and are not tried: name and why.
     left: dict = field(default_factory=dict)
     # Whether the script repeats its tests with models on a GPU.
@@ -189,6 +191,7 @@ SUITES = [
     Suite(
         "L0_implicit_state",
         script="test.sh",
+        beside=("L0_sequence_batcher",),
         prepare=repositories.implicit_state,
         note="a growing state without a GPU",
         environment={"BACKENDS": "onnx", "NVIDIA_TRITON_SERVER_VERSION": VERSION},
