@@ -200,3 +200,25 @@ def test_where_memory_goes(repository, serve):
     assert len(held) == 1 and 4 * 8 * 32 <= held[0] < 2**20
     private, resident = (metrics.of(f"halimede_process_{kind}_bytes") for kind in ("private", "resident"))
     assert weights < private < resident
+
+
+@pytest.mark.halimede_only("tritonserver 2.51.0 does not have it")
+def test_first_responses_by_buckets(repository, serve):
+    repository.add("usual", None, models.identity_config(delay_ms=120))
+    own = 'model_metrics { metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" } '
+    own += "histogram_options { buckets: [ 1, 90000 ] } } }"
+    repository.add("own", None, models.identity_config(delay_ms=5, extra=own))
+    body = {"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
+    name = "nv_inference_first_response_histogram_ms"
+    assert name not in serve(repository).metrics_text()
+    server = serve(repository, "--metrics-config=histogram_latencies=true")
+    for model in ("usual", "usual", "own"):
+        assert server.http.infer(model, body).status == 200
+    lines = dict(line.rsplit(" ", 1) for line in server.metrics_text().splitlines() if line.startswith(name))
+    of = {model: f'{{model="{model}",version="1"' for model in ("usual", "own")}
+    assert lines[f'{name}_count{of["usual"]}}}'] == "2" and float(lines[f'{name}_sum{of["usual"]}}}']) >= 240
+    assert lines[f'{name}_bucket{of["usual"]},le="100"}}'] == "0"
+    assert lines[f'{name}_bucket{of["usual"]},le="+Inf"}}'] == "2"
+    bounds = [line.partition('le="')[2].strip('"}') for line in lines if "_bucket" in line and '"own"' in line]
+    assert bounds == ["1", "90000", "+Inf"]
+    assert lines[f'{name}_bucket{of["own"]},le="90000"}}'] == "1"

@@ -4,7 +4,7 @@
 //! only concerns speed, or devices that are not there, is a warning.
 
 use super::proto::{ModelConfig, ModelInstanceGroup, ModelOptimizationPolicy, model_config::SchedulingChoice};
-use crate::Error;
+use crate::{Error, statistics::FIRST_RESPONSE};
 
 /// Backends that look at each request of a batch by itself.
 const RAGGED_BACKENDS: [&str; 2] = ["dyna_sequence", "sequence"];
@@ -104,8 +104,11 @@ pub fn ignored(config: &ModelConfig) -> Vec<String> {
     if !config.cc_model_filenames.is_empty() {
         ignore("cc_model_filenames", "it is for CUDA devices; default_model_filename is used");
     }
-    if config.model_metrics.as_ref().is_some_and(|metrics| !metrics.metric_control.is_empty()) {
-        ignore("model_metrics", "there are no histograms to configure");
+    let controls = config.model_metrics.iter().flat_map(|metrics| &metrics.metric_control);
+    for identifier in controls.filter_map(|control| control.metric_identifier.as_ref()) {
+        if identifier.family != FIRST_RESPONSE {
+            ignore(&format!("model_metrics '{}'", identifier.family), "it is no metric with buckets");
+        }
     }
     found
 }

@@ -27,7 +27,8 @@ use crate::{
     instance::Runner,
     metadata::{ModelMetadata, TensorMetadata},
     request::Request,
-    statistics::Recorder,
+    response::Responder,
+    statistics::{Recorder, Timed},
     trace::Trace,
     wire::datatype_name,
 };
@@ -150,6 +151,10 @@ impl Model {
             Err(error) => return request.refuse(self.version, error),
         };
         Trace::begin(&mut request, self.version);
+        if self.recorder.first_responses().is_some() {
+            let responder = std::mem::replace(&mut request.responder, Responder::closed());
+            request.responder = Timed::responder(self.recorder.clone(), request.timestamps.start, responder);
+        }
         match &self.cache {
             None => self.run(request, batch_size),
             Some(cache) => {

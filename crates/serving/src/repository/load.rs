@@ -24,7 +24,7 @@ use crate::{
     model::{Execution, Model, SequenceSpec, Signature, read_labels, wants_cache},
     options::Options,
     scheduler::Scheduler,
-    statistics::Recorder,
+    statistics::{Histogram, Recorder},
 };
 
 /// What loading needs besides the model.
@@ -110,7 +110,9 @@ impl Loader {
     }
 
     fn load_once(&self, id: &Identifier, directory: &Path, config: &ModelConfig, version: i64) -> Result<Model, Error> {
-        let recorder = Arc::new(Recorder::new(&self.options.metrics));
+        let metrics = &self.options.metrics;
+        let histogram = metrics.histogram_latencies.then(|| Histogram::of_first_responses(config));
+        let recorder = Arc::new(Recorder::new(metrics).with_first_responses(histogram));
         if config.is_ensemble() {
             let config = config::finish_without_model(config.clone(), &self.config_options("")?)?;
             let signature = Arc::new(self.ensemble_signature(id, directory, &config)?);

@@ -8,7 +8,9 @@ use crate::{
     metadata::ModelState,
     metrics::{Family, Kind, Sample, Value},
     model::Model,
-    statistics::{Duration, FailureReason, ModelStatistics, SUMMARIES as SUMMARY_COUNT, SummaryValues},
+    statistics::{
+        Duration, FIRST_RESPONSE, FailureReason, Histogram, ModelStatistics, SUMMARIES as SUMMARY_COUNT, SummaryValues,
+    },
 };
 
 /// A model and what is read from it once for all metrics.
@@ -248,6 +250,18 @@ impl Repository {
                 Family { name, help, kind: Kind::Counter, samples: readings.map(sample).collect() }
             });
             families.extend(families_of_cache.filter(|family| !family.samples.is_empty()));
+        }
+        if options.histogram_latencies {
+            families.push(family(
+                FIRST_RESPONSE,
+                "Duration from request to first response in milliseconds",
+                Kind::Histogram,
+                &|reading| {
+                    let read = reading.model.recorder.first_responses().map(Histogram::read);
+                    let (buckets, sum) = read.unwrap_or_default();
+                    Value::Histogram { buckets, sum }
+                },
+            ));
         }
         families.extend(self.options().cache.iter().flat_map(|cache| cache.metrics()));
         families.push(number(

@@ -1,9 +1,11 @@
 //! What happened to the requests of a model.
 
+mod histogram;
 mod recorder;
 mod snapshot;
 mod summary;
 
+pub(crate) use histogram::{FIRST_RESPONSE, Histogram, Timed};
 pub(crate) use recorder::{ComputeDurations, ComputeTimes, FailureReason, Outcome, Recorder};
 pub use snapshot::{BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics};
 pub(crate) use summary::{SUMMARIES, SummaryValues};

@@ -12,7 +12,7 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    BatchStatistics, Duration, InferenceStatistics, ModelStatistics, ResponseStatistics,
+    BatchStatistics, Duration, Histogram, InferenceStatistics, ModelStatistics, ResponseStatistics,
     summary::{SUMMARIES, Summaries, SummaryValues},
 };
 use crate::options::MetricsOptions;
@@ -125,6 +125,7 @@ pub(crate) struct Recorder {
     /// Requests that are not answered to the end.
     in_flight: AtomicUsize,
     summaries: Option<Mutex<Summaries>>,
+    first_responses: Option<Histogram>,
 }
 
 #[derive(Debug, Default)]
@@ -158,6 +159,16 @@ impl Recorder {
     pub fn new(options: &MetricsOptions) -> Self {
         let summaries = options.summary_latencies.then(|| Mutex::new(Summaries::new(Instant::now())));
         Self { summaries, ..Self::default() }
+    }
+
+    /// The same with a histogram, of what it is asked for.
+    pub fn with_first_responses(self, histogram: Option<Histogram>) -> Self {
+        Self { first_responses: histogram, ..self }
+    }
+
+    /// How long requests wait for their first response, if that is collected.
+    pub fn first_responses(&self) -> Option<&Histogram> {
+        self.first_responses.as_ref()
     }
 
     /// A request with `batch_size` inferences succeeded: it arrived at `start`, was put into the queue at
