@@ -69,6 +69,8 @@ PARAMETERS = {
 METRICS = [
     ("--load-model=identity_cache_off",
      "inf_counters_exist inf_histograms_missing inf_summaries_missing cache_counters_missing cache_summaries_missing"),
+    ("--load-model=identity_cache_off --metrics-config histogram_latencies=true",
+     "inf_counters_exist inf_histograms_exist inf_summaries_missing cache_counters_missing cache_summaries_missing"),
     ("--load-model=identity_cache_off --metrics-config summary_latencies=true",
      "inf_counters_exist inf_summaries_exist cache_counters_missing cache_summaries_missing"),
     ("--load-model=identity_cache_off --metrics-config summary_latencies=true --metrics-config counter_latencies=false",
