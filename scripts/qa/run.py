@@ -241,7 +241,7 @@ exit $status
 
 def table(rows):
     """The rows, those without anything to say about counted in one."""
-    text = "| suite | part | passed | failed | not applicable |\n|---|---|---|---|---|\n"
+    text = "| suite | part | passed | failed | left out, and why |\n|---|---|---|---|---|\n"
     quiet = {}
     for suite, name, ran, bad, left in rows:
         passed = max(0, ran - len(bad) - len(left)) if ran else 0
@@ -270,7 +270,8 @@ The suites run unmodified, of the newest version unless the first column says 2.
 part of this project. A row counts tests, or the parts of a shell script; parts that passed are counted in one row.
 Models of other frameworks are ONNX models under their names: what such a test checks about the server does
 not depend on the framework.
-What fails is a difference that `status.md` names. Suites that measure times want a machine with nothing else to do,
+What fails is a difference that `status.md` names. What is left out needs a GPU, another framework, a C++ program or a
+download, unless it is said to be open. Suites that measure times want a machine with nothing else to do,
 and the one of large payloads 16 GB of memory.
 
 {text}"""

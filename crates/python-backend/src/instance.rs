@@ -32,7 +32,10 @@ pub(crate) struct Slot {
     name: String,
     /// `CPU` or `MODEL`.
     kind: &'static str,
+    /// Held for moments: whoever asks whether this is ready waits for it.
     state: Mutex<State>,
+    /// Held while a process is started.
+    starting: Mutex<()>,
 }
 
 #[derive(Debug, Default)]
@@ -43,27 +46,43 @@ struct State {
 
 impl Slot {
     pub fn new(definition: Arc<Definition>, name: String, kind: &'static str) -> Self {
-        Self { definition, name, kind, state: Mutex::default() }
+        Self { definition, name, kind, state: Mutex::default(), starting: Mutex::default() }
     }
 
     /// Whether a request would find a process.
     pub fn is_ready(&self) -> bool {
-        // While it is locked, a process is being started.
-        self.state.try_lock().is_some_and(|state| state.process.as_ref().is_some_and(|process| !process.is_gone()))
+        self.state.lock().process.as_ref().is_some_and(|process| !process.is_gone())
     }
 
     /// The process, started where there is none.
     pub fn running(self: &Arc<Self>) -> Result<Arc<Process>, Error> {
+        if let Some(process) = self.alive()? {
+            return Ok(process);
+        }
+        let _starting = self.starting.lock();
+        // Somebody else may have started one meanwhile.
+        if let Some(process) = self.alive()? {
+            return Ok(process);
+        }
+        let process = Arc::new(self.start()?);
         let mut state = self.state.lock();
         if state.is_closed {
-            return Err(Error::unavailable("the model is being unloaded"));
+            return Err(unloaded());
         }
-        if let Some(process) = state.process.as_ref().filter(|process| !process.is_gone()) {
-            return Ok(process.clone());
+        state.process = Some(process.clone());
+        Ok(process)
+    }
+
+    /// The process, unless there is none or it is gone.
+    fn alive(&self) -> Result<Option<Arc<Process>>, Error> {
+        let mut state = self.state.lock();
+        if state.is_closed {
+            return Err(unloaded());
         }
-        state.process = None;
-        let process = Arc::new(self.start()?);
-        Ok(state.process.insert(process).clone())
+        if state.process.as_ref().is_some_and(|process| process.is_gone()) {
+            state.process = None;
+        }
+        Ok(state.process.clone())
     }
 
     fn start(self: &Arc<Self>) -> Result<Process, Error> {
@@ -90,6 +109,10 @@ impl Slot {
         drop(state);
         drop(process);
     }
+}
+
+fn unloaded() -> Error {
+    Error::unavailable("the model is being unloaded")
 }
 
 /// Fills the place of a process that lived so long and died.

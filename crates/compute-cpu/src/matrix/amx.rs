@@ -83,8 +83,8 @@ enum Height {
 /// The steps of a block by one of the instructions that multiply tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Products {
-    whole: unsafe fn(Left<'_>, *const u8, Ahead),
-    half: unsafe fn(Left<'_>, *const u8, Ahead),
+    whole: unsafe fn(&Left<'_>, *const u8, Ahead),
+    half: unsafe fn(&Left<'_>, *const u8, Ahead),
 }
 
 /// bf16 by bf16.
@@ -114,8 +114,8 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: Block<'_, F>, m
                 let panel = panel.add(from * PANEL_STEP_BYTES);
                 let ahead = Ahead { start: ahead.start.wrapping_add(from * LINE), ..ahead };
                 match height {
-                    Height::Whole => (products.whole)(left, panel, ahead),
-                    Height::Half => (products.half)(left, panel, ahead),
+                    Height::Whole => (products.whole)(&left, panel, ahead),
+                    Height::Half => (products.half)(&left, panel, ahead),
                 }
             }
             meanwhile(part, parts);
@@ -185,7 +185,7 @@ macro_rules! products {
             ///
             /// # Safety
             /// As [`super::block`] for 32 rows, tiles configured, at least one step.
-            pub(super) unsafe fn steps(left: Left<'_>, panel: *const u8, ahead: Ahead) {
+            pub(super) unsafe fn steps(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
                 // SAFETY: the caller's promise.
                 unsafe {
                     tiles!(
@@ -229,7 +229,7 @@ macro_rules! products {
             ///
             /// # Safety
             /// As [`super::block`] for 16 rows, tiles configured, at least one step.
-            pub(super) unsafe fn half_steps(left: Left<'_>, panel: *const u8, ahead: Ahead) {
+            pub(super) unsafe fn half_steps(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
                 // SAFETY: the caller's promise.
                 unsafe {
                     tiles!(

@@ -125,11 +125,12 @@ pub(crate) unsafe fn multiply<F: Factor>(
     store: Store<'_, F::Sum>,
 ) {
     let steps = left.offsets.len();
-    let pairs = left.groups * left.count.div_ceil(left.block);
+    let each = left.count.div_ceil(left.block);
+    let pairs = left.groups * each;
     // What one block of rows reads of a panel it does not read again.
     let passes = if pairs == 1 { 1 } else { passes(matrix, steps) };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
-    let mut product = Running { tiles: matrix.enter(), left, panel, done, next, waiting: None, store };
+    let mut product = Running { tiles: matrix.enter(), left, each, panel, done, next, waiting: None, store };
     let lines = STEP_LINES.div_ceil(pairs.max(1));
     // SAFETY: the caller's promise, for every block below.
     unsafe {
@@ -168,6 +169,8 @@ pub(crate) unsafe fn multiply<F: Factor>(
 struct Running<'a, 'b, F: Factor> {
     tiles: Tiles<F>,
     left: &'a Rows<'a>,
+    /// Blocks of a group of rows.
+    each: usize,
     panel: &'a dyn Fn(usize) -> *const u8,
     /// The block that waits to be stored, and the one that is computed meanwhile.
     done: &'a mut Sums<F::Sum>,
@@ -192,15 +195,19 @@ impl<F: Factor> Running<'_, '_, F> {
         to: Option<*mut Sums<F::Sum>>,
         ahead: Ahead,
     ) {
-        let Running { tiles, left, panel, done, next, waiting, store } = self;
-        let each = left.count.div_ceil(left.block);
-        let (group, first) = (pair / each, pair % each * left.block);
+        let Running { tiles, left, each, panel, done, next, waiting, store } = self;
+        let (group, own) = if left.groups == 1 { (0, pair) } else { (pair / *each, pair % *each) };
+        let first = own * left.block;
         let rows = left.block.min(left.count - first);
-        let lines = Lines { first: first % left.line, rows: left.line, apart: left.line_bytes };
+        // A division by something known is none.
+        let (line, place) = match left.line {
+            TILE => (first / TILE, first % TILE),
+            line => (first / line, first % line),
+        };
+        let lines = Lines { first: place, rows: left.line, apart: left.line_bytes };
         // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
         unsafe {
-            let upper =
-                left.start.add(group * left.apart + first / left.line * left.line_bytes + lines.first * left.pitch);
+            let upper = left.start.add(group * left.apart + line * left.line_bytes + place * left.pitch);
             let lower = if rows > TILE { upper.wrapping_add(left.line_bytes) } else { upper };
             let depths = left.depths.get(from..until).unwrap_or_default();
             let block = Block {
