@@ -1,6 +1,6 @@
 //! The response cache: responses kept by what was asked, so that a model need not run for the same question again.
 //!
-//! [`ModelCache`] stands in front of each version of a model whose configuration asks for it; where responses are
+//! `ModelCache` stands in front of each version of a model whose configuration asks for it; where responses are
 //! kept is behind [`ResponseCache`].
 
 mod key;
