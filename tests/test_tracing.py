@@ -136,6 +136,15 @@ def test_tensors(traced):
     }  # fmt: skip
 
 
+def test_a_refused_request_leaves_the_file_readable(traced):
+    server = traced("--trace-config", "level=TENSORS", frequency=2)
+    with pytest.raises(InferenceServerException):
+        infer(server, names=("INPUT0", "OTHER"))
+    infer(server)
+    infer(server)
+    assert all("id" in one for one in numbered(server, 0))
+
+
 def test_generate_is_traced(traced):
     server = traced("--trace-config", "level=TIMESTAMPS")
     body = {name: [1, 2, 3, 4] for name in ("INPUT0", "INPUT1")}

@@ -121,22 +121,22 @@ impl RedisCache {
         let idle = lock(&self.idle).pop();
         // A connection may have ended while it was idle: one more try, on a new one.
         if let Some(mut connection) = idle {
-            match connection.call(command) {
-                Ok(reply) => {
-                    lock(&self.idle).push(connection);
-                    return Ok(reply);
-                }
-                Err(failure @ Failure::Refused(_)) => return Err(unavailable(&failure)),
-                Err(Failure::Broken(_)) => {}
+            let reply = connection.call(command);
+            // A server that refuses has answered: the connection is as good as before.
+            if !matches!(reply, Err(Failure::Broken(_))) {
+                lock(&self.idle).push(connection);
+                return reply.map_err(|failure| unavailable(&failure));
             }
         }
         if lock(&self.rests_until).is_some_and(|until| Instant::now() < until) {
             return Err(Error::unavailable("the Redis server could not be reached a moment ago"));
         }
         let reply = self.server.open().and_then(|mut connection| {
-            let reply = connection.call(command)?;
-            lock(&self.idle).push(connection);
-            Ok(reply)
+            let reply = connection.call(command);
+            if !matches!(reply, Err(Failure::Broken(_))) {
+                lock(&self.idle).push(connection);
+            }
+            reply
         });
         let is_broken = matches!(&reply, Err(Failure::Broken(_)));
         *lock(&self.rests_until) = is_broken.then(|| Instant::now() + REST);

@@ -225,7 +225,10 @@ impl Files {
         }
         self.kept_bytes += text.len();
         let kept = self.kept.entry(destination.setting).or_default();
-        kept.push(text);
+        // A request that was refused before anything happened to it has no events.
+        if !text.is_empty() {
+            kept.push(text);
+        }
         let count = kept.len();
         let Destination { log_frequency, is_counted, .. } = *destination;
         if is_last || (log_frequency != 0 && count >= log_frequency as usize) {
@@ -247,14 +250,16 @@ impl Files {
     /// Writes what is left of a setting.
     fn flush(&mut self, destination: &Destination) {
         let texts = self.take(destination.setting);
-        match (texts.is_empty(), destination.log_frequency) {
-            (true, _) => {}
-            (false, 0) => self.append(&destination.file, &texts),
-            (false, _) => self.write_numbered(&destination.file, &texts),
+        match destination.log_frequency {
+            0 => self.append(&destination.file, &texts),
+            _ => self.write_numbered(&destination.file, &texts),
         }
     }
 
     fn write_numbered(&mut self, name: &str, texts: &[String]) {
+        if texts.is_empty() {
+            return;
+        }
         let number = self.numbers.entry(name.to_owned()).or_default();
         let path = format!("{name}.{number}");
         *number += 1;
@@ -265,6 +270,9 @@ impl Files {
 
     /// Adds to the file that grows until the server ends.
     fn append(&mut self, name: &str, texts: &[String]) {
+        if texts.is_empty() {
+            return;
+        }
         let is_first = !self.growing.contains_key(name);
         let file = self.growing.entry(name.to_owned()).or_insert_with(|| {
             File::create(name).inspect_err(|error| tracing::error!("failed creating trace file: {name}: {error}")).ok()
