@@ -21,6 +21,11 @@ const AHEAD: usize = 8192;
 /// Groups of a whole step.
 const GROUPS: usize = STEP_BYTES / 4;
 
+/// A value at any address. With debug assertions `read_unaligned`, which the loads of `std::arch` are made of, looks at
+/// each address twice: in the innermost loop that takes longer than the products, and the unit was not chosen.
+#[repr(C, packed)]
+struct Anywhere<T>(T);
+
 /// Rows of each strip of a run of so many rows, as even as can be.
 const HEIGHTS: [u8; BLOCK + 1] = {
     let mut heights = [1; BLOCK + 1];
@@ -87,7 +92,7 @@ macro_rules! strip {
             ahead: &Ahead,
         ) {
             const HALF: usize = size_of::<__m512i>();
-            let mut wanted = ahead.start;
+            let (mut wanted, pitch) = (ahead.start, left.pitch);
             // SAFETY: the caller's promise, for every access below. All vectors are 64 bytes of any contents.
             unsafe {
                 let mut low = [_mm512_setzero_si512(); ROWS];
@@ -104,9 +109,9 @@ macro_rules! strip {
                     }
                     wanted = wanted.wrapping_add(LINE);
                     let depth = left.depths.get(step).map_or(GROUPS, |&depth| usize::from(depth));
-                    let mut a = first.add(offset);
+                    let mut a = first.wrapping_add(offset);
                     for group in 0..depth {
-                        let line = panel.add(group * 2 * HALF);
+                        let line = panel.wrapping_add(group * 2 * HALF);
                         if ROWS <= FEW_ROWS {
                             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
                             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD + HALF).cast());
@@ -114,16 +119,16 @@ macro_rules! strip {
                                 prefetch::page_ahead(line);
                             }
                         }
-                        let b0 = _mm512_loadu_si512(line.cast());
-                        let b1 = _mm512_loadu_si512(line.add(HALF).cast());
+                        let b0 = (*line.cast::<Anywhere<__m512i>>()).0;
+                        let b1 = (*line.wrapping_add(HALF).cast::<Anywhere<__m512i>>()).0;
                         for r in 0..ROWS {
-                            let group = _mm512_set1_epi32(a.add(r * left.pitch).cast::<i32>().read_unaligned());
+                            let group = _mm512_set1_epi32((*a.wrapping_add(r * pitch).cast::<Anywhere<i32>>()).0);
                             low[r] = $dot(low[r], group, b0);
                             high[r] = $dot(high[r], group, b1);
                         }
-                        a = a.add(4);
+                        a = a.wrapping_add(4);
                     }
-                    panel = panel.add(PANEL_STEP_BYTES);
+                    panel = panel.wrapping_add(PANEL_STEP_BYTES);
                 }
                 for r in 0..ROWS {
                     _mm512_store_si512(to.add(r * 2 * HALF).cast(), low[r]);
