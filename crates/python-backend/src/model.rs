@@ -9,7 +9,7 @@ use halimede_serving::{
     Error,
     backend::{Instance, LoadedModel, Model, ModelContext},
     config::{
-        self, Completion, ModelConfig,
+        self, ModelConfig,
         proto::{model_config::SchedulingChoice, model_instance_group::Kind},
     },
 };
@@ -76,7 +76,7 @@ pub(crate) fn load(context: &ModelContext, files: Arc<Directory>) -> Result<Load
         first: Mutex::new(first),
     });
     let model = Arc::new(PythonModel { definition, config: config.clone(), slots: Mutex::default() });
-    Ok(LoadedModel { completion: Completion { config, assumptions: Vec::new() }, model })
+    Ok(LoadedModel::as_configured(config, model))
 }
 
 /// What `auto_complete_config` may change; the rest stays as it was.

@@ -106,6 +106,13 @@ pub struct LoadedModel {
     pub model: Arc<dyn Model>,
 }
 
+impl LoadedModel {
+    /// A model whose configuration says everything.
+    pub fn as_configured(config: ModelConfig, model: Arc<dyn Model>) -> Self {
+        Self { completion: Completion { config, assumptions: Vec::new() }, model }
+    }
+}
+
 impl fmt::Debug for LoadedModel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("LoadedModel").field("completion", &self.completion).finish_non_exhaustive()

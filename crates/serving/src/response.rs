@@ -74,6 +74,12 @@ impl Responder {
         Self { reply: None }
     }
 
+    /// The same way back, on which `observe` sees each response before it is sent on.
+    pub(crate) fn observed(&mut self, observe: impl FnMut(&Response) + Send + 'static) {
+        let responder = std::mem::replace(self, Self::closed());
+        *self = Self::new(Observed { observe, responder });
+    }
+
     /// Hands `response` to the client. Nothing is sent after the last response.
     pub fn send(&mut self, response: Response, last: bool) {
         if let Some(reply) = &mut self.reply {
@@ -99,6 +105,27 @@ impl Responder {
     /// Whether the last response was sent.
     pub fn is_answered(&self) -> bool {
         self.reply.is_none()
+    }
+}
+
+/// A way back on which somebody sees the responses pass.
+struct Observed<F> {
+    observe: F,
+    responder: Responder,
+}
+
+impl<F: FnMut(&Response) + Send> Reply for Observed<F> {
+    fn send(&mut self, response: Response, last: bool) {
+        (self.observe)(&response);
+        self.responder.send(response, last);
+    }
+
+    fn end(&mut self) {
+        self.responder.end();
+    }
+
+    fn is_cancelled(&self) -> bool {
+        self.responder.is_cancelled()
     }
 }
 

@@ -17,7 +17,7 @@ use halimede_tensor::{Buffer, DType};
 use crate::{
     InputTensor, Options, OutputTensor, Reply, Request, Responder, Response, Server,
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext},
-    config::{Completion, finish_without_model},
+    config::finish_without_model,
     error::Error,
     wire,
 };
@@ -226,7 +226,7 @@ impl<F: Fn(usize, &mut Batch) + Send + Sync + 'static> Backend for Scripted<F> {
         }
         let config = finish_without_model(context.config.clone(), &context.options)?;
         let model = Arc::new(ScriptedModel(self.1.clone()));
-        Ok(LoadedModel { completion: Completion { config, assumptions: Vec::new() }, model })
+        Ok(LoadedModel::as_configured(config, model))
     }
 }
 

@@ -4,10 +4,7 @@ use std::{fmt, sync::Arc, time::Instant};
 
 use halimede_tensor::{Buffer, DType};
 
-use crate::{
-    request::Request,
-    response::{Reply, Responder, Response},
-};
+use crate::request::Request;
 
 /// Takes what happens to a request and to those that it sets off. Called on threads that serve requests, so it keeps
 /// what it is given and leaves everything else for later.
@@ -134,8 +131,12 @@ impl Trace {
                     TracedTensor { is_output: false, name: &input.name, dtype, shape: &input.shape, data: &input.data };
                 record.tensor(id, tensor);
             }
-            let responder = std::mem::replace(&mut request.responder, Responder::closed());
-            request.responder = Responder::new(Watched { record, id, responder });
+            request.responder.observed(move |response| {
+                for output in &response.outputs {
+                    let (dtype, shape, data) = (output.dtype, &output.shape[..], &output.data);
+                    record.tensor(id, TracedTensor { is_output: true, name: &output.name, dtype, shape, data });
+                }
+            });
         }
     }
 
@@ -158,31 +159,6 @@ impl Drop for Trace {
 impl fmt::Debug for Trace {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Trace").field("id", &self.id).field("parent", &self.parent).finish_non_exhaustive()
-    }
-}
-
-/// The way back of a request whose outputs are traced.
-struct Watched {
-    record: Arc<dyn TraceRecord>,
-    id: u64,
-    responder: Responder,
-}
-
-impl Reply for Watched {
-    fn send(&mut self, response: Response, last: bool) {
-        for output in &response.outputs {
-            let (dtype, shape, data) = (output.dtype, &output.shape[..], &output.data);
-            self.record.tensor(self.id, TracedTensor { is_output: true, name: &output.name, dtype, shape, data });
-        }
-        self.responder.send(response, last);
-    }
-
-    fn end(&mut self) {
-        self.responder.end();
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.responder.is_cancelled()
     }
 }
 

@@ -39,7 +39,7 @@ pub(crate) enum Left {
 
 /// Rows this many bytes apart fall into one set of an 8-way cache of 32 KiB: a dozen of them would
 /// evict each other.
-const CACHE_PERIOD: usize = 4096;
+pub(crate) const CACHE_PERIOD: usize = 4096;
 
 /// The result: element (m, n) lies at `start + m·row + n`.
 #[derive(Clone, Copy)]

@@ -140,6 +140,15 @@ fn in_lines<F: Factor, T: Converts<F>>(
     copy
 }
 
+#[test]
+fn fewer_rows_have_no_more_blocks() {
+    let blocks = |rows: usize| rows.div_ceil(block_rows(rows));
+    for rows in 1..2048 {
+        assert!((1..=BLOCK).contains(&block_rows(rows)), "{rows}");
+        assert!(blocks(rows) <= blocks(rows + 1), "sums for {} rows are too few for {rows}", rows + 1);
+    }
+}
+
 /// The emulator is told which vectors to have: whether it has them, its script reads here.
 #[cfg(target_arch = "aarch64")]
 #[test]

@@ -1,19 +1,21 @@
 //! What NVIDIA's test backends that add up the requests of sequences have in common.
 
-use std::time::Duration;
-
 use crate::{
     backend::Batch,
     config::{DataType, ModelConfig, proto::model_config::SchedulingChoice},
     error::Error,
 };
 
-/// How long an execution takes.
-pub(super) struct Delay(pub Duration);
-
-impl Delay {
-    pub fn read(config: &ModelConfig) -> Result<Self, Error> {
-        super::interface::number(config, "execute_delay_ms").map(|millis| Self(Duration::from_millis(millis)))
+/// Answers each request of a batch, and those with an error for which that fails. What fills the rows of sequences without
+/// a request is left out.
+pub(super) fn answer_each(batch: &mut Batch, mut answer: impl FnMut(&mut Batch, usize) -> Result<(), Error>) {
+    for index in 0..batch.len() {
+        if batch.is_stand_in(index) {
+            continue;
+        }
+        if let Err(error) = answer(batch, index) {
+            batch.fail(index, error);
+        }
     }
 }
 

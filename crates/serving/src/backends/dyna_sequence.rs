@@ -12,14 +12,13 @@ use std::{
 };
 
 use super::{
-    accumulator::{Delay, check_controls, check_vectors, is_set, numbers, sum},
-    interface::filled,
+    accumulator::{answer_each, check_controls, check_vectors, is_set, numbers, sum},
+    interface::{execute_delay, filled},
 };
 use crate::{
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext},
-    config::finish_without_model,
     config::{
-        Completion, DataType, ModelConfig,
+        DataType, ModelConfig, finish_without_model,
         proto::{model_config::SchedulingChoice, model_sequence_batching::control::Kind},
     },
     error::Error,
@@ -41,8 +40,8 @@ impl Backend for DynaSequence {
         check_controls(&config, &["START", "END", "READY", "CORRID"], text)?;
         let is_text = has_text_identifiers(&config)?;
         check_vectors(&config)?;
-        let model = Arc::new(DynaSequenceModel { delay: Delay::read(&config)?.0, is_text });
-        Ok(LoadedModel { completion: Completion { config, assumptions: Vec::new() }, model })
+        let model = Arc::new(DynaSequenceModel { delay: execute_delay(&config)?, is_text });
+        Ok(LoadedModel::as_configured(config, model))
     }
 }
 
@@ -81,11 +80,7 @@ impl Instance for DynaSequenceInstance {
         batch.inputs_ready();
         thread::sleep(self.delay);
         let mut seen = HashSet::new();
-        for index in 0..batch.len() {
-            if let Err(error) = self.answer(batch, index, &mut seen) {
-                batch.fail(index, error);
-            }
-        }
+        answer_each(batch, |batch, index| self.answer(batch, index, &mut seen));
     }
 }
 

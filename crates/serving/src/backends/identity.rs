@@ -8,10 +8,10 @@ use std::{sync::Arc, thread, time::Duration};
 
 use halimede_tensor::{Buffer, DType};
 
-use super::interface::number;
+use super::interface::{execute_delay, number};
 use crate::{
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext},
-    config::{Completion, ModelConfig, finish_without_model},
+    config::{ModelConfig, finish_without_model},
     error::Error,
     model::{Signature, shape_text},
     request::Parameter,
@@ -32,11 +32,11 @@ impl Backend for Identity {
         let config = finish_without_model(context.config.clone(), &context.options)?;
         let signature = Signature::new(&config)?;
         let pairs = pairs(&config, &signature)?;
-        let execute_delay = Duration::from_millis(number(&config, "execute_delay_ms")?);
+        let execute_delay = execute_delay(&config)?;
         let multiplier = number(&config, "instance_wise_delay_multiplier")?;
         thread::sleep(Duration::from_secs(number(&config, "creation_delay_sec")?));
         let model = Arc::new(IdentityModel { pairs: Arc::new(pairs), execute_delay, multiplier });
-        Ok(LoadedModel { completion: Completion { config, assumptions: Vec::new() }, model })
+        Ok(LoadedModel::as_configured(config, model))
     }
 }
 

@@ -11,12 +11,12 @@ use std::sync::Arc;
 use halimede_tensor::{Buffer, DType};
 
 use super::{
-    accumulator::{check_controls, is_set, numbers},
+    accumulator::{answer_each, check_controls, is_set, numbers},
     interface::filled,
 };
 use crate::{
     backend::{Backend, Batch, Gathered, Instance, LoadedModel, Model, ModelContext},
-    config::{Completion, finish_without_model},
+    config::finish_without_model,
     error::Error,
 };
 
@@ -39,8 +39,7 @@ impl Backend for ImplicitState {
         let config = finish_without_model(context.config.clone(), &context.options)?;
         let text = "'START', 'END, and 'READY' must be configured as the control inputs";
         check_controls(&config, &["START", "END", "READY"], text)?;
-        let completion = Completion { config, assumptions: Vec::new() };
-        Ok(LoadedModel { completion, model: Arc::new(ImplicitState) })
+        Ok(LoadedModel::as_configured(config, Arc::new(ImplicitState)))
     }
 }
 
@@ -60,11 +59,7 @@ struct ImplicitStateInstance {
 impl Instance for ImplicitStateInstance {
     fn execute(&mut self, batch: &mut Batch) {
         batch.inputs_ready();
-        for index in (0..batch.len()).filter(|&index| !batch.is_stand_in(index)).collect::<Vec<_>>() {
-            if let Err(error) = self.answer(batch, index) {
-                batch.fail(index, error);
-            }
-        }
+        answer_each(batch, |batch, index| self.answer(batch, index));
     }
 }
 

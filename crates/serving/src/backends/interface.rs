@@ -1,5 +1,7 @@
 //! What NVIDIA's test backends with fixed inputs and outputs have in common.
 
+use std::time::Duration;
+
 use halimede_tensor::{Buffer, DType};
 
 use crate::{
@@ -12,6 +14,11 @@ use crate::{
 
 /// An input or an output that a backend wants: its name and its datatype without `TYPE_`.
 pub(super) type Wanted = (&'static str, &'static str);
+
+/// How long an execution takes: `execute_delay_ms` of the parameters.
+pub(super) fn execute_delay(config: &ModelConfig) -> Result<Duration, Error> {
+    number(config, "execute_delay_ms").map(Duration::from_millis)
+}
 
 /// Checks number, names and datatypes of the inputs and outputs of a configuration.
 pub(super) fn check(config: &ModelConfig, inputs: &[Wanted], outputs: &[Wanted]) -> Result<(), Error> {

@@ -3,10 +3,13 @@
 
 use std::{collections::HashMap, sync::Arc, thread, time::Duration};
 
-use super::{accumulator::numbers, interface::filled};
+use super::{
+    accumulator::{answer_each, numbers},
+    interface::filled,
+};
 use crate::{
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext},
-    config::{Completion, finish_without_model},
+    config::finish_without_model,
     error::Error,
     request::CorrelationId,
 };
@@ -25,8 +28,7 @@ impl Backend for IterativeSequence {
 
     fn load(&self, context: &ModelContext) -> Result<LoadedModel, Error> {
         let config = finish_without_model(context.config.clone(), &context.options)?;
-        let completion = Completion { config, assumptions: Vec::new() };
-        Ok(LoadedModel { completion, model: Arc::new(IterativeSequence) })
+        Ok(LoadedModel::as_configured(config, Arc::new(IterativeSequence)))
     }
 }
 
@@ -44,11 +46,7 @@ struct IterativeSequenceInstance {
 impl Instance for IterativeSequenceInstance {
     fn execute(&mut self, batch: &mut Batch) {
         batch.inputs_ready();
-        for index in (0..batch.len()).filter(|&index| !batch.is_stand_in(index)).collect::<Vec<_>>() {
-            if let Err(error) = self.answer(batch, index) {
-                batch.fail(index, error);
-            }
-        }
+        answer_each(batch, |batch, index| self.answer(batch, index));
     }
 }
 

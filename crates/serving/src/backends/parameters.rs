@@ -7,7 +7,7 @@ use halimede_tensor::{Buffer, DType};
 
 use crate::{
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext},
-    config::{Completion, finish_without_model},
+    config::finish_without_model,
     error::Error,
     request::Parameter,
     response::OutputTensor,
@@ -31,8 +31,7 @@ impl Backend for Parameters {
                 config.name
             )));
         }
-        let completion = Completion { config, assumptions: Vec::new() };
-        Ok(LoadedModel { completion, model: Arc::new(Parameters) })
+        Ok(LoadedModel::as_configured(config, Arc::new(Parameters)))
     }
 }
 

@@ -12,7 +12,7 @@ use halimede_tensor::DType;
 use super::interface::{self, check, check_single, single};
 use crate::{
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext, ResponseSender},
-    config::{Completion, ModelConfig, finish_without_model},
+    config::{ModelConfig, finish_without_model},
     error::Error,
     model::shape_text,
 };
@@ -29,8 +29,7 @@ impl Backend for Repeat {
     fn load(&self, context: &ModelContext) -> Result<LoadedModel, Error> {
         let config = finish_without_model(context.config.clone(), &context.options)?;
         validate(&config)?;
-        let completion = Completion { config, assumptions: Vec::new() };
-        Ok(LoadedModel { completion, model: std::sync::Arc::new(Repeat) })
+        Ok(LoadedModel::as_configured(config, std::sync::Arc::new(Repeat)))
     }
 }
 

@@ -6,12 +6,12 @@
 use std::{sync::Arc, thread, time::Duration};
 
 use super::{
-    accumulator::{Delay, check_controls, check_vectors, is_set, numbers, sum},
-    interface::filled,
+    accumulator::{answer_each, check_controls, check_vectors, is_set, numbers, sum},
+    interface::{execute_delay, filled},
 };
 use crate::{
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext},
-    config::{Completion, finish_without_model},
+    config::finish_without_model,
     error::Error,
 };
 
@@ -29,8 +29,8 @@ impl Backend for Sequence {
         check_controls(&config, &["START", "READY"], "'START' and 'READY' must be configured as the control inputs")?;
         check_vectors(&config)?;
         let rows = usize::try_from(config.max_batch_size).unwrap_or(0).max(1);
-        let model = Arc::new(SequenceModel { delay: Delay::read(&config)?.0, rows });
-        Ok(LoadedModel { completion: Completion { config, assumptions: Vec::new() }, model })
+        let model = Arc::new(SequenceModel { delay: execute_delay(&config)?, rows });
+        Ok(LoadedModel::as_configured(config, model))
     }
 }
 
@@ -55,11 +55,7 @@ impl Instance for SequenceInstance {
     fn execute(&mut self, batch: &mut Batch) {
         batch.inputs_ready();
         thread::sleep(self.delay);
-        for row in 0..batch.len() {
-            if let Err(error) = self.answer(batch, row) {
-                batch.fail(row, error);
-            }
-        }
+        answer_each(batch, |batch, row| self.answer(batch, row));
     }
 }
 

@@ -15,7 +15,7 @@ use halimede_tensor::DType;
 use super::interface::{check, check_single, single, words};
 use crate::{
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext, ResponseSender},
-    config::{Completion, ModelConfig, finish_without_model},
+    config::{ModelConfig, finish_without_model},
     error::Error,
 };
 
@@ -34,7 +34,7 @@ impl Backend for Square {
         check_single("IN", &config.input[0].dims)?;
         check_single("OUT", &config.output[0].dims)?;
         let model = Arc::new(SquareModel(Settings::read(&config)));
-        Ok(LoadedModel { completion: Completion { config, assumptions: Vec::new() }, model })
+        Ok(LoadedModel::as_configured(config, model))
     }
 }
 

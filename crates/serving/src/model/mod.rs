@@ -27,8 +27,7 @@ use crate::{
     instance::Runner,
     metadata::{ModelMetadata, TensorMetadata},
     request::Request,
-    response::Responder,
-    statistics::{Recorder, Timed},
+    statistics::{Recorder, time_first_response},
     trace::Trace,
     wire::datatype_name,
 };
@@ -152,8 +151,7 @@ impl Model {
         };
         Trace::begin(&mut request, self.version);
         if self.recorder.first_responses().is_some() {
-            let responder = std::mem::replace(&mut request.responder, Responder::closed());
-            request.responder = Timed::responder(self.recorder.clone(), request.timestamps.start, responder);
+            time_first_response(self.recorder.clone(), request.timestamps.start, &mut request.responder);
         }
         match &self.cache {
             None => self.run(request, batch_size),

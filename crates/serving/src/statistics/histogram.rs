@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use super::Recorder;
 use crate::{
     config::{ModelConfig, proto::model_metrics::metric_control::MetricOptions},
-    response::{Reply, Responder, Response},
+    response::Responder,
 };
 
 /// The metric whose buckets a configuration may set.
@@ -62,36 +62,14 @@ impl Histogram {
     }
 }
 
-/// The way back of a request whose first response is timed.
-pub(crate) struct Timed {
-    recorder: Arc<Recorder>,
-    /// `None` after the first response.
-    start: Option<Instant>,
-    responder: Responder,
-}
-
-impl Timed {
-    /// A responder for a request that came at `start`.
-    pub fn responder(recorder: Arc<Recorder>, start: Instant, responder: Responder) -> Responder {
-        Responder::new(Self { recorder, start: Some(start), responder })
-    }
-}
-
-impl Reply for Timed {
-    fn send(&mut self, response: Response, last: bool) {
-        if let (Some(start), Some(histogram)) = (self.start.take(), self.recorder.first_responses()) {
+/// Times the first response to a request that came at `start`.
+pub(crate) fn time_first_response(recorder: Arc<Recorder>, start: Instant, responder: &mut Responder) {
+    let mut start = Some(start);
+    responder.observed(move |_| {
+        if let (Some(start), Some(histogram)) = (start.take(), recorder.first_responses()) {
             histogram.observe(start.elapsed());
         }
-        self.responder.send(response, last);
-    }
-
-    fn end(&mut self) {
-        self.responder.end();
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.responder.is_cancelled()
-    }
+    });
 }
 
 #[cfg(test)]

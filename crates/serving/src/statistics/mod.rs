@@ -5,7 +5,7 @@ mod recorder;
 mod snapshot;
 mod summary;
 
-pub(crate) use histogram::{FIRST_RESPONSE, Histogram, Timed};
+pub(crate) use histogram::{FIRST_RESPONSE, Histogram, time_first_response};
 pub(crate) use recorder::{ComputeDurations, ComputeTimes, FailureReason, Outcome, Recorder};
 pub use snapshot::{BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics};
 pub(crate) use summary::{SUMMARIES, SummaryValues};

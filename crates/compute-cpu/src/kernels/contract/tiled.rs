@@ -11,6 +11,7 @@
 
 use super::Right;
 use super::layout::{Layout, Operand};
+use crate::gemm::CACHE_PERIOD;
 use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Piece, Product, TiledWeights, thread_bytes, thread_part};
@@ -25,8 +26,6 @@ const TASK_BYTES: usize = 1 << 20;
 /// Rows of this many bytes are read where they lie: sixteen of them fall into different sets of the
 /// first-level cache.
 const DIRECT_ROW_BYTES: usize = 512;
-/// Rows this far apart fall into one set of the first-level cache.
-const CACHE_PERIOD: usize = 4096;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
 /// What says which rows a thread has packed, on a cache line of its own.
@@ -124,6 +123,14 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     fn block(&self, rows: usize) -> usize {
         let in_lines = self.matrix.takes_lines() && !matches!(self.packing, Packing::Tiles);
         if in_lines { matrix::block_rows(rows) } else { BLOCK }
+    }
+
+    /// The left operand where `count` rows lie so many numbers apart.
+    fn rows(&self, start: *const F, pitch: usize, count: usize) -> Rows<'_> {
+        let pitch = pitch * size_of::<F>();
+        let line = if self.matrix.takes_lines() { count } else { TILE };
+        let tiles = Rows::tiles(start.cast(), &self.offsets, count);
+        Rows { pitch, line, line_bytes: line * pitch, depths: &self.depths, block: self.block(count), ..tiles }
     }
 
     fn thread_bytes(&self) -> usize {
@@ -304,30 +311,25 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             let start = shared.threads.add(thread * self.thread_bytes());
             thread_part(start, self.finish.registers_bytes(), self.tiles_len(), self.sums())
         };
-        let (offsets, depths, count) = (&self.offsets[..], &self.depths[..], m1 - m0);
-        let left_start = match self.packing {
-            Packing::None => shared.left.wrapping_add(left_offset + m0 * layout.left.free).cast(),
-            Packing::Lines(_) | Packing::Tiles => {
-                let (mark, block) = (shared.mark(thread), batch * layout.m.div_ceil(self.task_rows) + rows);
-                // SAFETY: each thread has its own mark, which was written before.
-                if unsafe { mark.read() } != block {
-                    self.pack_left(shared, left_offset, (m0, m1), tiles);
-                    // SAFETY: as above.
-                    unsafe { mark.write(block) };
-                }
-                tiles.as_ptr().cast()
+        let mut pack = || {
+            let (mark, block) = (shared.mark(thread), batch * layout.m.div_ceil(self.task_rows) + rows);
+            // SAFETY: each thread has its own mark, which was written before.
+            if unsafe { mark.read() } != block {
+                self.pack_left(shared, left_offset, (m0, m1), tiles);
+                // SAFETY: as above.
+                unsafe { mark.write(block) };
             }
+            tiles.as_ptr()
         };
-        let packed_tiles = Rows { depths, ..Rows::tiles(left_start, offsets, count) };
         let left = match self.packing {
-            Packing::Tiles => Rows { line_bytes: self.steps() * TILE * STEP_BYTES, ..packed_tiles },
-            Packing::None | Packing::Lines(_) => {
-                let pitch = match self.packing {
-                    Packing::Lines(pitch) => pitch * size_of::<F>(),
-                    _ => layout.left.free * size_of::<F>(),
-                };
-                let line = if self.matrix.takes_lines() { count } else { TILE };
-                Rows { pitch, line, line_bytes: line * pitch, block: self.block(count), ..packed_tiles }
+            Packing::None => {
+                let start = shared.left.wrapping_add(left_offset + m0 * layout.left.free);
+                self.rows(start.cast(), layout.left.free, m1 - m0)
+            }
+            Packing::Lines(pitch) => self.rows(pack(), pitch, m1 - m0),
+            Packing::Tiles => {
+                let tiles = Rows::tiles(pack().cast(), &self.offsets, m1 - m0);
+                Rows { line_bytes: self.steps() * TILE * STEP_BYTES, depths: &self.depths, ..tiles }
             }
         };
         let packed = right_batch * self.panels * matrix::panel_len::<F::Right>(layout.k);

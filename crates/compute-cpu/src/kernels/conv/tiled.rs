@@ -226,6 +226,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let count = copy.count(rows, across, &self.window);
         let (line, line_bytes) = match self.matrix.takes_lines() {
             true if across < copy.width => (across, copy.width * copy.pitch),
+            // All in one.
             true => (count.max(1), 0),
             false => (TILE, TILE * copy.pitch),
         };

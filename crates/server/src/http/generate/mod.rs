@@ -40,29 +40,23 @@ pub(super) async fn respond(
     version: &str,
     mode: Mode,
 ) -> HttpResponse<Body> {
-    let Some(record) = services.tracing.sample(model) else {
-        return answer(services, headers, body, model, version, mode, None).await;
+    let record = services.tracing.sample(model);
+    if let Some(record) = &record {
+        // The body was read before it was known what it asks for.
+        record.mark("HTTP_RECV_START", Instant::now());
+        record.mark("HTTP_RECV_END", Instant::now());
+    }
+    let response = match start(services, headers, &body, model, version, mode, record.as_ref()) {
+        Ok(answers) => answer(answers, mode).await,
+        Err(error) => failed(&error),
     };
-    // The body was read before it was known what it asks for.
-    record.mark("HTTP_RECV_START", Instant::now());
-    record.mark("HTTP_RECV_END", Instant::now());
-    let response = answer(services, headers, body, model, version, mode, Some(&record)).await;
-    sending(record, response)
+    match record {
+        Some(record) => sending(record, response),
+        None => response,
+    }
 }
 
-async fn answer(
-    services: &Arc<Services>,
-    headers: &HeaderMap,
-    body: Bytes,
-    model: &str,
-    version: &str,
-    mode: Mode,
-    record: Option<&Arc<Record>>,
-) -> HttpResponse<Body> {
-    let answers = match start(services, headers, &body, model, version, mode, record) {
-        Ok(answers) => answers,
-        Err(error) => return failed(&error),
-    };
+async fn answer(answers: Answers, mode: Mode) -> HttpResponse<Body> {
     let Answers { first, mut frames } = answers;
     // What the first response is decides the status; a model that ends without one has not failed.
     let status = match first.await.unwrap_or(First::Response) {
