@@ -26,4 +26,5 @@ mod source;
 mod tls;
 mod traces;
 mod tuning;
+mod ui;
 pub mod units;

@@ -14,10 +14,12 @@ pub(crate) enum Group {
     Statistics,
     Trace,
     Logging,
+    /// What the page at `/ui` shows; a group of our own.
+    Ui,
 }
 
 /// All groups with their names.
-const GROUPS: [(&str, Group); 9] = [
+const GROUPS: [(&str, Group); 10] = [
     ("health", Group::Health),
     ("metadata", Group::Metadata),
     ("inference", Group::Inference),
@@ -27,6 +29,7 @@ const GROUPS: [(&str, Group); 9] = [
     ("statistics", Group::Statistics),
     ("trace", Group::Trace),
     ("logging", Group::Logging),
+    ("ui", Group::Ui),
 ];
 
 /// What a request must have.

@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use halimede_serving::{Error, Server};
 
-use crate::{logging::Logging, restricted::Restrictions, shared_memory::Regions, traces::Tracing};
+use crate::{logging::Logging, restricted::Restrictions, shared_memory::Regions, traces::Tracing, ui::Ui};
 
 /// What a connection needs to answer requests.
 #[derive(Debug)]
@@ -13,6 +13,7 @@ pub(crate) struct Services {
     pub regions: Regions,
     pub logging: Arc<Logging>,
     pub tracing: Tracing,
+    pub ui: Ui,
     /// Most bytes of JSON, of a raw tensor, and of what was decompressed.
     pub http_input_bytes_max: usize,
     /// Most bytes of a body, binary tensors included.

@@ -19,7 +19,7 @@ use crate::{
     metadata::{IndexEntry, ModelMetadata, ServerMetadata},
     metrics::Family,
     options::{ControlMode, LoadParameters, Options},
-    repository::Repository,
+    repository::{Repository, overview::ModelOverview},
     request::Request,
     statistics::ModelStatistics,
 };
@@ -221,6 +221,25 @@ impl Server {
     /// The metrics of all models.
     pub fn metrics(&self) -> Vec<Family> {
         self.repository.metrics(Instant::now())
+    }
+
+    /// All models with everything that is known of them. Reads directories.
+    ///
+    /// # Errors
+    /// The server is exiting, or a repository cannot be read.
+    pub fn overview(&self) -> Result<Vec<ModelOverview>, Error> {
+        self.check_ready()?;
+        self.repository.overview(Instant::now())
+    }
+
+    /// What the cache of responses counts; empty where there is none.
+    pub fn cache_metrics(&self) -> Vec<Family> {
+        self.options.cache.iter().flat_map(|cache| cache.metrics()).collect()
+    }
+
+    /// Whether clients may load and unload models.
+    pub fn is_explicit(&self) -> bool {
+        matches!(self.options.control, ControlMode::Explicit)
     }
 
     /// Requests that are not answered yet.

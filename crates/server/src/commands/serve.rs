@@ -31,6 +31,7 @@ use crate::{
     tls::Tls,
     traces::Tracing,
     tuning::{check_writable, remember},
+    ui::Ui,
     units::{self, Choice},
 };
 
@@ -141,6 +142,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         regions: Regions::new(flags.client_shared_memory),
         logging,
         tracing: Tracing::new(&flags.trace),
+        ui: Ui::new(flags.http.allow_ui, flags.matrix),
         http_input_bytes_max: flags.http.input_bytes_max,
         http_body_bytes_max: flags.http.body_bytes_max,
         http_restrictions: flags.http.restrictions.clone(),

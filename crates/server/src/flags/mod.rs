@@ -105,6 +105,8 @@ impl Port {
 #[derive(Debug, Clone)]
 pub(crate) struct HttpFlags {
     pub allow: bool,
+    /// Whether there is a page at `/ui`.
+    pub allow_ui: bool,
     pub address: Option<String>,
     pub port: Port,
     pub reuse_port: bool,
@@ -208,6 +210,7 @@ impl Flags {
             backend_settings: BTreeMap::new(),
             http: HttpFlags {
                 allow: true,
+                allow_ui: true,
                 address: None,
                 port: Port::Number(8000),
                 reuse_port: false,

@@ -146,6 +146,13 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         group: "HTTP",
+        name: "allow-ui",
+        value: "boolean",
+        help: "Whether there is a page for people at /ui. Its data can be restricted as 'ui'. Default: true.",
+        set: |flags, value| set(&mut flags.http.allow_ui, switch(value)),
+    },
+    Flag {
+        group: "HTTP",
         name: "http-address",
         value: "string",
         help: "Address for HTTP. Default: 127.0.0.1, and 0.0.0.0 when started as tritonserver.",

@@ -74,6 +74,7 @@ impl Fuzzing {
             server: Arc::new(server),
             regions,
             logging: Arc::new(Logging::new(&flags.log)?),
+            ui: crate::ui::Ui::default(),
             tracing: Tracing::new(&flags.trace),
             http_input_bytes_max: 1 << 20,
             http_body_bytes_max: 1 << 20,

@@ -33,6 +33,7 @@ use crate::{
     listen::Stop,
     services::{Services, model_version},
     tls::Stream,
+    ui,
 };
 
 /// Serves the requests of one connection until it ends; after [`Stop`], to the end of the current one.
@@ -57,10 +58,11 @@ pub(crate) async fn serve_connection(stream: Stream, services: Arc<Services>, mu
 async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response<Body> {
     let (parts, body) = request.into_parts();
     let path = parts.uri.path();
-    let Some(route) = Route::parse(path) else {
+    let Some(route) = Route::parse(path).filter(|route| services.ui.is_on || !route.is_page()) else {
         return Reply::failed(404, "Not Found").into_response();
     };
-    if let Some(header) = services.http_restrictions.missing(route.group(), &parts.headers) {
+    let restrictions = &services.http_restrictions;
+    if let Some(header) = route.groups().iter().find_map(|&group| restrictions.missing(group, &parts.headers)) {
         let text = format!("This API is restricted, expecting header '{header}'");
         return Reply::failed(403, &text).into_response();
     }
@@ -83,6 +85,7 @@ async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response
             }
             let content_type = route.content_type();
             match answer(services.clone(), route, &parts, body).await {
+                Ok(reply) if matches!(route, Route::Page { .. }) => reply.into_response(),
                 Ok(reply) => reply.of_type(content_type).into_response(),
                 Err(error) => Reply::error(&error).of_type(content_type).into_response(),
             }
@@ -148,6 +151,9 @@ async fn answer(services: Arc<Services>, route: Route<'_>, parts: &Parts, body: 
             Call::Trace => trace::http(&services, Some(name), is_post.then_some(&body)).map(Reply::ok),
             Call::Infer | Call::Generate | Call::GenerateStream => Err(Error::internal("inference has its own way")),
         },
+        Route::Page { file: None } => Ok(ui::redirect()),
+        Route::Page { file: Some(name) } => Ok(ui::file(name).unwrap_or_else(|| Reply::failed(404, "Not Found"))),
+        Route::PageState => ui::state(services).await.map(Reply::ok),
         Route::Index => blocking(move || repository::http_index(&services.server, &body)).await.map(Reply::ok),
         Route::Control { repository, model, control } => {
             if !repository.is_empty() {

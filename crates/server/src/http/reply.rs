@@ -19,6 +19,9 @@ pub(crate) enum ContentType {
     Metrics,
     /// Server-sent events.
     Events,
+    Html,
+    Css,
+    Script,
 }
 
 impl ContentType {
@@ -28,6 +31,9 @@ impl ContentType {
             ContentType::Json => "application/json",
             ContentType::Binary => "application/octet-stream",
             ContentType::Events => "text/event-stream; charset=utf-8",
+            ContentType::Html => "text/html; charset=utf-8",
+            ContentType::Css => "text/css; charset=utf-8",
+            ContentType::Script => "text/javascript; charset=utf-8",
             ContentType::Metrics => "text/plain; charset=utf-8",
         })
     }

@@ -3,7 +3,7 @@
 use hyper::Method;
 
 use super::{ContentType, generate::Mode};
-use crate::restricted::Group;
+use crate::{restricted::Group, ui};
 
 /// What a path asks for. Names and versions are parts of the path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -21,6 +21,12 @@ pub(super) enum Route<'p> {
         call: Call,
     },
     Index,
+    /// A file of the page for people; `None` for the page without the slash behind which its files lie.
+    Page {
+        file: Option<&'p str>,
+    },
+    /// What the page shows.
+    PageState,
     /// `repository` is empty where the path has none.
     Control {
         repository: &'p str,
@@ -64,6 +70,12 @@ pub(super) enum Action {
 
 impl<'p> Route<'p> {
     pub fn parse(path: &'p str) -> Option<Self> {
+        match path.strip_prefix("/ui") {
+            Some("") => return Some(Route::Page { file: None }),
+            Some("/state") => return Some(Route::PageState),
+            Some(rest) => return rest.strip_prefix('/').map(|file| Route::Page { file: Some(file) }),
+            None => {}
+        }
         let rest = path.strip_prefix("/v2")?;
         if let Some(rest) = rest.strip_prefix("/models/") {
             return model(rest);
@@ -100,19 +112,27 @@ impl<'p> Route<'p> {
         (get && method == Method::GET) || (post && method == Method::POST)
     }
 
-    /// What it belongs to where APIs are restricted.
-    pub fn group(&self) -> Group {
+    /// What it belongs to where APIs are restricted: who asks needs the headers of all.
+    pub fn groups(&self) -> &'static [Group] {
         match self {
-            Route::ServerMetadata | Route::Model { call: Call::Metadata, .. } => Group::Metadata,
-            Route::Live | Route::Ready | Route::Model { call: Call::Ready, .. } => Group::Health,
-            Route::AllStatistics | Route::Model { call: Call::Statistics, .. } => Group::Statistics,
-            Route::Logging => Group::Logging,
-            Route::Trace | Route::Model { call: Call::Trace, .. } => Group::Trace,
-            Route::Model { call: Call::Infer | Call::Generate | Call::GenerateStream, .. } => Group::Inference,
-            Route::Model { call: Call::Config, .. } => Group::ModelConfig,
-            Route::Index | Route::Control { .. } => Group::ModelRepository,
-            Route::SystemSharedMemory { .. } | Route::CudaSharedMemory { .. } => Group::SharedMemory,
+            Route::ServerMetadata | Route::Model { call: Call::Metadata, .. } => &[Group::Metadata],
+            Route::Live | Route::Ready | Route::Model { call: Call::Ready, .. } => &[Group::Health],
+            Route::AllStatistics | Route::Model { call: Call::Statistics, .. } => &[Group::Statistics],
+            Route::Logging => &[Group::Logging],
+            Route::Trace | Route::Model { call: Call::Trace, .. } => &[Group::Trace],
+            Route::Model { call: Call::Infer | Call::Generate | Call::GenerateStream, .. } => &[Group::Inference],
+            Route::Model { call: Call::Config, .. } => &[Group::ModelConfig],
+            Route::Index | Route::Control { .. } => &[Group::ModelRepository],
+            Route::SystemSharedMemory { .. } | Route::CudaSharedMemory { .. } => &[Group::SharedMemory],
+            // The files say nothing of this server, and a browser could not send a header for them.
+            Route::Page { .. } => &[],
+            Route::PageState => &ui::STATE_GROUPS,
         }
+    }
+
+    /// Whether it is of the page for people.
+    pub fn is_page(&self) -> bool {
+        matches!(self, Route::Page { .. } | Route::PageState)
     }
 
     /// Model, version and mode of a request to generate.

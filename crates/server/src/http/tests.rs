@@ -51,6 +51,11 @@ fn routes_match_whole_paths() {
         ("/v2/systemsharedmemory/region//register", None),
         ("/v2/cudasharedmemory/unregister", Some(Route::CudaSharedMemory { region: "", action: Action::Unregister })),
         ("/metrics", None),
+        ("/ui", Some(Route::Page { file: None })),
+        ("/ui/", Some(Route::Page { file: Some("") })),
+        ("/ui/app.js", Some(Route::Page { file: Some("app.js") })),
+        ("/ui/state", Some(Route::PageState)),
+        ("/uix", None),
     ] {
         assert_eq!(Route::parse(path), expected, "{path}");
     }

@@ -17,7 +17,7 @@ use crate::{
     model::{Model, Signature, classify},
     request::{CorrelationId, InputTensor, Parameter, Request},
     response::{OutputTensor, Reply, Responder, Response},
-    statistics::{ComputeDurations, FailureReason},
+    statistics::{ComputeDurations, FailureReason, Success},
     trace::Trace,
 };
 
@@ -242,7 +242,15 @@ impl Run {
         let compute = *self.compute.lock();
         let (outputs, error) = match outputs {
             Ok(outputs) => {
-                recorder.success(self.batch_size, start, request.timestamps.queued, self.start, end, compute);
+                recorder.success(&Success {
+                    id: &request.id,
+                    batch_size: self.batch_size,
+                    start,
+                    queued: request.timestamps.queued,
+                    compute_start: self.start,
+                    end,
+                    compute,
+                });
                 recorder.execution(self.batch_size, compute);
                 (outputs, None)
             }

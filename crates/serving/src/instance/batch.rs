@@ -13,7 +13,7 @@ use crate::{
     model::Signature,
     request::{CorrelationId, InputTensor, Parameter, Request, RequestedOutput},
     response::{OutputTensor, Response},
-    statistics::{ComputeTimes, FailureReason, Recorder},
+    statistics::{ComputeTimes, FailureReason, Recorder, Success},
     trace::Activity,
     wire,
 };
@@ -385,12 +385,15 @@ impl Batch {
             let (ticket, batch_size, start, queued) =
                 (entry.ticket, entry.batch_size, entry.request.timestamps.start, entry.request.timestamps.queued);
             // Counted before the client hears of it, so that whoever asks next sees it.
-            let succeed = || recorder.success(batch_size, start, queued, compute_start, Instant::now(), compute);
+            let succeed = |id: &str| {
+                let end = Instant::now();
+                recorder.success(&Success { id, batch_size, start, queued, compute_start, end, compute });
+            };
             if let Some(total) = &entry.request.compute_total {
                 *total.lock() += compute;
             }
             if entry.runs_again && entry.error.is_none() {
-                succeed();
+                succeed(&entry.request.id);
                 let Entry { request, ragged, .. } = entry;
                 finished.again.push(Entry { ragged, ..Entry::new(request, batch_size) });
                 continue;
@@ -405,7 +408,7 @@ impl Batch {
                 ]);
             }
             match &response.error {
-                None => succeed(),
+                None => succeed(&response.id),
                 Some(_) => recorder.failure(FailureReason::Backend, start, Instant::now()),
             }
             if is_iterative {

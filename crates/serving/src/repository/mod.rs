@@ -9,6 +9,7 @@ mod index;
 mod lifecycle;
 mod load;
 mod metrics;
+pub(crate) mod overview;
 mod scan;
 mod source;
 mod table;

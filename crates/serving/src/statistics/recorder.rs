@@ -12,7 +12,10 @@ use std::{
 use parking_lot::Mutex;
 
 use super::{
-    BatchStatistics, Duration, Histogram, InferenceStatistics, ModelStatistics, ResponseStatistics,
+    BatchStatistics, Duration, Histogram, InferenceStatistics, ModelStatistics, ResponseStatistics, SlowRequest,
+    Success,
+    latency::Latencies,
+    slowest::Slowest,
     summary::{SUMMARIES, Summaries, SummaryValues},
 };
 use crate::options::MetricsOptions;
@@ -126,6 +129,8 @@ pub(crate) struct Recorder {
     in_flight: AtomicUsize,
     summaries: Option<Mutex<Summaries>>,
     first_responses: Option<Histogram>,
+    latencies: Latencies,
+    slowest: Slowest,
 }
 
 #[derive(Debug, Default)]
@@ -150,7 +155,7 @@ impl Counter {
     }
 }
 
-fn ns(duration: time::Duration) -> u64 {
+pub(super) fn ns(duration: time::Duration) -> u64 {
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX)
 }
 
@@ -171,17 +176,9 @@ impl Recorder {
         self.first_responses.as_ref()
     }
 
-    /// A request with `batch_size` inferences succeeded: it arrived at `start`, was put into the queue at
-    /// `queued`, began to run at `compute_start` and was answered at `end`.
-    pub fn success(
-        &self,
-        batch_size: usize,
-        start: Instant,
-        queued: Instant,
-        compute_start: Instant,
-        end: Instant,
-        compute: ComputeDurations,
-    ) {
+    /// A request succeeded.
+    pub fn success(&self, success: &Success<'_>) {
+        let Success { batch_size, start, queued, compute_start, end, compute, .. } = *success;
         let request = end.saturating_duration_since(start);
         let queue = compute_start.saturating_duration_since(queued);
         self.inference_count.fetch_add(batch_size as u64, Relaxed);
@@ -190,6 +187,8 @@ impl Recorder {
         self.compute_input.add(compute.input);
         self.compute_infer.add(compute.infer);
         self.compute_output.add(compute.output);
+        self.latencies.observe(request);
+        self.slowest.observe(success);
         if let Some(summaries) = &self.summaries {
             summaries.lock().observe([request, queue, compute.input, compute.infer, compute.output], end);
         }
@@ -199,7 +198,9 @@ impl Recorder {
     /// at `asked` and took `lookup`.
     pub fn cache_hit(&self, start: Instant, queued: Instant, asked: Instant, lookup: time::Duration) {
         let (end, queue) = (asked + lookup, asked.saturating_duration_since(queued));
-        self.success.add(end.saturating_duration_since(start));
+        let request = end.saturating_duration_since(start);
+        self.success.add(request);
+        self.latencies.observe(request);
         self.queue.add(queue);
         self.cache_hit.add(lookup);
         if let Some(summaries) = &self.summaries {
@@ -309,6 +310,16 @@ impl Recorder {
         Some(self.summaries.as_ref()?.lock().read(quantiles, now))
     }
 
+    /// How long requests took: upper bounds in nanoseconds with the number of requests up to them that are in no lower one.
+    pub fn latencies(&self) -> Vec<(u64, u64)> {
+        self.latencies.read()
+    }
+
+    /// The slowest requests of late, the slowest first.
+    pub fn slowest(&self, now: Instant) -> Vec<SlowRequest> {
+        self.slowest.read(now)
+    }
+
     /// Everything so far.
     pub fn snapshot(&self, name: &str, version: i64) -> ModelStatistics {
         let batches = self.batches.lock();
@@ -352,7 +363,15 @@ mod tests {
             end: start + MS(11),
         };
         for batch_size in [1, 3] {
-            recorder.success(batch_size, start, start + MS(1), times.start, start + MS(12), times.durations());
+            recorder.success(&Success {
+                id: "",
+                batch_size,
+                start,
+                queued: start + MS(1),
+                compute_start: times.start,
+                end: start + MS(12),
+                compute: times.durations(),
+            });
         }
         recorder.execution(4, times.durations());
         recorder.failure(FailureReason::Canceled, start, start + MS(5));

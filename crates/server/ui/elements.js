@@ -1,0 +1,49 @@
+// Elements, numbers and times. Text from the server only ever becomes text, never markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(element, attributes, children) {
+  for (const [name, value] of Object.entries(attributes)) {
+    if (name.startsWith("on")) element.addEventListener(name.slice(2), value);
+    else if (value !== false && value != null) element.setAttribute(name, value === true ? "" : value);
+  }
+  element.append(...children.flat(Infinity).filter((child) => child != null && child !== false));
+  return element;
+}
+
+export const html = (name, attributes = {}, ...children) => fill(document.createElement(name), attributes, children);
+export const svg = (name, attributes = {}, ...children) =>
+  fill(document.createElementNS(SVG, name), attributes, children);
+
+/** Three digits that matter, and a unit. */
+function scaled(value, units, step) {
+  let index = 0;
+  while (Math.abs(value) >= step * 0.9995 && index < units.length - 1) {
+    value /= step;
+    index += 1;
+  }
+  const digits = Number.isInteger(value) || Math.abs(value) >= 100 ? 0 : Math.abs(value) >= 10 ? 1 : 2;
+  return `${value.toFixed(digits)} ${units[index]}`.trim();
+}
+
+const known = (text) => (value) => (value == null || Number.isNaN(value) ? "unavailable" : text(value));
+
+export const count = known((value) => (value < 10000 ? String(Math.round(value)) : scaled(value, ["", "k", "M", "G"], 1000)));
+export const rate = known((value) => scaled(value, ["/s", "k/s", "M/s"], 1000));
+export const bytes = known((value) => scaled(value, ["B", "KiB", "MiB", "GiB", "TiB"], 1024));
+export const time = known((ns) => scaled(ns, ["ns", "µs", "ms", "s"], 1000));
+
+export const shape = (dims) => `[${dims.map((dim) => (dim < 0 ? "any" : dim)).join(", ")}]`;
+
+export const facts = (pairs) =>
+  html("dl", {}, pairs.map(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
+
+/** A table whose columns are [title, whether numbers, how to make a cell of a row]. */
+export function table(caption, columns, rows) {
+  const kind = ([, isNumber]) => (isNumber ? "number" : null);
+  return html("div", { class: "scroll" }, html("table", {},
+    html("caption", {}, caption),
+    html("thead", {}, html("tr", {}, columns.map((column) => html("th", { scope: "col", class: kind(column) }, column[0])))),
+    html("tbody", {}, rows.map((row) => html("tr", {}, columns.map((column, index) =>
+      html(index ? "td" : "th", { scope: index ? null : "row", class: kind(column) }, column[2](row))))))));
+}

@@ -1,0 +1,395 @@
+"""The page at /ui, in a browser without a screen where one is installed, and what it is made of."""
+
+import os
+import re
+import shutil
+import struct
+import threading
+import time
+import zlib
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from support.server import ROOT
+
+pytestmark = pytest.mark.halimede_only("a page of ours")
+
+FILES = ROOT / "crates" / "server" / "ui"
+RESTRICTED = "--http-restricted-api=ui,statistics,metadata:page-key=open sesame"
+
+
+def state(server, **headers):
+    reply = server.http.request("GET", "/ui/state", headers=headers)
+    assert reply.status == 200, reply.body
+    return reply.json
+
+
+def loaded(server, name):
+    return next(model["loaded"] for model in state(server)["models"] if model["name"] == name)
+
+
+def ask_digits(server, identifier="r", batch=1):
+    data = {"name": "pixels", "shape": [batch, 8, 8], "datatype": "UINT8", "data": [7] * (64 * batch)}
+    reply = server.http.infer("digits", {"id": identifier, "inputs": [data]})
+    assert reply.status == 200, reply.body
+    return reply.json
+
+
+# --- without a browser ------------------------------------------------------------------------------------------
+
+
+def test_the_page_and_its_files(examples):
+    reply = examples.http.get("/ui")
+    assert (reply.status, reply.headers["location"]) == (307, "ui/")
+    for path in FILES.iterdir():
+        reply = examples.http.get("/ui/" + ("" if path.name == "index.html" else path.name))
+        assert reply.status == 200 and reply.body == path.read_bytes(), path
+        kind = {".html": "text/html", ".css": "text/css", ".js": "text/javascript"}[path.suffix]
+        assert reply.headers["content-type"] == f"{kind}; charset=utf-8"
+        assert reply.headers["content-security-policy"].startswith("default-src 'none'; script-src 'self'")
+        assert reply.headers["x-content-type-options"] == "nosniff"
+    for path in ["/ui/index.htm", "/ui/../Cargo.toml", "/ui//", "/uix", "/ui/state/"]:
+        assert examples.http.get(path).status == 404, path
+    assert examples.http.post("/ui/state", b"{}").status == 405
+
+
+def test_the_page_is_whole_without_a_network():
+    """No address of another host stands in a file, but the name of SVG."""
+    for path in FILES.iterdir():
+        addresses = re.findall(r"(?:https?:)?//[a-z][^\s\"'`]*", re.sub(r"(?m)^\s*//.*$", "", path.read_text()))
+        assert set(addresses) <= {"http://www.w3.org/2000/svg"}, path
+
+
+def test_what_the_state_tells(repository_for, serve):
+    server = serve(ROOT / "examples" / "repository")
+    for batch, identifier in [(1, "one"), (3, "three"), (3, "again")]:
+        ask_digits(server, identifier, batch)
+    found = loaded(server, "digits")
+    assert (found["success"]["count"], found["inferences"], found["in_flight"]) == (3, 7, 0)
+    assert found["batches"] == [[1, 1], [3, 2]]
+    assert sum(count for _, count in found["latencies"]) == 3
+    assert {request["id"] for request in found["slowest"]} == {"one", "three", "again"}
+    for request in found["slowest"]:
+        assert 0 < sum(ns for _, ns in request["parts"]) <= request["total"]
+        # Each is in a bucket whose bound is not far beyond it.
+        assert any(request["total"] < bound <= 1.13 * request["total"] for bound, _ in found["latencies"])
+    assert [tensor["name"] for tensor in found["inputs"]] == ["pixels"]
+    whole = state(server)
+    assert whole["units"][0]["name"] == "cpu" and whole["units"][0]["threads"] >= 1
+    assert whole["process"]["resident"] > 1 << 20 and whole["machine"]["total"] > 1 << 28
+    assert not whole["server"]["is_explicit"]
+    assert loaded(server, "digits_classifier")["operators"][0]["unit"] == "cpu"
+    # A request that fails is counted by its reason, and is none of the slowest.
+    server.http.infer("digits", {"inputs": []})
+    assert len(loaded(server, "digits")["slowest"]) == 3
+
+
+def test_a_page_can_be_off(serve):
+    server = serve(ROOT / "examples" / "repository", "--allow-ui=false")
+    for path in ["/ui", "/ui/", "/ui/app.js", "/ui/state"]:
+        assert server.http.get(path).status == 404
+
+
+@pytest.mark.parametrize("group", ["ui", "model-repository", "metadata", "statistics"])
+def test_the_state_asks_for_the_header_of_each_of_its_parts(serve, group):
+    server = serve(ROOT / "examples" / "repository", f"--http-restricted-api={group}:page-key=open sesame")
+    reply = server.http.get("/ui/state")
+    assert reply.status == 403 and "'page-key'" in reply.json["error"]
+    assert state(server, **{"page-key": "open sesame"})["models"]
+    # The page itself tells nothing of the server, and can ask for the header.
+    assert server.http.get("/ui/").status == 200
+
+
+# --- in a browser -----------------------------------------------------------------------------------------------
+
+SWITCHES = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
+            "--disable-background-networking", "--disable-component-update", "--disable-sync", "--lang=en-US",
+            "--window-size=1200,1300"]  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def chromium():
+    webdriver = pytest.importorskip("selenium.webdriver")
+    paths = shutil.which("chromium"), shutil.which("chromedriver")
+    if None in paths:
+        assert not os.environ.get("HALIMEDE_EXPECT_CHROMIUM"), "chromium and chromedriver are to be installed here"
+        pytest.skip("chromium and chromedriver are not installed")
+    options = webdriver.ChromeOptions()
+    options.binary_location = paths[0]
+    for switch in SWITCHES:
+        options.add_argument(switch)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+    driver = webdriver.Chrome(options=options, service=webdriver.chrome.service.Service(paths[1]))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(chromium):
+    chromium.get_log("browser")
+    yield Browser(chromium)
+    # What the browser refuses, for the sake of the page's own rules or of a defect in it, is said there. A status that is
+    # no success is said there, too, and the tests look at those.
+    said = [entry["message"] for entry in chromium.get_log("browser") if "the server responded with a status" not in entry["message"]]
+    assert not said, said
+
+
+class Browser:
+    def __init__(self, driver):
+        self.driver = driver
+
+    def open(self, server, path="/ui/"):
+        self.driver.get("about:blank")
+        self.driver.get(f"http://{server.http_address}{path}")
+
+    def find(self, selector):
+        return self.driver.find_elements("css selector", selector)
+
+    def one(self, selector):
+        return self.wait(lambda: self.find(selector), f"nothing is {selector}")[0]
+
+    def text(self, selector="body"):
+        return "\n".join(element.text for element in self.find(selector))
+
+    def run(self, script, *arguments):
+        return self.driver.execute_script(script, *arguments)
+
+    def wait(self, condition, what, seconds=30):
+        """Elements may be drawn anew while they are looked at: then they are looked at again."""
+        from selenium.common.exceptions import StaleElementReferenceException
+
+        end = time.monotonic() + seconds
+        while True:
+            try:
+                if found := condition():
+                    return found
+            except StaleElementReferenceException:
+                pass
+            assert time.monotonic() < end, f"{what}:\n{self.text()}"
+            time.sleep(0.05)
+
+    def wait_text(self, text, selector="body"):
+        self.wait(lambda: text in self.text(selector), f"'{text}' is not there")
+
+    def row(self, name):
+        """The cells of a model in the table."""
+        script = """return [...document.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((cell) => cell.innerText))"""
+        return self.wait(lambda: [row for row in self.run(script) if row[0] == name], f"no row of {name}")[0]
+
+    def picture(self, name):
+        """Keeps a picture for the documentation, where somebody wants it."""
+        if folder := os.environ.get("HALIMEDE_SCREENSHOTS"):
+            self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+@pytest.fixture
+def load():
+    """Keeps a server busy until the test is over."""
+    threads, is_over = [], threading.Event()
+
+    def start(server, pause=0.002):
+        def work():
+            number = 0
+            while not is_over.wait(pause):
+                number += 1
+                ask_digits(server, f"request {number}", 1 + number % 4)
+
+        threads.append(threading.Thread(target=work))
+        threads[-1].start()
+
+    yield start
+    is_over.set()
+    for thread in threads:
+        thread.join()
+
+
+def test_models_and_what_they_do(serve, browser, load):
+    server = serve(ROOT / "examples" / "repository")
+    load(server)
+    browser.open(server)
+    browser.wait_text("Ready", "#status")
+    browser.wait(lambda: browser.row("digits")[4] not in ("0 /s", "–"), "no throughput")
+    name, version, shown, why, requests, p50, p99, *_ = browser.row("digits")
+    assert (version, shown, why) == ("1", "READY", "")
+    assert re.fullmatch(r"[\d.]+ k?/s", requests) and re.fullmatch(r"[\d.]+ [µm]s", p50) and re.fullmatch(r"[\d.]+ [µm]s", p99)
+    # Nobody asks this one: no request has no percentile.
+    assert browser.row("identity_fp32")[4:7] == ["0 /s", "–", "–"]
+    assert "Control" not in browser.text("thead")
+    browser.picture("models")
+    for element in browser.find("main svg[role=img]"):
+        assert element.get_attribute("aria-label")
+
+
+def test_one_model(serve, browser, load):
+    server = serve(ROOT / "examples" / "repository")
+    load(server)
+    browser.open(server)
+    # With the keyboard alone.
+    browser.wait(lambda: "digits_classifier" in browser.text("main"), "no models")
+    browser.run("""[...document.querySelectorAll("main a")].find((a) => a.innerText === "digits_classifier").focus()""")
+    browser.run("document.activeElement.dataset.mark = '1'")
+    from selenium.webdriver.common.keys import Keys
+
+    browser.driver.switch_to.active_element.send_keys(Keys.ENTER)
+    browser.wait_text("digits_classifier, version 1", "h2")
+    browser.wait(lambda: len(browser.find("path.line[d*=L]")) >= 6, "no lines")
+    labels = [element.get_attribute("aria-label") for element in browser.find("svg[role=img]")]
+    assert any(re.match(r"Throughput, now: requests [\d.]+ k?/s, failures 0 /s", label) for label in labels), labels
+    assert any(re.match(r"Latency, now: p50 [\d.]+ [µm]s", label) for label in labels), labels
+    assert any(label.startswith("Executions by batch size: batch of 1") for label in labels), labels
+    browser.wait(lambda: re.search(r"Placement on cpu[^\n]*: \w+, [\w ]+ \d+ %", "\n".join(
+        element.get_attribute("aria-label") for element in browser.find("svg[role=img]"))), "no placement")
+    browser.picture("model")
+    browser.driver.back()
+    browser.wait_text("Models", "h2")
+    browser.open(server, "/ui/#/models/" + "%5B%22%22%2C%22digits%22%2C1%5D")
+    browser.wait_text("digits, version 1", "h2")
+    browser.wait(lambda: len(browser.find("table svg rect")) >= 5, "no waterfall")
+    assert re.search(r"request \d+ ", browser.text("tbody"))
+
+
+def fill(browser, selector, text):
+    browser.run("arguments[0].value = arguments[1]", browser.one(selector), text)
+
+
+def answer_of(browser):
+    browser.one("#content form button.main").click()
+    selector = "#content form [aria-live] pre, #content form [aria-live] .error"
+    browser.wait(lambda: browser.find(selector), "no answer")
+    return [element.text for element in browser.find(selector)]
+
+
+def picture_of(pixels):
+    """A PNG of grey pixels."""
+    height, width = pixels.shape
+    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))  # noqa: E731
+    lines = b"".join(b"\0" + row.tobytes() for row in pixels)
+    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
+
+
+def test_a_request_is_sent(examples, browser, tmp_path):
+    path = "/ui/#/models/" + "%5B%22%22%2C%22identity_int32%22%2C1%5D"
+    browser.open(examples, path)
+    shape = "fieldset input"
+    browser.one(shape)
+    fill(browser, shape, "2, 3")
+    fill(browser, "fieldset textarea", "1 2 3, -4 5 6")
+    assert answer_of(browser) == ["1, 2, 3, -4, 5, 6"]
+    fill(browser, "fieldset textarea", "9")
+    assert answer_of(browser)[-1].endswith("9, 9, 9, 9, 9, 9")
+    fill(browser, "fieldset textarea", "1 2")
+    browser.one("#content form button.main").click()
+    browser.wait_text("2 elements, but its shape holds 6", ".error")
+    for wrong in ["99999999999", "0.5", "many", "[true]"]:
+        fill(browser, "fieldset textarea", wrong)
+        browser.one("#content form button.main").click()
+        browser.wait_text("is no INT32", ".error")
+
+    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8) * 3
+    (tmp_path / "digit.png").write_bytes(picture_of(pixels))
+    browser.open(examples, "/ui/#/models/" + "%5B%22%22%2C%22digits_preprocess%22%2C1%5D")
+    # What the server refuses is said in its words.
+    fill(browser, shape, "1, 8, 9")
+    browser.one("#content form button.main").click()
+    browser.wait_text("unexpected shape for input 'pixels'", ".error")
+    fill(browser, shape, "1, 8, 8")
+    browser.one("input[type=file]").send_keys(str(tmp_path / "digit.png"))
+    shown = answer_of(browser)[0]
+    data = {"name": "pixels", "shape": [1, 8, 8], "datatype": "UINT8", "data": pixels.ravel().tolist()}
+    expected = examples.http.infer("digits_preprocess", {"inputs": [data]}).json["outputs"][0]["data"]
+    np.testing.assert_allclose([float(word) for word in shown.split(",")], expected, atol=0.08)
+
+
+def test_models_are_loaded_and_unloaded(serve, browser, example_copy):
+    broken = example_copy / "broken" / "1"
+    broken.mkdir(parents=True)
+    (broken / "model.onnx").write_bytes(b"no model")
+    server = serve(example_copy, "--model-control-mode=explicit", "--load-model=add_sub")
+    browser.open(server)
+    assert browser.row("add_sub")[2] == "READY"
+
+    def press(name, label):
+        script = """[...document.querySelectorAll("tbody tr")].find((row) => row.cells[0].innerText === arguments[0])
+            .querySelector("button").click()"""
+        assert browser.row(name)[-1] == label
+        browser.run(script, name)
+
+    press("add_sub", "Unload")
+    browser.wait(lambda: browser.row("add_sub")[2] == "UNAVAILABLE", "not unloaded")
+    assert browser.row("add_sub")[3] == "unloaded"
+    press("add_sub", "Load")
+    browser.wait(lambda: browser.row("add_sub")[2] == "READY", "not loaded")
+    assert server.http.get("/v2/models/add_sub/ready").status == 200
+    press("broken", "Load")
+    browser.wait_text("model.onnx", "#done")
+    browser.wait(lambda: "model.onnx" in browser.row("broken")[3], "no reason")
+
+
+def test_nothing_from_the_server_becomes_markup(serve, browser, example_copy):
+    evil = '<img src=x onerror="document.title=1">'
+    (example_copy / "<b>bold<b>").mkdir()
+    server = serve(example_copy, "--exit-on-error=false", "--strict-readiness=false")
+    ask_digits(server, evil)
+    browser.open(server)
+    browser.wait_text("<b>bold<b>", "main")
+    browser.open(server, "/ui/#/models/" + "%5B%22%22%2C%22digits%22%2C1%5D")
+    browser.wait_text(evil, "tbody")
+    assert not browser.find("main img, main b") and browser.driver.title == "Halimede"
+
+
+def test_the_page_asks_for_the_header_that_is_wanted(serve, browser):
+    server = serve(ROOT / "examples" / "repository", RESTRICTED)
+    browser.open(server)
+    browser.wait_text("expecting header 'page-key'", "#status")
+    assert browser.one("#access input[name=header]").get_attribute("value") == "page-key"
+    fill(browser, "#access input[name=value]", "wrong")
+    browser.one("#access button").click()
+    browser.wait(lambda: browser.one("#access").is_displayed(), "a wrong value is taken")
+    fill(browser, "#access input[name=value]", "open sesame")
+    browser.one("#access button").click()
+    assert browser.row("digits")[2] == "READY"
+    assert not browser.one("#access").is_displayed()
+    browser.run("sessionStorage.clear()")
+
+
+def test_dark_and_light(examples, browser):
+    colours = {}
+    for scheme in ["light", "dark"]:
+        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        browser.open(examples)
+        browser.row("digits")
+        back, text = (browser.run(f"return getComputedStyle(document.body).{name}") for name in ["backgroundColor", "color"])
+        colours[scheme] = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (back, text)]
+        browser.picture(f"models-{scheme}")
+    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
+    assert colours["light"][0] > 700 > 100 > colours["light"][1] - 20
+    assert colours["dark"][0] < 120 and colours["dark"][1] > 600
+
+
+def test_every_field_has_a_name(examples, browser):
+    """What a screen reader says of a page: names of fields and buttons, headers of tables, one heading of each level on top."""
+    for path in ["/ui/", "/ui/#/models/" + "%5B%22%22%2C%22digits%22%2C1%5D"]:
+        browser.open(examples, path)
+        browser.wait(lambda: browser.find("main table, main form"), "nothing")
+        nameless = """return [...document.querySelectorAll("input, textarea, select, button")].filter((field) =>
+            !(field.labels?.length || field.innerText.trim() || field.getAttribute("aria-label"))).map((field) => field.outerHTML)"""
+        assert browser.run(nameless) == []
+        assert browser.run("return document.querySelectorAll('h1').length") == 1
+        assert browser.run("return document.documentElement.lang") == "en"
+        assert browser.run("return [...document.querySelectorAll('table')].every((t) => t.caption && t.querySelector('th[scope=col]'))")
+
+
+def test_a_server_that_is_gone_is_told(serve, browser):
+    server = serve(ROOT / "examples" / "repository")
+    browser.open(server)
+    browser.row("digits")
+    server.stop()
+    browser.wait_text("No state", "#status")
+    # The last state stays, and the browser says of its own that nothing answers.
+    assert browser.row("digits")[2] == "READY"
+    browser.driver.get("about:blank")
+    said = [entry["message"] for entry in browser.driver.get_log("browser")]
+    assert all("ERR_" in message for message in said), said
