@@ -260,20 +260,22 @@ fn a_cache_that_fails_costs_no_answer() {
     assert_eq!(values(&waiting.outputs()[0].data), [1.0]);
 }
 
+/// Runs `m` two times.
+fn ensemble(more: &str) -> String {
+    format!(
+        "platform: 'ensemble' max_batch_size: 8 {more} \
+         input {{ name: 'INPUT0' data_type: TYPE_FP32 dims: 1 }} \
+         output {{ name: 'OUTPUT0' data_type: TYPE_FP32 dims: 1 }} \
+         ensemble_scheduling {{ \
+           step {{ model_name: 'm' model_version: -1 input_map {{ key: 'INPUT0' value: 'INPUT0' }} \
+                   output_map {{ key: 'OUTPUT0' value: 'between' }} }} \
+           step {{ model_name: 'm' model_version: -1 input_map {{ key: 'INPUT0' value: 'between' }} \
+                   output_map {{ key: 'OUTPUT0' value: 'OUTPUT0' }} }} }}"
+    )
+}
+
 #[test]
 fn an_ensemble_is_answered_as_a_whole_or_by_its_members() {
-    let ensemble = |cached: &str| {
-        format!(
-            "platform: 'ensemble' max_batch_size: 8 {cached} \
-             input {{ name: 'INPUT0' data_type: TYPE_FP32 dims: 1 }} \
-             output {{ name: 'OUTPUT0' data_type: TYPE_FP32 dims: 1 }} \
-             ensemble_scheduling {{ \
-               step {{ model_name: 'm' model_version: -1 input_map {{ key: 'INPUT0' value: 'INPUT0' }} \
-                       output_map {{ key: 'OUTPUT0' value: 'between' }} }} \
-               step {{ model_name: 'm' model_version: -1 input_map {{ key: 'INPUT0' value: 'between' }} \
-                       output_map {{ key: 'OUTPUT0' value: 'OUTPUT0' }} }} }}"
-        )
-    };
     for (of_ensemble, of_member, executions) in [(CACHED, "", 2), ("", CACHED, 1), (CACHED, CACHED, 1), ("", "", 6)] {
         let (files, _, _) = start(of_member, Arc::new(LocalCache::new(1 << 20)));
         files.model("e", &ensemble(of_ensemble));
@@ -292,6 +294,26 @@ fn an_ensemble_is_answered_as_a_whole_or_by_its_members() {
         assert_eq!(count.load(SeqCst), executions, "{of_ensemble}, {of_member}");
         let hits = statistics(&server, "e").inference.cache_hit.count;
         assert_eq!(hits, if of_ensemble.is_empty() { 0 } else { 2 });
+    }
+}
+
+#[test]
+fn an_ensemble_whose_answers_differ_for_equal_requests_has_no_cache() {
+    for (member, why) in [(
+        "sequence_batching {}",
+        "Response Cache does not currently support model outer with sequence batching scheduler (of its member m). \
+         Please disable the response cache.",
+    )] {
+        let files = Files::new();
+        // The member is one of a member.
+        let outer = ensemble(CACHED).replace("'m'", "'inner'");
+        files.model("m", &config("identity", member)).model("inner", &ensemble("")).model("outer", &outer);
+        let options = Options { exit_on_error: false, ..files.options() };
+        let server = Server::start(options).unwrap();
+        assert!(server.model_ready("inner", None).is_ok(), "{:?}", server.repository_index(false));
+        let index = server.repository_index(false).unwrap();
+        let outer = index.iter().find(|entry| entry.name == "outer").unwrap();
+        assert!(outer.reason.contains(why), "{}", outer.reason);
     }
 }
 

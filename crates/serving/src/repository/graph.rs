@@ -3,7 +3,11 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::{source::Source, table::Identifier};
-use crate::{config::ensemble::steps, error::Error};
+use crate::{
+    config::{ensemble::steps, proto::model_config::SchedulingChoice},
+    error::Error,
+    model::wants_cache,
+};
 
 /// The models of the repository.
 pub(super) type Sources = BTreeMap<Identifier, Source>;
@@ -68,6 +72,32 @@ pub(super) fn check_members(sources: &Sources, id: &Identifier) -> Result<(), Er
             if member == id {
                 return Err(Error::invalid(format!(
                     "circular dependency between ensembles: {id} -> ... -> {current} -> {id}"
+                )));
+            }
+            if seen.insert(member) {
+                stack.push(member);
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Checks that an ensemble with a response cache answers equal requests alike: a sequence among its members, or among
+/// theirs, would remember what came before, and miss what the cache answered.
+pub(super) fn check_cache(sources: &Sources, id: &Identifier) -> Result<(), Error> {
+    if !sources.get(id).is_some_and(|source| wants_cache(&source.config)) {
+        return Ok(());
+    }
+    let mut seen = BTreeSet::new();
+    let mut stack = vec![id];
+    while let Some(current) = stack.pop() {
+        for member in members(sources, current) {
+            let scheduling = sources.get(member).and_then(|source| source.config.scheduling_choice.as_ref());
+            if matches!(scheduling, Some(SchedulingChoice::SequenceBatching(_))) {
+                // Triton's text for a model, which there is not asked of an ensemble's members.
+                return Err(Error::invalid(format!(
+                    "Response Cache does not currently support model {id} with sequence batching scheduler (of its \
+                     member {member}). Please disable the response cache."
                 )));
             }
             if seen.insert(member) {

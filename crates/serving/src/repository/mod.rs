@@ -358,6 +358,7 @@ impl Repository {
         results: &Results,
     ) -> Result<(), Error> {
         graph::check_members(sources, id)?;
+        graph::check_cache(sources, id)?;
         let mut members: BTreeMap<&str, Arc<ModelConfig>> = BTreeMap::new();
         for step in ensemble::steps(config) {
             let name = step.model_name.as_str();
