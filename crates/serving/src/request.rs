@@ -3,12 +3,11 @@
 use std::{sync::Arc, time::Instant};
 
 use halimede_tensor::{Buffer, DType};
-use parking_lot::Mutex;
 
 use crate::{
     error::Error,
     response::{Responder, Response},
-    statistics::ComputeDurations,
+    statistics::ComputeTotal,
     trace::Trace,
 };
 
@@ -42,7 +41,7 @@ pub struct Request {
     /// When the request passed which point.
     pub timestamps: Timestamps,
     /// Where the ensemble that makes this request adds up what its steps spend.
-    pub(crate) compute_total: Option<Arc<Mutex<ComputeDurations>>>,
+    pub(crate) compute_total: Option<Arc<ComputeTotal>>,
     /// What follows the request on its way. Last, since it ends after everything else of the request.
     pub trace: Option<Trace>,
 }

@@ -7,7 +7,7 @@ use parking_lot::Mutex;
 
 use super::{CacheKey, Deferral, Insertion, LocalCache, ResponseCache, Work};
 use crate::{
-    Options, OutputTensor, Server,
+    ControlMode, LoadParameters, Options, OutputTensor, Server,
     error::Error,
     metrics::{Family, Value},
     request::{Parameter, RequestedOutput},
@@ -299,21 +299,26 @@ fn an_ensemble_is_answered_as_a_whole_or_by_its_members() {
 
 #[test]
 fn an_ensemble_whose_answers_differ_for_equal_requests_has_no_cache() {
-    for (member, why) in [(
-        "sequence_batching {}",
-        "Response Cache does not currently support model outer with sequence batching scheduler (of its member m). \
-         Please disable the response cache.",
-    )] {
+    for (member, why) in [
+        (
+            "sequence_batching {}",
+            "Response Cache does not currently support model outer with sequence batching scheduler (of its member m). \
+             Please disable the response cache.",
+        ),
+        (
+            "model_transaction_policy { decoupled: true }",
+            "Response Cache does not currently support model outer with 'decoupled' transaction policy. Please disable \
+             the response cache.",
+        ),
+    ] {
         let files = Files::new();
         // The member is one of a member.
         let outer = ensemble(CACHED).replace("'m'", "'inner'");
         files.model("m", &config("identity", member)).model("inner", &ensemble("")).model("outer", &outer);
-        let options = Options { exit_on_error: false, ..files.options() };
-        let server = Server::start(options).unwrap();
-        assert!(server.model_ready("inner", None).is_ok(), "{:?}", server.repository_index(false));
-        let index = server.repository_index(false).unwrap();
-        let outer = index.iter().find(|entry| entry.name == "outer").unwrap();
-        assert!(outer.reason.contains(why), "{}", outer.reason);
+        let server = Server::start(Options { control: ControlMode::Explicit, ..files.options() }).unwrap();
+        server.load("inner", LoadParameters::default()).unwrap();
+        let error = server.load("outer", LoadParameters::default()).unwrap_err();
+        assert!(error.message.contains(why), "{error}");
     }
 }
 

@@ -3,7 +3,7 @@
 //! A model whose answers would differ without it, or that counts on a protection, does not load; what
 //! only concerns speed, or devices that are not there, is a warning.
 
-use super::proto::{ModelConfig, ModelInstanceGroup, ModelOptimizationPolicy, model_config::SchedulingChoice};
+use super::proto::{ModelConfig, ModelInstanceGroup, ModelOptimizationPolicy};
 use crate::{Error, statistics::FIRST_RESPONSE};
 
 /// Backends that look at each request of a batch by itself.
@@ -15,15 +15,6 @@ pub fn unsupported(config: &ModelConfig) -> Vec<String> {
     let mut found = Vec::new();
     let mut refuse = |field: &str, effect: &str| found.push(format!("{field} ({effect})"));
 
-    if let Some(SchedulingChoice::EnsembleScheduling(ensemble)) = &config.scheduling_choice
-        && ensemble.max_inflight_requests > 0
-    {
-        refuse("ensemble_scheduling.max_inflight_requests", "a limit of the requests inside the ensemble");
-    }
-    // An ensemble carries the flag of its members.
-    if config.is_decoupled() && config.is_ensemble() {
-        refuse("ensemble_scheduling with a decoupled member", "any number of responses to a step");
-    }
     let takes_ragged = RAGGED_BACKENDS.contains(&config.backend.as_str());
     for input in config.input.iter().filter(|input| input.allow_ragged_batch && !takes_ragged) {
         refuse(&format!("input '{}' allow_ragged_batch", input.name), "batches of different shapes");

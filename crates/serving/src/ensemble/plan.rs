@@ -9,9 +9,9 @@ use std::{
     time::Instant,
 };
 
-use super::run::Run;
+use super::{limit::Limiter, run::Run};
 use crate::{
-    config::{ModelConfig, ensemble::steps},
+    config::{ModelConfig, ensemble::steps, proto::model_config::SchedulingChoice},
     error::Error,
     model::{Model, Signature},
     request::Request,
@@ -44,6 +44,8 @@ pub(super) struct Plan {
     pub inputs: Vec<(String, usize)>,
     /// The tensor of each output of the ensemble, in the order of the configuration.
     pub outputs: Vec<(String, usize)>,
+    /// By step: how many requests may be under way; none where there is no limit.
+    pub limiters: Vec<Limiter>,
 }
 
 /// The run of one model.
@@ -64,6 +66,47 @@ impl std::fmt::Debug for Plan {
 }
 
 impl Ensemble {
+    /// The ensemble of a configuration that was validated.
+    pub fn new(config: &ModelConfig, signature: Arc<Signature>, members: Weak<dyn Members>) -> Self {
+        let plan = Plan::new(config, signature, members);
+        Self { plan: Arc::new(plan), in_flight: Arc::default(), stopped: AtomicBool::new(false) }
+    }
+
+    /// Runs a prepared request with `batch_size` inferences.
+    pub fn infer(&self, model: &Arc<Model>, mut request: Request, batch_size: usize) {
+        request.timestamps.queued = Instant::now();
+        if self.stopped.load(SeqCst) {
+            let text = "Server is stopping, scheduler for model has stopped accepting new inference requests";
+            let error = Error::unavailable(format!("{}{text}", request.log_prefix()));
+            return request.refuse(model.version, error);
+        }
+        self.in_flight.fetch_add(1, SeqCst);
+        Run::start(self.plan.clone(), model.clone(), request, batch_size, self.in_flight.clone());
+    }
+
+    /// Requests that are not answered yet.
+    pub fn in_flight(&self) -> usize {
+        self.in_flight.load(SeqCst)
+    }
+
+    /// Refuses new requests.
+    pub fn stop(&self) {
+        self.stopped.store(true, SeqCst);
+    }
+}
+
+/// A limit for each step, where the configuration has one.
+fn limiters(config: &ModelConfig) -> Vec<Limiter> {
+    let Some(SchedulingChoice::EnsembleScheduling(scheduling)) = &config.scheduling_choice else { return Vec::new() };
+    let max = scheduling.max_inflight_requests as usize;
+    if max == 0 {
+        return Vec::new();
+    }
+    tracing::info!("Ensemble model '{}' configured with max_inflight_requests: {max}", config.name);
+    scheduling.step.iter().map(|_| Limiter::new(max)).collect()
+}
+
+impl Plan {
     /// Works out the data flow of a configuration that was validated.
     pub fn new(config: &ModelConfig, signature: Arc<Signature>, members: Weak<dyn Members>) -> Self {
         let mut indices = BTreeMap::new();
@@ -91,35 +134,18 @@ impl Ensemble {
                 }
             })
             .collect();
-        let plan =
-            Plan { name: config.name.clone(), members, signature, steps, tensors: indices.len(), inputs, outputs };
-        Self { plan: Arc::new(plan), in_flight: Arc::default(), stopped: AtomicBool::new(false) }
-    }
-
-    /// Runs a prepared request with `batch_size` inferences.
-    pub fn infer(&self, model: &Arc<Model>, mut request: Request, batch_size: usize) {
-        request.timestamps.queued = Instant::now();
-        if self.stopped.load(SeqCst) {
-            let text = "Server is stopping, scheduler for model has stopped accepting new inference requests";
-            let error = Error::unavailable(format!("{}{text}", request.log_prefix()));
-            return request.refuse(model.version, error);
+        Self {
+            name: config.name.clone(),
+            members,
+            signature,
+            limiters: limiters(config),
+            steps,
+            tensors: indices.len(),
+            inputs,
+            outputs,
         }
-        self.in_flight.fetch_add(1, SeqCst);
-        Run::start(self.plan.clone(), model.clone(), request, batch_size, self.in_flight.clone());
     }
 
-    /// Requests that are not answered yet.
-    pub fn in_flight(&self) -> usize {
-        self.in_flight.load(SeqCst)
-    }
-
-    /// Refuses new requests.
-    pub fn stop(&self) {
-        self.stopped.store(true, SeqCst);
-    }
-}
-
-impl Plan {
     /// Which steps are needed for `outputs`; all outputs where that is empty.
     pub fn needed_steps(&self, wants: impl Fn(&str) -> bool) -> Vec<bool> {
         let mut needed = vec![false; self.steps.len()];
@@ -133,5 +159,19 @@ impl Plan {
             }
         }
         needed
+    }
+}
+
+/// Members where there are none.
+#[cfg(test)]
+pub(super) mod no_members {
+    use super::*;
+
+    pub struct None;
+
+    impl Members for None {
+        fn model(&self, name: &str, _: Option<i64>) -> Result<Arc<Model>, Error> {
+            Err(Error::not_found(name))
+        }
     }
 }

@@ -1,25 +1,36 @@
 //! One request on its way through an ensemble.
 
 use std::{
+    collections::{BTreeMap, VecDeque},
+    mem,
     sync::{
         Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
     },
-    time::Instant,
+    time::{Duration, Instant},
 };
 
-use halimede_tensor::{Buffer, DType};
-use parking_lot::Mutex;
+use parking_lot::{Condvar, Mutex, MutexGuard};
 
-use super::plan::{Plan, Step};
+use super::{
+    flow::{At, Flow, Ready, Tensor},
+    plan::Plan,
+    reply::{Brought, StepReply, sequence_parameters},
+};
 use crate::{
     error::{Code, Error},
-    model::{Model, Signature, classify},
-    request::{CorrelationId, InputTensor, Parameter, Request},
-    response::{OutputTensor, Reply, Responder, Response},
-    statistics::{ComputeDurations, FailureReason, Success},
+    model::{Model, classify},
+    request::{InputTensor, Request},
+    response::{OutputTensor, Responder, Response},
+    statistics::{ComputeTotal, FailureReason, Success},
     trace::Trace,
 };
+
+/// How long a decoupled step is kept from giving its next response while its last ones find no room. Then it goes on:
+/// it may be the one that others wait for.
+const ROOM_MAX: Duration = Duration::from_secs(300);
+/// How often whoever waits looks whether the client is still there.
+const ROOM_LOOK: Duration = Duration::from_millis(100);
 
 /// A request that runs. Steps hold it through their replies; the last one to answer finishes it.
 pub(super) struct Run {
@@ -29,72 +40,37 @@ pub(super) struct Run {
     batch_size: usize,
     start: Instant,
     /// What the steps spent, those of members that are ensembles included.
-    compute: Arc<Mutex<ComputeDurations>>,
+    compute: Arc<ComputeTotal>,
     in_flight: Arc<AtomicUsize>,
     state: Mutex<State>,
+    /// Wakes decoupled steps that wait for room.
+    room: Condvar,
 }
 
 struct State {
-    /// `None` once it is answered.
+    /// `None` once it is answered. Without its responder.
     request: Option<Request>,
-    tensors: Vec<Slot>,
-    /// Steps that still have to be started.
-    waiting: Vec<usize>,
-    /// Steps that were started and have not answered.
+    /// `None` while a thread sends, and after the last response.
+    responder: Option<Responder>,
+    flow: Flow,
+    /// Steps that have their inputs and have not answered to the end.
     running: usize,
+    /// Those of them that a limit keeps from being started.
+    held: usize,
     error: Option<Error>,
+    /// A response that may be the last.
+    answer: Option<Response>,
+    has_answered: bool,
+    /// What is to be sent, in order.
+    outbox: VecDeque<Message>,
 }
 
-/// A tensor of the ensemble.
-#[derive(Clone)]
-enum Slot {
-    /// It is still to come.
-    Unknown,
-    /// It is an optional input that was not given, or an output that was not made.
-    Absent,
-    /// It is there.
-    Present(Tensor),
-}
-
-#[derive(Clone)]
-struct Tensor {
-    dtype: DType,
-    /// With the batch dimension, where it has one.
-    shape: Vec<i64>,
-    data: Buffer,
-    /// Whether the first dimension is a batch.
-    is_batched: bool,
-}
-
-/// The way back from a step.
-struct StepReply {
-    run: Arc<Run>,
-    step: usize,
-    /// Whether the outputs of the step begin with a batch dimension.
-    is_batched: bool,
-    /// The one response, where it did not say that it is the last.
-    early: Option<Response>,
-}
-
-impl Reply for StepReply {
-    fn send(&mut self, response: Response, last: bool) {
-        self.early = Some(response);
-        if last {
-            self.end();
-        }
-    }
-
-    fn end(&mut self) {
-        let response = self.early.take().unwrap_or_else(|| {
-            Response::failed(String::new(), 0, String::new(), Error::internal("a step gave no response"))
-        });
-        self.run.take(self.step, self.is_batched, response);
-        self.run.proceed();
-    }
-
-    fn is_cancelled(&self) -> bool {
-        self.run.is_cancelled()
-    }
+/// Something for the client.
+enum Message {
+    /// Others follow.
+    Response(Response),
+    /// Nothing follows.
+    End { request: Box<Request>, response: Option<Response> },
 }
 
 impl Run {
@@ -107,20 +83,28 @@ impl Run {
         in_flight: Arc<AtomicUsize>,
     ) {
         let wants = |name: &str| request.outputs.is_empty() || request.outputs.iter().any(|output| output.name == name);
-        let needed = plan.needed_steps(wants);
+        let mut flow = Flow::new(&plan, wants);
         let is_batched = plan.signature.is_batched();
-        let mut tensors = vec![Slot::Unknown; plan.tensors];
-        for (_, tensor) in &plan.inputs {
-            tensors[*tensor] = Slot::Absent;
-        }
-        for input in std::mem::take(&mut request.inputs) {
+        let mut inputs = BTreeMap::new();
+        for input in mem::take(&mut request.inputs) {
             let index = plan.inputs.iter().find(|(name, _)| *name == input.name).map(|(_, index)| *index);
             if let (Some(index), Some(dtype)) = (index, input.dtype) {
-                tensors[index] = Slot::Present(Tensor { dtype, shape: input.shape, data: input.data, is_batched });
+                inputs.insert(index, Tensor { dtype, shape: input.shape, data: input.data, is_batched });
             }
         }
-        let waiting = (0..plan.steps.len()).filter(|step| needed[*step]).collect();
-        let state = State { request: Some(request), tensors, waiting, running: 0, error: None };
+        let ready = flow.begin(&plan, inputs);
+        let responder = mem::replace(&mut request.responder, Responder::closed());
+        let state = State {
+            request: Some(request),
+            responder: Some(responder),
+            flow,
+            running: 0,
+            held: 0,
+            error: None,
+            answer: None,
+            has_answered: false,
+            outbox: VecDeque::new(),
+        };
         let run = Arc::new(Self {
             plan,
             model,
@@ -129,197 +113,284 @@ impl Run {
             compute: Arc::default(),
             in_flight,
             state: Mutex::new(state),
+            room: Condvar::new(),
         });
-        run.proceed();
+        run.proceed(run.state.lock(), ready);
     }
 
-    /// Takes what a step answered.
-    fn take(&self, step: usize, is_batched: bool, response: Response) {
+    /// Takes what a step answered; `None` where it says only that no response follows.
+    pub fn answered(self: &Arc<Self>, at: At, is_decoupled: bool, brought: Option<Result<Brought, Error>>, last: bool) {
         let mut state = self.state.lock();
-        state.running -= 1;
-        if let Some(error) = response.error {
-            state.error.get_or_insert(error);
-            drop(state);
-            // Triton counts the failure of a step for the ensemble too, beside that of the request.
-            self.model.recorder.failure(FailureReason::Other, self.start, Instant::now());
-            return;
+        if last {
+            state.running -= 1;
         }
-        for (_, tensor) in &self.plan.steps[step].outputs {
-            state.tensors[*tensor] = Slot::Absent;
-        }
-        for output in response.outputs {
-            let OutputTensor { name, dtype, shape, data } = output;
-            let tensor = self.plan.steps[step].outputs.iter().find(|(output, _)| *output == name);
-            if let Some((_, tensor)) = tensor {
-                state.tensors[*tensor] = Slot::Present(Tensor { dtype, shape, data, is_batched });
+        let mut ready = Ready::default();
+        match brought {
+            Some(Ok(Brought { outputs, sequence })) if state.error.is_none() => {
+                ready = state.flow.take(&self.plan, at, is_decoupled, outputs, sequence);
             }
+            Some(Err(error)) if state.error.is_none() => {
+                state.error = Some(error);
+                // Triton counts the failure of a step for the ensemble too, beside that of the request.
+                self.model.recorder.failure(FailureReason::Other, self.start, Instant::now());
+            }
+            _ => {}
+        }
+        self.proceed(state, ready);
+        if last && let Some(limiter) = self.plan.limiters.get(at.step) {
+            limiter.leave();
         }
     }
 
-    /// Starts the steps that have their inputs, and answers when nothing runs any more.
-    fn proceed(self: &Arc<Self>) {
-        let mut state = self.state.lock();
+    /// Starts the steps that have their inputs, sends the response that has its outputs, and ends the request when
+    /// nothing runs any more.
+    fn proceed(self: &Arc<Self>, mut state: MutexGuard<'_, State>, ready: Ready) {
         if state.error.is_none() && state.is_cancelled() {
             state.error = Some(Error::cancelled("the request was cancelled"));
         }
         let mut started = Vec::new();
         if state.error.is_none() {
-            match self.ready_steps(&mut state) {
+            match self.prepare(&mut state, ready) {
                 Ok(steps) => started = steps,
                 Err(error) => state.error = Some(error),
             }
         }
         state.running += started.len();
-        let is_over = state.running == 0;
-        let request = if is_over { state.request.take() } else { None };
-        drop(state);
-        // Outside the lock, since a step may answer at once.
-        for (model, request) in started {
-            model.infer(request);
+        if !self.plan.limiters.is_empty() {
+            state.held += started.len();
         }
-        if let Some(request) = request {
-            self.finish(request);
+        if state.running == 0 {
+            self.finish(&mut state);
+        } else if self.plan.signature.is_decoupled
+            && let Some(response) = state.answer.take()
+        {
+            state.outbox.push_back(Message::Response(response));
+        }
+        let is_failed = state.error.is_some();
+        drop(state);
+        if is_failed {
+            self.room.notify_all();
+        }
+        // Outside the lock, since a step may answer at once.
+        for (at, model, request) in started {
+            match self.plan.limiters.get(at.step) {
+                None => model.infer(request),
+                Some(limiter) => {
+                    let run = self.clone();
+                    limiter.enter(move || run.start_held(&model, request));
+                }
+            }
+        }
+        self.send();
+    }
+
+    /// Makes the requests of steps that are ready, and the response.
+    fn prepare(self: &Arc<Self>, state: &mut State, ready: Ready) -> Result<Vec<(At, Arc<Model>, Request)>, Error> {
+        if let Some(round) = ready.answer {
+            let response = self.response(state, round)?;
+            if let Some(before) = state.answer.replace(response) {
+                state.outbox.push_back(Message::Response(before));
+            }
+            state.has_answered = true;
+        }
+        let members = self.plan.members.upgrade().ok_or_else(|| Error::unavailable("Server not ready"))?;
+        let model = |at: &At| {
+            let step = &self.plan.steps[at.step];
+            members.model(&step.model, step.version)
+        };
+        let models = ready.steps.iter().map(model).collect::<Result<Vec<_>, Error>>()?;
+        // What may fail is behind: a request that is made is started, since its drop would be an answer.
+        let steps = ready.steps.into_iter().zip(models);
+        Ok(steps.map(|(at, model)| (at, model.clone(), self.step_request(state, at, &model))).collect())
+    }
+
+    /// Starts a step that a limit let pass.
+    fn start_held(&self, model: &Arc<Model>, request: Request) {
+        let mut state = self.state.lock();
+        state.held -= 1;
+        let is_over = state.error.is_some() || state.is_cancelled();
+        drop(state);
+        self.room.notify_all();
+        match is_over {
+            false => model.infer(request),
+            true => request.fail(model.version, Error::cancelled("the request was cancelled")),
         }
     }
 
-    fn ready_steps(self: &Arc<Self>, state: &mut State) -> Result<Vec<(Arc<Model>, Request)>, Error> {
-        let is_known = |state: &State, step: &usize| {
-            let inputs = &self.plan.steps[*step].inputs;
-            inputs.iter().all(|(_, tensor)| !matches!(state.tensors[*tensor], Slot::Unknown))
-        };
-        let (ready, waiting): (Vec<usize>, Vec<usize>) =
-            state.waiting.iter().copied().partition(|step| is_known(state, step));
-        state.waiting = waiting;
-        ready.into_iter().map(|step| self.step_request(state, step)).collect()
+    /// Waits until the steps that have their inputs are under way, so that a decoupled step makes no more than the
+    /// steps behind it can take. It is the step's thread that waits.
+    pub fn wait_for_room(&self) {
+        if self.plan.limiters.is_empty() {
+            return;
+        }
+        let until = Instant::now() + ROOM_MAX;
+        let mut state = self.state.lock();
+        while state.held > 0 && state.error.is_none() && !state.is_cancelled() {
+            if Instant::now() >= until {
+                tracing::error!(
+                    "[Internal Error] Ensemble '{}' unable to schedule a step for {} seconds. Proceeding to avoid \
+                     deadlock.",
+                    self.plan.name,
+                    ROOM_MAX.as_secs()
+                );
+                return;
+            }
+            self.room.wait_for(&mut state, ROOM_LOOK);
+        }
     }
 
     /// The request of one step; its reply comes back here.
-    fn step_request(self: &Arc<Self>, state: &State, index: usize) -> Result<(Arc<Model>, Request), Error> {
-        let step: &Step = &self.plan.steps[index];
-        let members = self.plan.members.upgrade().ok_or_else(|| Error::unavailable("Server not ready"))?;
-        let model = members.model(&step.model, step.version)?;
-        let is_batched = model.signature.is_batched();
-        let mut request = Request::new(
-            step.model.clone(),
-            Responder::new(StepReply { run: self.clone(), step: index, is_batched, early: None }),
-        );
-        if let Some(parent) = &state.request {
+    fn step_request(self: &Arc<Self>, state: &mut State, at: At, model: &Model) -> Request {
+        let step = &self.plan.steps[at.step];
+        let (is_batched, is_decoupled) = (model.signature.is_batched(), model.signature.is_decoupled);
+        let (tensors, told) = state.flow.inputs(&self.plan, at);
+        let parent = state.request.as_ref();
+        let sequence = told.or_else(|| parent.map(|parent| parent.sequence.clone())).unwrap_or_default();
+        let reply =
+            StepReply { run: self.clone(), at, is_batched, is_decoupled, sequence: sequence.clone(), early: None };
+        let mut request = Request::new(step.model.clone(), Responder::new(reply));
+        if let Some(parent) = parent {
             request.id.clone_from(&parent.id);
             request.parameters.clone_from(&parent.parameters);
-            request.sequence.clone_from(&parent.sequence);
             (request.priority, request.timeout_us) = (parent.priority, parent.timeout_us);
             request.trace = parent.trace.as_ref().map(Trace::child);
         }
+        request.sequence = sequence;
         request.version = step.version;
         request.compute_total = Some(self.compute.clone());
         request.outputs = step.outputs.iter().map(|(name, _)| name.as_str().into()).collect();
-        for (name, tensor) in &step.inputs {
-            if let Slot::Present(tensor) = &state.tensors[*tensor] {
-                request.inputs.push(InputTensor {
-                    name: name.clone(),
-                    dtype: Some(tensor.dtype),
-                    shape: tensor.shape_for(member_dims(&model.signature, name), is_batched),
-                    data: tensor.data.clone(),
-                });
-            }
+        for ((name, _), tensor) in step.inputs.iter().zip(tensors) {
+            let Some(tensor) = tensor else { continue };
+            let dims = model.signature.input(name).map(|spec| &spec.dims);
+            let shape = tensor.shape_for(dims, is_batched);
+            request.inputs.push(InputTensor {
+                name: name.clone(),
+                dtype: Some(tensor.dtype),
+                shape,
+                data: tensor.data,
+            });
         }
-        Ok((model, request))
+        request
     }
 
-    /// Answers the request and counts it.
-    fn finish(&self, mut request: Request) {
-        let mut state = self.state.lock();
-        let error = state.error.take();
-        let tensors = std::mem::take(&mut state.tensors);
-        drop(state);
-        let place = format!("in ensemble '{}', ", self.plan.name);
-        let outputs = match error {
-            Some(error) => Err(Error { code: error.code, message: format!("{place}{}", error.message) }),
-            None => self.outputs(&request, tensors, &place),
-        };
-        let (start, end) = (request.timestamps.start, Instant::now());
-        let recorder = &self.model.recorder;
-        let compute = *self.compute.lock();
-        let (outputs, error) = match outputs {
-            Ok(outputs) => {
-                recorder.success(&Success {
-                    id: &request.id,
-                    batch_size: self.batch_size,
-                    start,
-                    queued: request.timestamps.queued,
-                    compute_start: self.start,
-                    end,
-                    compute,
-                });
-                recorder.execution(self.batch_size, compute);
-                (outputs, None)
-            }
-            Err(error) => {
-                let is_cancelled = error.code == Code::Cancelled;
-                let reason = if is_cancelled { FailureReason::Canceled } else { FailureReason::Other };
-                recorder.failure(reason, start, end);
-                (Vec::new(), Some(error))
-            }
-        };
-        if let Some(total) = &request.compute_total {
-            *total.lock() += compute;
-        }
-        let response = Response {
-            model: std::mem::take(&mut request.model),
-            version: self.model.version,
-            id: std::mem::take(&mut request.id),
-            parameters: if error.is_none() { sequence_parameters(&request) } else { Vec::new() },
-            outputs,
-            error,
-            is_refusal: false,
-        };
-        request.responder.send(response, true);
-        self.in_flight.fetch_sub(1, SeqCst);
-    }
-
-    fn outputs(&self, request: &Request, tensors: Vec<Slot>, place: &str) -> Result<Vec<OutputTensor>, Error> {
+    /// The response with the outputs of a round.
+    fn response(&self, state: &mut State, round: u64) -> Result<Response, Error> {
+        let (tensors, sequence) = state.flow.outputs(&self.plan, round);
+        let Some(request) = &state.request else { return Err(Error::internal("the request is answered")) };
         let signature = &self.plan.signature;
         let mut outputs = Vec::new();
-        for (name, tensor) in &self.plan.outputs {
+        for ((name, _), tensor) in self.plan.outputs.iter().zip(tensors) {
+            let (Some(tensor), Some(spec)) = (tensor, signature.output(name)) else { continue };
+            let dims = spec.reshape.as_ref().unwrap_or(&spec.dims);
+            let shape = spec.client_shape(tensor.shape_for(Some(dims), signature.is_batched()), signature.is_batched());
+            let output = OutputTensor { name: name.clone(), dtype: tensor.dtype, shape, data: tensor.data };
             let wanted = request.outputs.iter().find(|output| output.name == *name);
-            if wanted.is_none() && !request.outputs.is_empty() {
-                continue;
-            }
-            match (&tensors[*tensor], signature.output(name)) {
-                (Slot::Present(tensor), Some(spec)) => {
-                    let dims = spec.reshape.as_ref().unwrap_or(&spec.dims);
-                    let shape =
-                        spec.client_shape(tensor.shape_for(Some(dims), signature.is_batched()), signature.is_batched());
-                    let output =
-                        OutputTensor { name: name.clone(), dtype: tensor.dtype, shape, data: tensor.data.clone() };
-                    outputs.push(match wanted {
-                        Some(wanted) if wanted.classification > 0 => {
-                            classify(output, spec, wanted.classification, signature.is_batched())?
-                        }
-                        _ => output,
-                    });
+            outputs.push(match wanted {
+                Some(wanted) if wanted.classification > 0 => {
+                    classify(output, spec, wanted.classification, signature.is_batched())?
                 }
-                (Slot::Unknown, _) => {
-                    return Err(Error::invalid(format!(
-                        "{place}{}unexpected deadlock, at least one output is not set while no more ensemble steps \
-                         can be made",
-                        request.log_prefix()
-                    )));
-                }
-                _ => {}
-            }
+                _ => output,
+            });
         }
-        Ok(outputs)
+        Ok(Response {
+            model: request.model.clone(),
+            version: self.model.version,
+            id: request.id.clone(),
+            parameters: sequence_parameters(&sequence.unwrap_or_else(|| request.sequence.clone())),
+            outputs,
+            error: None,
+            is_refusal: false,
+        })
     }
 
-    fn is_cancelled(&self) -> bool {
+    /// Ends the request and counts it.
+    fn finish(&self, state: &mut State) {
+        let Some(mut request) = state.request.take() else { return };
+        let mut answer = state.answer.take();
+        let error = state.error.take().or_else(|| {
+            let is_missing = !state.has_answered && !self.plan.signature.is_decoupled;
+            let text = "unexpected deadlock, at least one output is not set while no more ensemble steps can be made";
+            is_missing.then(|| Error::invalid(format!("{}{text}", request.log_prefix())))
+        });
+        let parent = request.compute_total.take();
+        self.count(&request, error.as_ref(), parent);
+        if let Some(error) = error {
+            // The client of a decoupled ensemble has what was complete before.
+            if self.plan.signature.is_decoupled
+                && let Some(response) = answer.take()
+            {
+                state.outbox.push_back(Message::Response(response));
+            }
+            let text = format!("in ensemble '{}', {}", self.plan.name, error.message);
+            let error = Error { code: error.code, message: text };
+            answer = Some(Response::failed(request.model.clone(), self.model.version, request.id.clone(), error));
+        }
+        state.outbox.push_back(Message::End { request: Box::new(request), response: answer });
+    }
+
+    fn count(&self, request: &Request, error: Option<&Error>, parent: Option<Arc<ComputeTotal>>) {
+        let recorder = self.model.recorder.clone();
+        let (start, queued, began, end) =
+            (request.timestamps.start, request.timestamps.queued, self.start, Instant::now());
+        if let Some(error) = error {
+            let is_cancelled = error.code == Code::Cancelled;
+            let reason = if is_cancelled { FailureReason::Canceled } else { FailureReason::Other };
+            recorder.failure(reason, start, end);
+        }
+        let (is_success, batch_size, id) = (error.is_none(), self.batch_size, request.id.clone());
+        let count = move |compute| {
+            if is_success {
+                let id = &id;
+                recorder.success(&Success { id, batch_size, start, queued, compute_start: began, end, compute });
+                recorder.execution(batch_size, compute);
+            }
+            if let Some(parent) = parent {
+                parent.add(compute);
+            }
+        };
+        match self.plan.signature.is_decoupled {
+            // Before the client hears of it, so that whoever asks next sees it.
+            false => count(self.compute.spent()),
+            // A decoupled step may go on after its last response.
+            true => self.compute.finally(count),
+        }
+    }
+
+    /// Sends what is ready, in order and outside the lock; one thread at a time.
+    fn send(&self) {
+        let mut state = self.state.lock();
+        while state.responder.is_some()
+            && let Some(message) = state.outbox.pop_front()
+        {
+            let responder = state.responder.take();
+            drop(state);
+            let Some(mut responder) = responder else { return };
+            match message {
+                Message::Response(response) => responder.send(response, false),
+                Message::End { request, response } => {
+                    match response {
+                        Some(response) => responder.send(response, true),
+                        None => responder.end(),
+                    }
+                    drop(request);
+                    self.in_flight.fetch_sub(1, SeqCst);
+                    return;
+                }
+            }
+            state = self.state.lock();
+            state.responder = Some(responder);
+        }
+    }
+
+    pub fn is_cancelled(&self) -> bool {
         self.state.lock().is_cancelled()
     }
 }
 
 impl State {
+    /// Not while a response is being sent: who asks will ask again.
     fn is_cancelled(&self) -> bool {
-        self.request.as_ref().is_some_and(|request| request.responder.is_cancelled())
+        self.responder.as_ref().is_some_and(Responder::is_cancelled)
     }
 }
 
@@ -337,25 +408,7 @@ impl Tensor {
     }
 }
 
-/// The dimensions that a member expects of an input, without the batch.
-fn member_dims<'a>(signature: &'a Signature, input: &str) -> Option<&'a Vec<i64>> {
-    signature.input(input).map(|spec| &spec.dims)
-}
-
 /// Whether two shapes agree where both are fixed.
 fn agree(a: &[i64], b: &[i64]) -> bool {
     a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a == b || *a == -1 || *b == -1)
-}
-
-/// The sequence of the request, which Triton repeats in responses of ensembles.
-fn sequence_parameters(request: &Request) -> Vec<(String, Parameter)> {
-    let id = match &request.sequence.id {
-        CorrelationId::Int(id) => Parameter::Int(id.cast_signed()),
-        CorrelationId::String(id) => Parameter::String(id.clone()),
-    };
-    vec![
-        ("sequence_id".to_owned(), id),
-        ("sequence_start".to_owned(), Parameter::Bool(request.sequence.start)),
-        ("sequence_end".to_owned(), Parameter::Bool(request.sequence.end)),
-    ]
 }

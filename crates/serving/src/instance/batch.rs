@@ -390,7 +390,7 @@ impl Batch {
                 recorder.success(&Success { id, batch_size, start, queued, compute_start, end, compute });
             };
             if let Some(total) = &entry.request.compute_total {
-                *total.lock() += compute;
+                total.add(compute);
             }
             if entry.runs_again && entry.error.is_none() {
                 succeed(&entry.request.id);

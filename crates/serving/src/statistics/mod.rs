@@ -6,6 +6,7 @@ mod recorder;
 mod slowest;
 mod snapshot;
 mod summary;
+mod total;
 
 pub(crate) use histogram::{FIRST_RESPONSE, Histogram, time_first_response};
 pub(crate) use recorder::{ComputeDurations, ComputeTimes, FailureReason, Outcome, Recorder};
@@ -13,3 +14,4 @@ pub use slowest::SlowRequest;
 pub(crate) use slowest::Success;
 pub use snapshot::{BatchStatistics, Duration, InferenceStatistics, MemoryUsage, ModelStatistics, ResponseStatistics};
 pub(crate) use summary::{SUMMARIES, SummaryValues};
+pub(crate) use total::ComputeTotal;

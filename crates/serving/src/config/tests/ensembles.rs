@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use super::super::{
-    ModelConfig, check_supported,
+    ModelConfig,
     ensemble::{dependencies, run_order, validate_members},
     validate,
 };
@@ -245,11 +245,6 @@ fn decoupled_members() {
         let result = validate_members(&config, |name| models.get(name)).map_err(|error| error.message);
         assert_eq!(result, expected, "{steps:?}");
     }
-    // The flag that is then set on the ensemble says that a member is decoupled.
-    let mut config = ensemble(0, &["x"], &["y"], &["plain: x>INPUT0, OUTPUT0>y"]);
-    config.model_transaction_policy.get_or_insert_default().decoupled = true;
-    let error = check_supported(&config).unwrap_err();
-    assert!(error.message.contains("ensemble_scheduling with a decoupled member"), "{error}");
 }
 
 #[test]
