@@ -238,9 +238,50 @@ def test_a_file_that_cannot_be_written_costs_no_answer(repository, serve):
     server.wait_log("failed creating trace file: /nowhere/trace.json")
 
 
+def wait_for_counts(server, **counts):
+    """Traces are counted a moment after their file is written."""
+    end = time.monotonic() + 30
+    while True:
+        lines = server.metrics_text().splitlines()
+        if all(f"halimede_trace_{name} {count}" in lines for name, count in counts.items()):
+            return
+        assert time.monotonic() < end, [line for line in lines if line.startswith("halimede_trace")]
+        time.sleep(0.02)
+
+
 def test_metrics_count_traces(traced):
     server = traced("--trace-config", "level=TIMESTAMPS")
     infer(server)
-    numbered(server, 0)
-    lines = server.metrics_text().splitlines()
-    assert "halimede_trace_dropped 0" in lines and "halimede_trace_written 1" in lines
+    wait_for_counts(server, written=1, dropped=0, failed=0, left_out=0)
+
+
+def test_a_folder_that_comes_later_gets_the_traces_and_the_log_is_not_flooded(repository, serve, tmp_path):
+    repository.add("simple", models.add_sub(6, [1, 16]))
+    folder = tmp_path / "later"
+    server = serve(repository, f"--trace-config=triton,file={folder}/trace.json", "--trace-config=level=TIMESTAMPS",
+                   "--trace-config=rate=1", "--trace-config=triton,log-frequency=1")  # fmt: skip
+    for _ in range(3):
+        infer(server)
+    wait_for_counts(server, written=0, failed=3)
+    folder.mkdir()
+    infer(server)
+    assert read(folder / "trace.json.0")
+    server.wait_log("trace files are written again: .*; 3 traces before are lost")
+    assert server.log_text().count("failed creating trace file") == 1
+
+
+def test_a_change_for_all_models_is_made_though_the_count_of_one_is_used_up(traced):
+    server = traced("--trace-config", "level=TIMESTAMPS")
+    assert server.http.post("/v2/models/simple/trace/setting", {"trace_count": "1"}).status == 200
+    infer(server)
+    assert server.http.get("/v2/models/simple/trace/setting").json["trace_count"] == "0"
+    reply = server.http.post("/v2/trace/setting", {"trace_rate": "7"})
+    assert (reply.status, reply.json["trace_rate"]) == (200, "7")
+
+
+@pytest.mark.halimede_only("tritonserver writes the file of a count at its end where the rate is above 1")
+def test_a_count_with_a_rate_has_its_file_at_once(traced):
+    server = traced("--trace-config", "level=TIMESTAMPS", "--trace-config", "rate=2", "--trace-config", "count=2", frequency=0)
+    for _ in range(6):
+        infer(server)
+    assert len([one for one in numbered(server, 0) if "model_name" in one]) == 2

@@ -4,6 +4,8 @@
 //! traced takes a [`Record`] along, which keeps what happens as plain data. When its last holder lets go of it, it goes to
 //! the [`writer::Writer`], a thread that makes text of it and writes the files.
 
+mod files;
+mod held;
 mod record;
 mod render;
 mod settings;
@@ -55,6 +57,22 @@ struct Own {
     has_log_frequency: bool,
 }
 
+impl Own {
+    fn has_any(&self) -> bool {
+        self.has_level || self.has_rate || self.has_count || self.has_log_frequency
+    }
+}
+
+/// Refuses settings that are to trace and cannot.
+fn check(own: &Own) -> Result<(), Error> {
+    match own.setting.check() {
+        Err(reason) if own.setting.level().is_on() => {
+            Err(Error::invalid(format!("Attempting to set invalid trace setting :{reason}")))
+        }
+        _ => Ok(()),
+    }
+}
+
 impl Tracing {
     pub fn new(flags: &TraceFlags) -> Self {
         let defaults = flags.values();
@@ -86,22 +104,36 @@ impl Tracing {
         own.setting.values()
     }
 
-    /// Changes the values for a model, or for all.
+    /// Changes the values for a model, or for all: everything or nothing.
     ///
     /// # Errors
     /// Requests would be traced, and could not be with these values.
     pub fn change(&self, model: Option<&str>, changes: &Changes) -> Result<(), Error> {
         let mut state = self.state.write().unwrap_or_else(PoisonError::into_inner);
         match model {
-            Some(model) => self.change_model(&mut state, model, changes)?,
-            None => {
-                let global = self.changed(Some(&state.global), &self.defaults, changes)?;
-                state.global = global;
-                // Models that share some of these values get the new ones.
-                let models: Vec<String> = state.models.keys().cloned().collect();
-                for model in models {
-                    self.change_model(&mut state, &model, &Changes::default())?;
+            Some(model) => {
+                let own = self.changed(state.models.get(model), &state.global.setting.values(), changes);
+                check(&own)?;
+                match own.has_any() {
+                    true => drop(state.models.insert(model.to_owned(), own)),
+                    false => drop(state.models.remove(model)),
                 }
+            }
+            None => {
+                let global = self.changed(Some(&state.global), &self.defaults, changes);
+                check(&global)?;
+                // Models that share some of these values get the new ones.
+                let values = global.setting.values();
+                let mut models = BTreeMap::new();
+                for (model, own) in &state.models {
+                    let follows = self.changed(Some(own), &values, &Changes::default());
+                    // A model whose own traces are all taken has come to its end, which is no reason to refuse others.
+                    if !(own.has_count && follows.setting.is_used_up()) {
+                        check(&follows)?;
+                    }
+                    models.insert(model.clone(), follows);
+                }
+                *state = State { global, models };
             }
         }
         let mut all = std::iter::once(&state.global).chain(state.models.values());
@@ -109,18 +141,8 @@ impl Tracing {
         Ok(())
     }
 
-    fn change_model(&self, state: &mut State, model: &str, changes: &Changes) -> Result<(), Error> {
-        let own = self.changed(state.models.get(model), &state.global.setting.values(), changes)?;
-        if own.has_level || own.has_rate || own.has_count || own.has_log_frequency {
-            state.models.insert(model.to_owned(), own);
-        } else {
-            state.models.remove(model);
-        }
-        Ok(())
-    }
-
     /// New settings: values are what is changed, else what was one's own, else those of `fallback`.
-    fn changed(&self, current: Option<&Own>, fallback: &Values, changes: &Changes) -> Result<Own, Error> {
+    fn changed(&self, current: Option<&Own>, fallback: &Values, changes: &Changes) -> Own {
         let current_values = current.map(|own| own.setting.values());
         let old = current_values.as_ref().unwrap_or(fallback);
         let had = |has: fn(&Own) -> bool| current.is_some_and(has);
@@ -131,10 +153,7 @@ impl Tracing {
             changes.log_frequency.of(had(|own| own.has_log_frequency), old.log_frequency, fallback.log_frequency);
         let values = Values { level, rate, count, log_frequency, file: fallback.file.clone() };
         let setting = Arc::new(Setting::new(values, self.writer.clone()));
-        if let (true, Err(reason)) = (level.is_on(), setting.check()) {
-            return Err(Error::invalid(format!("Attempting to set invalid trace setting :{reason}")));
-        }
-        Ok(Own { setting, has_level, has_rate, has_count, has_log_frequency })
+        Own { setting, has_level, has_rate, has_count, has_log_frequency }
     }
 
     /// Counts of traces.

@@ -12,14 +12,40 @@ use std::{
 use halimede_serving::trace::{Activity, Trace, TraceRecord, TraceStart, TracedTensor};
 use halimede_tensor::{Buffer, DType};
 
-use super::settings::Setting;
+use super::{held::Held, settings::Setting};
+
+/// Events that one trace keeps: a stream may go on for ever.
+const EVENTS_MAX: usize = 10_000;
 
 /// What happened, in the order in which it was told.
 #[derive(Debug, Clone)]
 pub(crate) enum Event {
-    Begin { id: u64, parent: u64, model: String, version: i64, request_id: String },
-    Reach { id: u64, name: &'static str, at: Instant },
-    Tensor { id: u64, is_output: bool, name: String, dtype: DType, shape: Vec<i64>, data: Buffer },
+    Begin {
+        id: u64,
+        parent: u64,
+        model: String,
+        version: i64,
+        request_id: String,
+    },
+    Reach {
+        id: u64,
+        name: &'static str,
+        at: Instant,
+    },
+    Tensor {
+        id: u64,
+        is_output: bool,
+        name: String,
+        dtype: DType,
+        shape: Vec<i64>,
+        data: Buffer,
+    },
+    /// There was no room for more.
+    LeftOut {
+        id: u64,
+        activities: u64,
+        tensors: u64,
+    },
 }
 
 /// A request that is traced, and those that it sets off.
@@ -28,13 +54,23 @@ pub(crate) struct Record {
     ids: Arc<AtomicU64>,
     /// The number of the client's request.
     id: u64,
-    events: Mutex<Vec<Event>>,
+    kept: Mutex<Kept>,
+}
+
+/// What is kept of a trace, and how much is not.
+struct Kept {
+    events: Vec<Event>,
+    /// Room for the tensors.
+    held: Held,
+    activities_left_out: u64,
+    tensors_left_out: u64,
 }
 
 impl Record {
     pub(super) fn new(setting: Arc<Setting>, ids: Arc<AtomicU64>) -> Self {
         let id = ids.fetch_add(1, Relaxed);
-        Self { setting, ids, id, events: Mutex::default() }
+        let kept = Kept { events: Vec::new(), held: setting.held(), activities_left_out: 0, tensors_left_out: 0 };
+        Self { setting, ids, id, kept: Mutex::new(kept) }
     }
 
     /// What a request takes along.
@@ -50,7 +86,7 @@ impl Record {
     }
 
     fn push(&self, event: Event) {
-        self.events.lock().unwrap_or_else(PoisonError::into_inner).push(event);
+        self.kept.lock().unwrap_or_else(PoisonError::into_inner).push(event);
     }
 }
 
@@ -85,10 +121,26 @@ impl TraceRecord for Record {
     }
 }
 
+impl Kept {
+    fn push(&mut self, event: Event) {
+        let has_room = self.events.len() < EVENTS_MAX;
+        match &event {
+            Event::Tensor { data, .. } if !has_room || !self.held.take(data.len()) => self.tensors_left_out += 1,
+            _ if !has_room => self.activities_left_out += 1,
+            _ => self.events.push(event),
+        }
+    }
+}
+
 impl Drop for Record {
     fn drop(&mut self) {
-        let events = mem::take(self.events.get_mut().unwrap_or_else(PoisonError::into_inner));
-        self.setting.take(events);
+        let kept = self.kept.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let (activities, tensors) = (kept.activities_left_out, kept.tensors_left_out);
+        if activities + tensors > 0 {
+            kept.events.push(Event::LeftOut { id: self.id, activities, tensors });
+        }
+        let held = mem::replace(&mut kept.held, self.setting.held());
+        self.setting.take(mem::take(&mut kept.events), held);
     }
 }
 

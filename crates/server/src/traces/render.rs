@@ -86,6 +86,17 @@ fn object(event: &Event, epoch: Epoch) -> (u64, String) {
             writer.end_object();
             id
         }
+        Event::LeftOut { id, activities, tensors } => {
+            writer.unsigned(*id);
+            writer.name("left_out");
+            writer.begin_object();
+            writer.name("activities");
+            writer.unsigned(*activities);
+            writer.name("tensors");
+            writer.unsigned(*tensors);
+            writer.end_object();
+            id
+        }
     };
     writer.end_object();
     (*id, String::from_utf8_lossy(&writer.into_bytes()).into_owned())

@@ -2,10 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{
-    record::Event,
-    writer::{Destination, Writer},
-};
+use super::{files::Destination, held::Held, record::Event, writer::Writer};
 
 /// What is kept of a request that is traced; nothing where tracing is off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -102,13 +99,15 @@ struct Counts {
     left: i32,
     /// Requests that came.
     requests: u64,
+    /// Traces that began.
+    begun: u64,
     /// Traces that ended.
     collected: u64,
 }
 
 impl Setting {
     pub fn new(values: Values, writer: Arc<Writer>) -> Self {
-        let counts = Mutex::new(Counts { left: values.count, requests: 0, collected: 0 });
+        let counts = Mutex::new(Counts { left: values.count, requests: 0, begun: 0, collected: 0 });
         let destination = Destination {
             setting: writer.next_setting(),
             file: values.file.clone(),
@@ -153,19 +152,31 @@ impl Setting {
         }
         counts.requests += 1;
         let is_hit = counts.requests.is_multiple_of(u64::from(self.values.rate));
-        if is_hit && counts.left > 0 {
-            counts.left -= 1;
+        if is_hit {
+            counts.begun += 1;
+            counts.left -= i32::from(counts.left > 0);
         }
         is_hit
     }
 
     /// A trace ended.
-    pub fn take(&self, events: Vec<Event>) {
+    pub fn take(&self, events: Vec<Event>, held: Held) {
         let mut counts = self.counts();
         counts.collected += 1;
-        let is_last = counts.left == 0 && counts.collected == counts.requests;
-        drop(counts);
-        self.writer.take(&self.destination, events, is_last);
+        // Triton compares with the requests that came, so that with a rate above 1 no file is written before the end.
+        let is_last = counts.left == 0 && counts.collected == counts.begun;
+        // Under the lock: no trace comes behind the last one.
+        self.writer.take(&self.destination, events, held, is_last);
+    }
+
+    /// Room for what a trace holds.
+    pub fn held(&self) -> Held {
+        self.writer.held()
+    }
+
+    /// Whether a number of traces was asked for and all of them are taken.
+    pub fn is_used_up(&self) -> bool {
+        self.counts().left == 0
     }
 
     fn counts(&self) -> std::sync::MutexGuard<'_, Counts> {

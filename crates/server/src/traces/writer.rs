@@ -1,14 +1,11 @@
 //! The thread that writes traces to files. Nothing of a request waits for it: what it cannot take is dropped and counted.
 
 use std::{
-    collections::{BTreeMap, VecDeque},
+    collections::VecDeque,
     fmt,
-    fs::File,
-    io::Write as _,
-    mem,
     sync::{
         Arc, Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     thread,
     time::{Duration, Instant, SystemTime, UNIX_EPOCH},
@@ -17,32 +14,21 @@ use std::{
 use halimede_serving::metrics::{Family, Kind, Sample, Value};
 
 use super::{
+    files::{Destination, Files, Outcome},
+    held::Held,
     record::Event,
     render::{Epoch, render},
 };
 
 /// Traces that may wait to be written.
 const WAITING_MAX: usize = 4096;
-/// Bytes of tensors that may wait to be written.
-const TENSOR_BYTES_MAX: usize = 256 << 20;
-/// Bytes of text that are kept for files whose traces are not complete.
-const KEPT_BYTES_MAX: usize = 256 << 20;
-
-/// Where the traces of one setting go.
-#[derive(Debug, Clone)]
-pub(super) struct Destination {
-    /// Number of the setting.
-    pub setting: u64,
-    pub file: String,
-    pub log_frequency: u32,
-    /// Whether a certain number of traces is taken, which then have a file of their own.
-    pub is_counted: bool,
-}
 
 /// The thread's queue.
 pub(super) struct Writer {
     shared: Arc<Shared>,
     settings: AtomicU64,
+    /// Bytes of tensors that traces hold.
+    held: Arc<AtomicUsize>,
 }
 
 #[derive(Default)]
@@ -56,9 +42,11 @@ struct Queue {
     jobs: VecDeque<Job>,
     /// Traces among the jobs.
     traces: usize,
-    tensor_bytes: usize,
     dropped: u64,
     written: u64,
+    failed: u64,
+    /// Activities and tensors that traces had no room for.
+    left_out: u64,
     is_ending: bool,
     has_ended: bool,
 }
@@ -67,9 +55,11 @@ enum Job {
     Trace {
         destination: Destination,
         events: Vec<Event>,
-        bytes: usize,
-        is_last: bool,
+        /// Gives back the room of the events.
+        held: Held,
     },
+    /// All traces of a setting that takes a certain number have come.
+    Complete(Destination),
     /// No trace of the setting follows.
     Forget(Destination),
 }
@@ -85,7 +75,7 @@ impl Writer {
             tracing::warn!("traces are not written, for their thread cannot be started: {error}");
             shared.lock().has_ended = true;
         }
-        Self { shared, settings: AtomicU64::new(0) }
+        Self { shared, settings: AtomicU64::new(0), held: Arc::default() }
     }
 
     /// A number for a setting; each has its own.
@@ -93,21 +83,31 @@ impl Writer {
         self.settings.fetch_add(1, Relaxed)
     }
 
-    /// Takes a trace, unless too much waits; with `is_last`, the one after which its setting takes no more.
-    pub fn take(&self, destination: &Destination, events: Vec<Event>, is_last: bool) {
-        let bytes = events.iter().map(tensor_bytes).sum();
+    /// Room for a trace, of what all of them may hold.
+    pub fn held(&self) -> Held {
+        Held::new(self.held.clone())
+    }
+
+    /// Takes a trace, unless too many wait; with `is_last`, the one after which its setting takes no more.
+    pub fn take(&self, destination: &Destination, events: Vec<Event>, held: Held, is_last: bool) {
+        let left_out = events
+            .iter()
+            .map(|event| if let Event::LeftOut { activities, tensors, .. } = event { activities + tensors } else { 0 })
+            .sum();
         let mut queue = self.shared.lock();
-        let is_full = queue.traces >= WAITING_MAX || queue.tensor_bytes.saturating_add(bytes) > TENSOR_BYTES_MAX;
-        if is_full || queue.has_ended {
+        queue.leave_out(left_out);
+        if queue.traces >= WAITING_MAX || queue.has_ended {
             queue.dropped += 1;
             if queue.dropped == 1 {
                 tracing::warn!("traces come faster than they can be written, and some are left out");
             }
-            return;
+        } else {
+            queue.traces += 1;
+            queue.jobs.push_back(Job::Trace { destination: destination.clone(), events, held });
         }
-        queue.traces += 1;
-        queue.tensor_bytes += bytes;
-        queue.jobs.push_back(Job::Trace { destination: destination.clone(), events, bytes, is_last });
+        if is_last {
+            queue.jobs.push_back(Job::Complete(destination.clone()));
+        }
         drop(queue);
         self.shared.changed.notify_all();
     }
@@ -138,6 +138,12 @@ impl Writer {
                 "Number of traces left out because too many waited to be written",
                 queue.dropped,
             ),
+            ("halimede_trace_failed", "Number of traces lost because their file could not be written", queue.failed),
+            (
+                "halimede_trace_left_out",
+                "Number of activities and tensors left out because their trace held too much",
+                queue.left_out,
+            ),
         ]
         .map(|(name, help, count)| {
             let samples = vec![Sample { labels: Vec::new(), value: Value::Number(count as f64) }];
@@ -166,10 +172,14 @@ impl Shared {
     }
 }
 
-fn tensor_bytes(event: &Event) -> usize {
-    match event {
-        Event::Tensor { data, .. } => data.len(),
-        Event::Begin { .. } | Event::Reach { .. } => 0,
+impl Queue {
+    fn leave_out(&mut self, count: u64) {
+        if self.left_out == 0 && count > 0 {
+            tracing::warn!(
+                "a trace has more activities or tensors than there is room for, and says how many are left out"
+            );
+        }
+        self.left_out += count;
     }
 }
 
@@ -182,114 +192,25 @@ fn write(shared: &Shared, epoch: Epoch) {
             queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
         }
         let Some(job) = queue.jobs.pop_front() else { break };
-        if let Job::Trace { bytes, .. } = &job {
-            queue.traces -= 1;
-            queue.tensor_bytes -= bytes;
-        }
+        queue.traces -= usize::from(matches!(job, Job::Trace { .. }));
         drop(queue);
         match job {
-            Job::Trace { destination, events, is_last, .. } => {
+            Job::Trace { destination, events, held } => {
                 let text = render(&events, epoch);
-                let result = files.add(&destination, text, is_last);
-                let mut queue = shared.lock();
-                match result {
-                    true => queue.written += 1,
-                    false => queue.dropped += 1,
-                }
+                drop(events);
+                drop(held);
+                files.add(&destination, text);
             }
+            Job::Complete(destination) => files.complete(&destination),
             Job::Forget(destination) => files.flush(&destination),
         }
+        let Outcome { written, failed, dropped } = files.take_outcome();
+        let mut queue = shared.lock();
+        queue.written += written;
+        queue.failed += failed;
+        queue.dropped += dropped;
     }
     files.close();
     shared.lock().has_ended = true;
     shared.changed.notify_all();
-}
-
-/// Files and what is to be written to them.
-#[derive(Default)]
-struct Files {
-    /// Texts by the number of their setting.
-    kept: BTreeMap<u64, Vec<String>>,
-    kept_bytes: usize,
-    /// Files that grow, by name.
-    growing: BTreeMap<String, Option<File>>,
-    /// Numbers of the next files, by name.
-    numbers: BTreeMap<String, u64>,
-}
-
-impl Files {
-    /// Takes a trace; whether there was room for it.
-    fn add(&mut self, destination: &Destination, text: String, is_last: bool) -> bool {
-        if self.kept_bytes + text.len() > KEPT_BYTES_MAX {
-            return false;
-        }
-        self.kept_bytes += text.len();
-        let kept = self.kept.entry(destination.setting).or_default();
-        // A request that was refused before anything happened to it has no events.
-        if !text.is_empty() {
-            kept.push(text);
-        }
-        let count = kept.len();
-        let Destination { log_frequency, is_counted, .. } = *destination;
-        if is_last || (log_frequency != 0 && count >= log_frequency as usize) {
-            let texts = self.take(destination.setting);
-            self.write_numbered(&destination.file, &texts);
-        } else if log_frequency == 0 && !is_counted {
-            let texts = self.take(destination.setting);
-            self.append(&destination.file, &texts);
-        }
-        true
-    }
-
-    fn take(&mut self, setting: u64) -> Vec<String> {
-        let texts = self.kept.remove(&setting).unwrap_or_default();
-        self.kept_bytes -= texts.iter().map(String::len).sum::<usize>();
-        texts
-    }
-
-    /// Writes what is left of a setting.
-    fn flush(&mut self, destination: &Destination) {
-        let texts = self.take(destination.setting);
-        match destination.log_frequency {
-            0 => self.append(&destination.file, &texts),
-            _ => self.write_numbered(&destination.file, &texts),
-        }
-    }
-
-    fn write_numbered(&mut self, name: &str, texts: &[String]) {
-        if texts.is_empty() {
-            return;
-        }
-        let number = self.numbers.entry(name.to_owned()).or_default();
-        let path = format!("{name}.{number}");
-        *number += 1;
-        if let Err(error) = std::fs::write(&path, format!("[{}]", texts.join(","))) {
-            tracing::error!("failed creating trace file: {path}: {error}");
-        }
-    }
-
-    /// Adds to the file that grows until the server ends.
-    fn append(&mut self, name: &str, texts: &[String]) {
-        if texts.is_empty() {
-            return;
-        }
-        let is_first = !self.growing.contains_key(name);
-        let file = self.growing.entry(name.to_owned()).or_insert_with(|| {
-            File::create(name).inspect_err(|error| tracing::error!("failed creating trace file: {name}: {error}")).ok()
-        });
-        let Some(open) = file else { return };
-        let separator = if is_first { "[" } else { "," };
-        if let Err(error) = open.write_all(format!("{separator}{}", texts.join(",")).as_bytes()) {
-            tracing::error!("the trace file {name} is not written any more: {error}");
-            *file = None;
-        }
-    }
-
-    fn close(&mut self) {
-        for (name, file) in mem::take(&mut self.growing) {
-            if let Some(Err(error)) = file.map(|mut file| file.write_all(b"]")) {
-                tracing::error!("the trace file {name} has no end: {error}");
-            }
-        }
-    }
 }
