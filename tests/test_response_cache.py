@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import signal
 import subprocess
 import time
 
@@ -222,6 +223,42 @@ def test_models_answer_when_the_redis_server_is_gone_and_when_it_is_back(cached,
         if counts(server)[1] > hits:
             break
         assert time.monotonic() < end, "the cache is not used again"
+    server.wait_log("the Redis server is back after")
+
+
+def test_a_redis_server_that_hangs_is_left_alone_and_said_once(cached, serve, redis):
+    store = redis()
+    server = serve(cached, *store.flags(socket_timeout=50))
+    ask(server, 1)
+    until_counted(server, (1, 0, 1, 1))
+    store.process.send_signal(signal.SIGSTOP)
+    for value in range(2, 30):
+        ask(server, value)
+    server.wait_log(r"(?m)^E.*the Redis server cannot be reached")
+    store.process.send_signal(signal.SIGCONT)
+    end = time.monotonic() + 60
+    while "the Redis server is back after" not in server.log_text():
+        ask(server, 1)
+        assert time.monotonic() < end, "the Redis server is not asked again"
+        time.sleep(0.02)
+    assert server.log_text().count("the Redis server cannot be reached") == 1
+
+
+def test_a_redis_server_that_is_full_is_said_once_and_still_asked(cached, serve, redis):
+    store = redis()
+    server = serve(cached, *store.flags())
+    ask(server, 1)
+    until_counted(server, (1, 0, 1, 1))
+    store.ask(b"CONFIG SET maxmemory 1\r\n")
+    for value in (2, 3, 4):
+        ask(server, value)
+    until_counted(server, (4, 0, 4, 4))
+    ask(server, 1)
+    assert counts(server)[1] == 1
+    assert server.log_text().count("the Redis server refuses insertions: OOM") == 1
+    store.ask(b"CONFIG SET maxmemory 0\r\n")
+    ask(server, 5)
+    server.wait_log("the Redis server accepts insertions again")
 
 
 def test_what_others_wrote_under_a_key_is_no_answer(cached, serve, redis):

@@ -1,5 +1,6 @@
 //! The cache of responses that flags ask for.
 
+mod availability;
 mod packed;
 mod redis;
 mod resp;

@@ -2,7 +2,7 @@
 
 use std::{
     collections::BTreeMap,
-    fmt,
+    fmt, io,
     sync::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -15,10 +15,11 @@ use std::{
 use halimede_serving::{
     Error, OutputTensor,
     cache::{CacheKey, Deferral, Insertion, ResponseCache, Work},
-    metrics::{Family, Kind, Sample, Value},
+    metrics::{self, Family, Sample, Value},
 };
 
 use super::{
+    availability::{Availability, Refusals},
     check_names,
     packed::{pack, unpack},
     resp::{Connection, Failure, Reply},
@@ -28,8 +29,6 @@ use super::{
 const PREFIX: &str = "halimede:response:1:";
 /// Questions and answers that may wait for a connection; beyond, models answer without the cache.
 const WAITING_MAX: usize = 1024;
-/// How long a server that cannot be reached is left alone.
-const REST: Duration = Duration::from_secs(1);
 const SETTINGS: [&str; 8] =
     ["host", "port", "user", "password", "db", "connect_timeout", "socket_timeout", "pool_size"];
 /// Where user and password come from that no setting names.
@@ -40,8 +39,9 @@ const PASSWORD_VARIABLE: &str = "TRITONCACHE_REDIS_PASSWORD";
 pub(super) struct RedisCache {
     server: Server,
     idle: Mutex<Vec<Connection>>,
-    /// Until when the server is not asked.
-    rests_until: Mutex<Option<Instant>>,
+    availability: Mutex<Availability>,
+    /// Of lookups and of insertions: a server that is full still finds what it has.
+    refusals: [Mutex<Refusals>; 2],
     works: SyncSender<Work>,
     skipped: AtomicU64,
 }
@@ -94,7 +94,7 @@ impl RedisCache {
             socket_timeout: milliseconds("socket_timeout")?,
         };
         let connections = number("pool_size", 4)?.clamp(1, 256);
-        let first = server.open().map_err(|failure| match failure {
+        let first = server.open().map(|(connection, _)| connection).map_err(|failure| match failure {
             Failure::Broken(error) => failed(format!("Failed to connect to Redis: {error} ({host}:{port})")),
             Failure::Refused(text) => failed(text),
         })?;
@@ -109,41 +109,85 @@ impl RedisCache {
         Ok(Self {
             server,
             idle: Mutex::new(vec![first]),
-            rests_until: Mutex::new(None),
+            availability: Mutex::default(),
+            refusals: Default::default(),
             works,
             skipped: AtomicU64::new(0),
         })
     }
 
-    /// Sends a command on a connection that is free, or on a new one.
-    fn call(&self, command: &[&[u8]]) -> Result<Reply, Error> {
-        let unavailable = |failure: &Failure| Error::unavailable(format!("the Redis server: {failure}"));
-        let idle = lock(&self.idle).pop();
-        // A connection may have ended while it was idle: one more try, on a new one.
-        if let Some(mut connection) = idle {
-            let reply = connection.call(command);
-            // A server that refuses has answered: the connection is as good as before.
-            if !matches!(reply, Err(Failure::Broken(_))) {
-                lock(&self.idle).push(connection);
-                return reply.map_err(|failure| unavailable(&failure));
-            }
-        }
-        if lock(&self.rests_until).is_some_and(|until| Instant::now() < until) {
+    /// Sends a command, unless the server is known not to answer.
+    fn call(&self, kind: Kind, command: &[&[u8]]) -> Result<Reply, Error> {
+        let Some(attempt) = lock(&self.availability).attempt(Instant::now()) else {
             return Err(Error::unavailable("the Redis server could not be reached a moment ago"));
-        }
-        let reply = self.server.open().and_then(|mut connection| {
-            let reply = connection.call(command);
-            if !matches!(reply, Err(Failure::Broken(_))) {
-                lock(&self.idle).push(connection);
+        };
+        let reply = self.exchange(command);
+        let (mut availability, now) = (lock(&self.availability), Instant::now());
+        match &reply {
+            Err(Failure::Broken(error)) => {
+                if let Some(news) = availability.failed(attempt, now) {
+                    tracing::error!("the Redis server {news}: {error}");
+                }
             }
-            reply
-        });
-        let is_broken = matches!(&reply, Err(Failure::Broken(_)));
-        *lock(&self.rests_until) = is_broken.then(|| Instant::now() + REST);
-        if let Err(Failure::Broken(error)) = &reply {
-            tracing::warn!("the Redis server cannot be reached, models answer without it for a moment: {error}");
+            Ok(_) | Err(Failure::Refused(_)) => {
+                if let Some(news) = availability.succeeded(attempt, now) {
+                    tracing::warn!("the Redis server {news}");
+                }
+            }
         }
-        reply.map_err(|failure| unavailable(&failure))
+        drop(availability);
+        let refusal = match &reply {
+            Err(Failure::Refused(text)) => Some(text),
+            _ => None,
+        };
+        let is_answered = !matches!(&reply, Err(Failure::Broken(_)));
+        if is_answered && lock(&self.refusals[kind as usize]).is_news(refusal.is_some()) {
+            match refusal {
+                Some(text) => tracing::error!("the Redis server refuses {}: {text}", kind.name()),
+                None => tracing::warn!("the Redis server accepts {} again", kind.name()),
+            }
+        }
+        reply.map_err(|failure| Error::unavailable(format!("the Redis server: {failure}")))
+    }
+
+    /// Sends a command on a connection that is free, or on a new one.
+    fn exchange(&self, command: &[&[u8]]) -> Result<Reply, Failure> {
+        let idle = lock(&self.idle).pop();
+        if let Some(mut connection) = idle {
+            let reply = connection.call(command, Instant::now() + self.server.socket_timeout);
+            match &reply {
+                // The connection may have ended while it was idle: one more try, on a new one.
+                Err(Failure::Broken(error)) if error.kind() != io::ErrorKind::TimedOut => {}
+                Err(Failure::Broken(_)) => return reply,
+                // A server that refuses has answered: the connection is as good as before.
+                Ok(_) | Err(Failure::Refused(_)) => {
+                    lock(&self.idle).push(connection);
+                    return reply;
+                }
+            }
+        }
+        let (mut connection, until) = self.server.open()?;
+        let reply = connection.call(command, until);
+        if !matches!(reply, Err(Failure::Broken(_))) {
+            lock(&self.idle).push(connection);
+        }
+        reply
+    }
+}
+
+/// What commands are for.
+#[derive(Debug, Clone, Copy)]
+enum Kind {
+    LookUp,
+    Insert,
+}
+
+impl Kind {
+    fn name(self) -> &'static str {
+        match self {
+            Kind::LookUp => "lookups",
+            Kind::Insert => "insertions",
+        }
     }
 }
 
@@ -163,26 +207,28 @@ fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
 }
 
 impl Server {
-    /// A connection on which the server accepts commands.
-    fn open(&self) -> Result<Connection, Failure> {
-        let mut connection = Connection::open(&self.host, self.port, self.connect_timeout, self.socket_timeout)?;
+    /// A connection on which the server accepts commands, and until when the first of them is to be answered: what
+    /// opens the connection counts as one exchange with it.
+    fn open(&self) -> Result<(Connection, Instant), Failure> {
+        let mut connection = Connection::open(&self.host, self.port, self.connect_timeout)?;
+        let until = Instant::now() + self.socket_timeout;
         if let Some(password) = &self.password {
             let mut command: Vec<&[u8]> = vec![b"AUTH"];
             command.extend(self.user.as_ref().map(String::as_bytes));
             command.push(password.as_bytes());
-            connection.call(&command)?;
+            connection.call(&command, until)?;
         }
         if self.db != 0 {
-            connection.call(&[b"SELECT", self.db.to_string().as_bytes()])?;
+            connection.call(&[b"SELECT", self.db.to_string().as_bytes()], until)?;
         }
-        connection.call(&[b"PING"])?;
-        Ok(connection)
+        connection.call(&[b"PING"], until)?;
+        Ok((connection, until))
     }
 }
 
 impl ResponseCache for RedisCache {
     fn look_up(&self, key: &CacheKey) -> Result<Option<Vec<OutputTensor>>, Error> {
-        match self.call(&[b"GET", format!("{PREFIX}{key}").as_bytes()])? {
+        match self.call(Kind::LookUp, &[b"GET", format!("{PREFIX}{key}").as_bytes()])? {
             Reply::Bulk(None) => Ok(None),
             Reply::Bulk(Some(bytes)) => unpack(bytes).map(Some),
             other => Err(Error::internal(format!("the Redis server answers GET with {other:?}"))),
@@ -191,7 +237,7 @@ impl ResponseCache for RedisCache {
 
     fn insert(&self, key: &CacheKey, outputs: &[OutputTensor]) -> Result<Insertion, Error> {
         let key = format!("{PREFIX}{key}");
-        match self.call(&[b"SET", key.as_bytes(), &pack(outputs), b"NX"])? {
+        match self.call(Kind::Insert, &[b"SET", key.as_bytes(), &pack(outputs), b"NX"])? {
             Reply::Bulk(None) => Ok(Insertion::AlreadyThere),
             _ => Ok(Insertion::Done),
         }
@@ -202,7 +248,7 @@ impl ResponseCache for RedisCache {
         vec![Family {
             name: "halimede_cache_skipped",
             help: "Number of lookups and insertions left out because too many waited for the response cache",
-            kind: Kind::Counter,
+            kind: metrics::Kind::Counter,
             samples: vec![Sample { labels: Vec::new(), value }],
         }]
     }

@@ -4,7 +4,7 @@ use std::{
     fmt, io,
     io::{BufRead, BufReader, Read, Write},
     net::{TcpStream, ToSocketAddrs},
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 /// Longest value that a server may send: Redis allows no longer ones.
@@ -49,21 +49,27 @@ impl From<io::Error> for Failure {
 /// A connection to a server.
 #[derive(Debug)]
 pub(super) struct Connection {
-    stream: BufReader<TcpStream>,
+    stream: BufReader<Socket>,
+}
+
+/// A socket on which nothing lasts beyond a moment, however many reads and writes it takes.
+#[derive(Debug)]
+struct Socket {
+    stream: TcpStream,
+    until: Instant,
 }
 
 impl Connection {
-    /// Opens a connection on which nothing takes longer than the timeouts.
-    pub fn open(host: &str, port: u16, connect: Duration, exchange: Duration) -> io::Result<Self> {
+    /// Opens a connection, within `timeout` over all addresses of the host.
+    pub fn open(host: &str, port: u16, timeout: Duration) -> io::Result<Self> {
+        let until = Instant::now() + timeout;
         let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
         for address in (host, port).to_socket_addrs()? {
-            match TcpStream::connect_timeout(&address, connect) {
+            match left(until).and_then(|left| TcpStream::connect_timeout(&address, left)) {
                 Ok(stream) => {
-                    stream.set_read_timeout(Some(exchange))?;
-                    stream.set_write_timeout(Some(exchange))?;
                     // Commands are whole messages.
                     stream.set_nodelay(true)?;
-                    return Ok(Self { stream: BufReader::new(stream) });
+                    return Ok(Self { stream: BufReader::new(Socket { stream, until }) });
                 }
                 Err(error) => failed = error,
             }
@@ -71,10 +77,44 @@ impl Connection {
         Err(failed)
     }
 
-    /// Sends a command and waits for its reply.
-    pub fn call(&mut self, command: &[&[u8]]) -> Result<Reply, Failure> {
+    /// Sends a command and waits for its whole reply, until `until`.
+    pub fn call(&mut self, command: &[&[u8]], until: Instant) -> Result<Reply, Failure> {
+        self.stream.get_mut().until = until;
         self.stream.get_mut().write_all(&encode(command))?;
         read(&mut self.stream)
+    }
+}
+
+/// The time until a moment.
+fn left(until: Instant) -> io::Result<Duration> {
+    let left = until.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(late()) } else { Ok(left) }
+}
+
+fn late() -> io::Error {
+    io::Error::new(io::ErrorKind::TimedOut, "it takes too long to answer")
+}
+
+/// A socket's own timeout has another name on some systems.
+fn named(error: io::Error) -> io::Error {
+    if error.kind() == io::ErrorKind::WouldBlock { late() } else { error }
+}
+
+impl Read for Socket {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        self.stream.set_read_timeout(Some(left(self.until)?))?;
+        self.stream.read(buffer).map_err(named)
+    }
+}
+
+impl Write for Socket {
+    fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
+        self.stream.set_write_timeout(Some(left(self.until)?))?;
+        self.stream.write(bytes).map_err(named)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.stream.flush()
     }
 }
 
@@ -125,9 +165,32 @@ fn wrong(what: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
+    use std::{net::TcpListener, thread};
+
     use proptest::prelude::*;
 
     use super::*;
+
+    #[test]
+    fn a_reply_that_drips_is_not_waited_for() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let port = listener.local_addr().unwrap().port();
+        let server = thread::spawn(move || {
+            let (mut stream, _) = listener.accept().unwrap();
+            // Each byte comes in time, and the whole reply far too late.
+            for byte in b"+PONG12345\r\n" {
+                if stream.write_all(&[*byte]).is_err() {
+                    return;
+                }
+                thread::sleep(Duration::from_millis(50));
+            }
+        });
+        let mut connection = Connection::open("127.0.0.1", port, Duration::from_secs(10)).unwrap();
+        let failure = connection.call(&[b"PING"], Instant::now() + Duration::from_millis(200)).unwrap_err();
+        assert!(matches!(&failure, Failure::Broken(error) if error.kind() == io::ErrorKind::TimedOut), "{failure}");
+        drop(connection);
+        server.join().unwrap();
+    }
 
     fn reply(bytes: &[u8]) -> Result<Reply, String> {
         read(&mut &bytes[..]).map_err(|failure| failure.to_string())
