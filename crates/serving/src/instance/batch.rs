@@ -95,8 +95,8 @@ pub(crate) struct Finished {
     pub took: Duration,
     /// Requests that run again.
     pub again: Vec<Entry>,
-    /// Sequences whose requests do not run again.
-    pub ended: Vec<CorrelationId>,
+    /// Sequences whose requests do not run again, with their places.
+    pub ended: Vec<(CorrelationId, usize)>,
 }
 
 /// An input of all requests of a batch.
@@ -412,7 +412,7 @@ impl Batch {
                 Some(_) => recorder.failure(FailureReason::Backend, start, Instant::now()),
             }
             if is_iterative {
-                finished.ended.push(entry.request.sequence.id.clone());
+                finished.ended.push((entry.request.sequence.id.clone(), entry.slot));
             }
             send(ticket, entry.request, response);
         }

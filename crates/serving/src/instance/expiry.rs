@@ -5,12 +5,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::runner::Shared;
+use super::runner::{ExpirySleep, Shared};
 
-/// How late a request may be refused that asks for less time than those before it.
-const LATENESS_MAX: Duration = Duration::from_millis(10);
-
-/// Runs until the runner is closed.
+/// Runs until the runner is closed. It sleeps until the next request expires; who brings one that expires earlier wakes
+/// it.
 pub(super) fn run(shared: &Arc<Shared>) {
     let mut state = shared.state.lock();
     while !state.closed {
@@ -24,16 +22,17 @@ pub(super) fn run(shared: &Arc<Shared>) {
             state = shared.state.lock();
             continue;
         }
-        match state.scheduler.next_deadline() {
+        match state.scheduler.next_deadline(now) {
             Some(deadline) => {
-                let until = (deadline + Duration::from_micros(1)).min(now + LATENESS_MAX);
+                let until = deadline + Duration::from_micros(1);
+                state.expiry_sleep = ExpirySleep::Until(until);
                 shared.expiry.wait_until(&mut state, until);
             }
             None => {
-                state.expiry_sleeps = true;
+                state.expiry_sleep = ExpirySleep::Long;
                 shared.expiry.wait(&mut state);
-                state.expiry_sleeps = false;
             }
         }
+        state.expiry_sleep = ExpirySleep::Awake;
     }
 }

@@ -99,8 +99,29 @@ pub(super) struct State {
     next_ticket: u64,
     /// Whether instances end once the queue is empty.
     pub closed: bool,
-    /// Whether the expiry thread waits for the first request.
-    pub expiry_sleeps: bool,
+    /// Until when the expiry thread sleeps.
+    pub(super) expiry_sleep: ExpirySleep,
+}
+
+/// What the thread that refuses expired requests does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum ExpirySleep {
+    /// It looks at what there is, or there is none.
+    Awake,
+    Until(Instant),
+    /// Until it is woken.
+    Long,
+}
+
+impl ExpirySleep {
+    /// Whether it has to be woken for a request that expires at `deadline`.
+    fn is_too_long(self, deadline: Option<Instant>) -> bool {
+        match (self, deadline) {
+            (ExpirySleep::Awake, _) | (_, None) => false,
+            (ExpirySleep::Long, Some(_)) => true,
+            (ExpirySleep::Until(until), Some(deadline)) => deadline < until,
+        }
+    }
 }
 
 /// The instance of a worker that waits.
@@ -210,7 +231,7 @@ impl Runner {
                 alarm: None,
                 next_ticket: 0,
                 closed: false,
-                expiry_sleeps: false,
+                expiry_sleep: ExpirySleep::Awake,
             }),
             work: Condvar::new(),
             expiry: Condvar::new(),
@@ -364,14 +385,17 @@ impl Shared {
         // An ensemble's steps answer each other: on one thread they would nest.
         let may_run_here = entry.request.compute_total.is_none();
         let mut state = self.state.lock();
-        if let Err(refused) = state.scheduler.push(entry, now) {
-            drop(state);
-            self.recorder.leave(1);
-            self.recorder.pending(-1);
-            let (entry, error) = self.refusal(refused);
-            return entry.request.refuse(self.version, error);
-        }
-        let wake_expiry = state.expiry_sleeps;
+        let deadline = match state.scheduler.push(entry, now) {
+            Ok(deadline) => deadline,
+            Err(refused) => {
+                drop(state);
+                self.recorder.leave(1);
+                self.recorder.pending(-1);
+                let (entry, error) = self.refusal(refused);
+                return entry.request.refuse(self.version, error);
+            }
+        };
+        let wake_expiry = state.expiry_sleep.is_too_long(deadline);
         if may_run_here {
             state = self.run_here(state);
         }
@@ -394,8 +418,14 @@ impl Shared {
         let start = entry.request.timestamps.start;
         self.recorder.pending(1);
         let mut state = self.state.lock();
-        match state.scheduler.push(entry, now) {
-            Ok(()) => self.dispatch(state, now),
+        match state.scheduler.push_again(entry, now) {
+            Ok(deadline) => {
+                let wake_expiry = state.expiry_sleep.is_too_long(deadline);
+                self.dispatch(state, now);
+                if wake_expiry {
+                    self.expiry.notify_one();
+                }
+            }
             Err(refused) => {
                 drop(state);
                 let (entry, error) = self.refusal(refused);
@@ -485,7 +515,7 @@ impl Shared {
         if !ended.is_empty()
             && let Some(sequences) = self.state.lock().scheduler.sequences()
         {
-            ended.iter().for_each(|id| sequences.end(id, Instant::now()));
+            ended.iter().for_each(|(id, slot)| sequences.end(id, index, *slot, Instant::now()));
         }
         again.into_iter().for_each(|entry| self.push_again(entry));
     }

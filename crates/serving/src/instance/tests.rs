@@ -124,14 +124,19 @@ fn quick_models_run_on_the_thread_of_the_request() {
 
 #[test]
 fn sequences_of_quick_models_run_on_the_thread_of_the_request_and_on_their_instance() {
+    sequences_of_quick_models_run_here("");
+    sequences_of_quick_models_run_here("oldest { max_candidate_sequences: 4 }");
+}
+
+fn sequences_of_quick_models_run_here(strategy: &str) {
     let files = Files::new();
     let runs = Arc::new(Mutex::new(Vec::new()));
     let ran = runs.clone();
-    let (runner, signature) =
-        runner_of(&files, "sequence_batching { } instance_group { count: 2 }", move |instance, batch| {
-            ran.lock().unwrap().push((instance, thread::current().id()));
-            echo(batch);
-        });
+    let config = format!("sequence_batching {{ {strategy} }} instance_group {{ count: 2 }}");
+    let (runner, signature) = runner_of(&files, &config, move |instance, batch| {
+        ran.lock().unwrap().push((instance, thread::current().id()));
+        echo(batch);
+    });
     let ask = |id: u64, start: bool, is_quick: bool| {
         eventually("the instances wait", || runner.shared.state.lock().parked.len() == 2);
         runner.shared.pace.set(if is_quick { Duration::ZERO } else { Duration::from_secs(1) });

@@ -47,7 +47,8 @@ impl<T: Item> DynamicBatcher<T> {
         Self { queue, settings, hold, closed: false }
     }
 
-    pub fn push(&mut self, item: T, now: Instant) -> Result<(), Full<T>> {
+    /// Returns when the request is to be refused.
+    pub fn push(&mut self, item: T, now: Instant) -> Result<Option<Instant>, Full<T>> {
         let level = match item.priority() {
             level if level == 0 || level > self.settings.priority_levels => self.settings.default_priority_level,
             level => level,

@@ -71,16 +71,25 @@ pub(crate) enum Scheduler<T> {
 }
 
 impl<T: Item> Scheduler<T> {
-    /// Puts a request into the queue, or gives it back where it cannot be run.
-    pub fn push(&mut self, item: T, now: Instant) -> Result<(), Refused<T>> {
+    /// Puts a request into the queue, or gives it back where it cannot be run. Returns when [`Scheduler::expire`] is to look
+    /// at it.
+    pub fn push(&mut self, item: T, now: Instant) -> Result<Option<Instant>, Refused<T>> {
         let full = |Full(item)| Refused { item, why: Refusal::Full };
         match self {
             Scheduler::Fifo(fifo) => {
                 fifo.push(item);
-                Ok(())
+                Ok(None)
             }
             Scheduler::Dynamic(batcher) => batcher.push(item, now).map_err(full),
-            Scheduler::Sequence(batcher) => batcher.push(item, now),
+            Scheduler::Sequence(batcher) => batcher.push(item, now).map(Some),
+        }
+    }
+
+    /// The same for a request that has run and runs again.
+    pub fn push_again(&mut self, item: T, now: Instant) -> Result<Option<Instant>, Refused<T>> {
+        match self {
+            Scheduler::Fifo(_) | Scheduler::Dynamic(_) => self.push(item, now),
+            Scheduler::Sequence(batcher) => batcher.push_again(item, now).map(Some),
         }
     }
 
@@ -102,12 +111,12 @@ impl<T: Item> Scheduler<T> {
         }
     }
 
-    /// When the next request or sequence expires.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    /// When the next request or sequence expires, as far as is known at `now`.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         match self {
             Scheduler::Fifo(_) => None,
             Scheduler::Dynamic(batcher) => batcher.next_deadline(),
-            Scheduler::Sequence(batcher) => batcher.next_deadline(),
+            Scheduler::Sequence(batcher) => batcher.next_deadline(now),
         }
     }
 

@@ -115,8 +115,8 @@ impl<T: Item> PriorityQueue<T> {
         Self { levels: BTreeMap::new(), policies, default_policy, len: 0, dropped: Vec::new() }
     }
 
-    /// Puts a request at the end of `level`.
-    pub fn push(&mut self, level: u64, item: T, now: Instant) -> Result<(), Full<T>> {
+    /// Puts a request at the end of `level`. Returns when it is to be refused for waiting.
+    pub fn push(&mut self, level: u64, item: T, now: Instant) -> Result<Option<Instant>, Full<T>> {
         let policy = *self.policies.get(&level).unwrap_or(&self.default_policy);
         let level = self.levels.entry(level).or_insert_with(|| Level {
             policy,
@@ -129,7 +129,7 @@ impl<T: Item> PriorityQueue<T> {
         let deadline = policy.timeout(item.timeout_us()).map(|timeout| now + timeout);
         level.waiting.push_back(Entry { item, queued: now, deadline });
         self.len += 1;
-        Ok(())
+        Ok(deadline.filter(|_| policy.timeout_action == TimeoutAction::Reject))
     }
 
     /// Moves `cursor` to the first request at or behind it that may run at `now`, and drops or delays what

@@ -23,6 +23,8 @@ pub(crate) enum Refusal {
     NoSequence,
     /// Its sequence has not begun.
     NotStarted,
+    /// Its sequence is one that the server began for another.
+    Own,
     /// It begins a sequence, and no further ones are taken.
     Stopping,
 }
@@ -45,6 +47,11 @@ impl<T: Item> Refused<T> {
             Refusal::NotStarted => Error::invalid(format!(
                 "inference request for sequence {} to model '{model}' must specify the START flag on the first request \
                  of the sequence",
+                self.item.sequence().id
+            )),
+            Refusal::Own => Error::invalid(format!(
+                "inference request to model '{model}' names sequence {}, which the server began for a request without one: \
+                 use another correlation ID",
                 self.item.sequence().id
             )),
             Refusal::Stopping => Error::unavailable(STOPPING),

@@ -307,7 +307,7 @@ proptest! {
                     let item = Probe { priority, timeout_us, kind, ..probe(known.len(), size) };
                     known.push((item.clone(), now));
                     match batcher.push(item.clone(), now) {
-                        Ok(()) => { inside.insert(item.id, item); }
+                        Ok(_) => { inside.insert(item.id, item); }
                         Err(Full(back)) => prop_assert_eq!(back.id, item.id),
                     }
                 }

@@ -318,6 +318,25 @@ fn instance_groups() {
     let error = prepare_instance_groups(many, &Options::default()).unwrap_err();
     assert!(error.message.starts_with("the instance groups of model m come to 1025 instances"), "{}", error.message);
 
+    for (batching, places) in [
+        (
+            "max_batch_size: 1048577 sequence_batching { }",
+            "1048577 sequences ('max_batch_size') in each of 1 instances",
+        ),
+        (
+            "instance_group { count: 1024 } sequence_batching { oldest { max_candidate_sequences: 1025 } }",
+            "1025 sequences ('max_candidate_sequences') in each of 1024 instances",
+        ),
+    ] {
+        let many = read(&format!("name: 'm' backend: 'b' {batching} {IO}"));
+        let error = prepare_instance_groups(many, &Options::default()).unwrap_err();
+        assert!(
+            error.message.contains(places) && error.message.contains("at most 1048576 in all"),
+            "{}",
+            error.message
+        );
+    }
+
     let mut config = read(&format!(
         "name: 'm' platform: 'tensorrt_plan' instance_group {{ kind: KIND_CPU profile: ['0', 'x'] }} {IO}"
     ));

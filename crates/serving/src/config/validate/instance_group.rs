@@ -1,13 +1,19 @@
 //! Checks of the instance groups (`ValidateInstanceGroup`).
 
 use super::super::Gpus;
-use super::super::proto::{ModelConfig, ModelInstanceGroup, model_instance_group::Kind};
+use super::super::proto::{
+    ModelConfig, ModelInstanceGroup, model_config::SchedulingChoice, model_instance_group::Kind,
+    model_sequence_batching::StrategyChoice,
+};
 use super::TENSORRT_PLAN;
 use crate::Error;
 
 /// Instances of a model, at most. Each has a thread of its own, and a process that runs out of memory mappings
 /// for threads is ended by the system: some ten thousand are too many.
 const INSTANCES_MAX: u64 = 1024;
+
+/// Places for sequences of a model, at most. All are there from the start.
+const SEQUENCES_MAX: u64 = 1 << 20;
 
 /// Checks the groups against the GPUs the server has. They must be normalized.
 pub fn validate_instance_groups(config: &ModelConfig, gpus: &Gpus) -> Result<(), Error> {
@@ -24,6 +30,26 @@ pub fn validate_instance_groups(config: &ModelConfig, gpus: &Gpus) -> Result<(),
         invalid!(
             "the instance groups of model {} come to {instances} instances, each with a thread of its own; at most \
              {INSTANCES_MAX} are supported: lower 'count'",
+            config.name
+        );
+    }
+    validate_places(config, instances)
+}
+
+/// Checks how many sequences so many instances have places for.
+fn validate_places(config: &ModelConfig, instances: u64) -> Result<(), Error> {
+    let Some(SchedulingChoice::SequenceBatching(batching)) = &config.scheduling_choice else { return Ok(()) };
+    let (field, places) = match &batching.strategy_choice {
+        Some(StrategyChoice::Oldest(oldest)) if oldest.max_candidate_sequences > 0 => {
+            ("max_candidate_sequences", oldest.max_candidate_sequences)
+        }
+        _ => ("max_batch_size", config.max_batch_size),
+    };
+    let places = u64::try_from(places).unwrap_or(0);
+    if places.saturating_mul(instances) > SEQUENCES_MAX {
+        invalid!(
+            "sequence batching of model {} has places for {places} sequences ('{field}') in each of {instances} instances; at \
+             most {SEQUENCES_MAX} in all are supported: lower '{field}' or the 'count' of instances",
             config.name
         );
     }

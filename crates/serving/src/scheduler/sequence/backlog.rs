@@ -39,16 +39,17 @@ impl<T: Item> Backlog<T> {
         number
     }
 
-    /// Puts a request behind the others of its sequence.
-    pub fn push(&mut self, number: u64, item: T, now: Instant) {
+    /// Puts a request behind the others of its sequence. Returns when the sequence has waited too long.
+    pub fn push(&mut self, number: u64, item: T, now: Instant) -> Option<Instant> {
         // Numbers grow from front to back.
-        let Ok(index) = self.waiting.binary_search_by_key(&number, |waiting| waiting.number) else { return };
+        let index = self.waiting.binary_search_by_key(&number, |waiting| waiting.number).ok()?;
         let waiting = &mut self.waiting[index];
         if item.timeout_us() != 0 {
             let deadline = now.checked_add(Duration::from_micros(item.timeout_us()));
             waiting.deadline = waiting.deadline.into_iter().chain(deadline).min();
         }
         waiting.items.push_back((item, now));
+        waiting.deadline
     }
 
     /// The sequence that came first.
@@ -56,16 +57,23 @@ impl<T: Item> Backlog<T> {
         self.waiting.pop_front()
     }
 
-    /// The requests of sequences that waited too long by `now`.
-    pub fn take_expired(&mut self, now: Instant) -> Vec<Vec<T>> {
-        let is_expired = |waiting: &Waiting<T>| waiting.deadline.is_some_and(|deadline| deadline <= now);
-        if !self.waiting.iter().any(is_expired) {
-            return Vec::new();
+    /// Takes the sequences out that waited too long by `now`.
+    pub fn take_expired(&mut self, now: Instant) -> VecDeque<Waiting<T>> {
+        self.take(|waiting| waiting.deadline.is_some_and(|deadline| deadline <= now))
+    }
+
+    /// Takes the sequences out of which a request is cancelled.
+    pub fn take_cancelled(&mut self) -> VecDeque<Waiting<T>> {
+        self.take(|waiting| waiting.items.iter().any(|(item, _)| item.is_cancelled()))
+    }
+
+    fn take(&mut self, is_wanted: impl Fn(&Waiting<T>) -> bool) -> VecDeque<Waiting<T>> {
+        if !self.waiting.iter().any(&is_wanted) {
+            return VecDeque::new();
         }
-        let (expired, left) = self.waiting.drain(..).partition(is_expired);
+        let (taken, left) = self.waiting.drain(..).partition(is_wanted);
         self.waiting = left;
-        let expired: VecDeque<Waiting<T>> = expired;
-        expired.into_iter().map(|waiting| waiting.items.into_iter().map(|(item, _)| item).collect()).collect()
+        taken
     }
 
     /// When the next sequence has waited too long.

@@ -68,6 +68,7 @@ impl<T: Item> SequenceBatcher<T> {
         }
         let mut item = slot.queue.pop_front().and_then(Step::into_request)?;
         item.set_slot(place.slot);
+        slot.in_flight = true;
         if item.sequence().end {
             self.release(place, now);
         }

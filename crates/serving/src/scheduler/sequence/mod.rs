@@ -2,9 +2,9 @@
 //! instance.
 //!
 //! Every instance has places for so many sequences. A sequence takes a place with its first request and keeps it
-//! until its last, or until nothing came for it for too long; where no place is free, it waits in the backlog. What
-//! runs together of the requests in the places is the strategy's: [`direct`] runs the next of each place, always in
-//! the row of its place; [`oldest`] gives them to a dynamic batcher.
+//! until its last, or until it was idle for too long, with nothing that waits or runs; where no place is free, it waits
+//! in the backlog. What runs together of the requests in the places is the strategy's: [`direct`] runs the next of each
+//! place, always in the row of its place; [`oldest`] gives them to a dynamic batcher.
 
 mod backlog;
 mod direct;
@@ -19,12 +19,20 @@ use std::{
 };
 
 use self::{
-    backlog::Backlog,
+    backlog::{Backlog, Waiting},
     oldest::Candidates,
     slot::{Slot, Step},
 };
 use super::{Dropped, Item, Poll, Refusal, Refused, Settings};
 use crate::request::{CorrelationId, Sequence};
+
+/// The first of the numbers for sequences without one: clients count from 1. It is positive as a signed number too.
+const OWN_ID_MIN: u64 = 1 << 62;
+
+/// How often it is looked whether clients of the backlog are gone, as long as there is one, and
+const BACKLOG_LOOK: Duration = Duration::from_millis(20);
+/// how often at most whether a sequence that runs has become idle.
+const BUSY_LOOK_MIN: Duration = Duration::from_millis(10);
 
 /// How sequences are run.
 #[derive(Debug, Clone)]
@@ -33,7 +41,7 @@ pub(crate) struct SequenceSettings {
     pub model: String,
     /// Sequences that an instance runs at a time.
     pub slots: usize,
-    /// A sequence for which nothing came for so long is over.
+    /// A sequence that has nothing that waits or runs for so long is over.
     pub idle_max: Duration,
     /// Whether requests that belong to no sequence begin one of their own, which the model ends.
     pub is_iterative: bool,
@@ -90,6 +98,8 @@ struct Open {
     at: At,
     /// When its last request came.
     seen: Instant,
+    /// Whether it has no number of a client.
+    is_own: bool,
 }
 
 /// Where the requests of a sequence go.
@@ -106,6 +116,8 @@ struct Slots<T> {
     slots: Vec<Slot<T>>,
     /// With [`SequenceStrategy::Oldest`].
     candidates: Option<Candidates<T>>,
+    /// Places whose requests run, until the instance asks for more.
+    running: Vec<usize>,
     /// Whether the instance ends with the sequences that it has.
     is_leaving: bool,
 }
@@ -119,7 +131,7 @@ impl<T: Item> SequenceBatcher<T> {
             free: BTreeSet::new(),
             open: HashMap::new(),
             backlog: Backlog::default(),
-            next_id: 1,
+            next_id: OWN_ID_MIN,
             dropped: Vec::new(),
             is_held,
             is_stopped: false,
@@ -134,7 +146,7 @@ impl<T: Item> SequenceBatcher<T> {
             SequenceStrategy::Oldest(settings) => Some(Candidates::new(settings.clone())),
         };
         let slots = (0..self.settings.slots).map(|_| Slot::taken()).collect();
-        self.instances.insert(instance, Slots { slots, candidates, is_leaving: false });
+        self.instances.insert(instance, Slots { slots, candidates, running: Vec::new(), is_leaving: false });
         for slot in 0..self.settings.slots {
             let place = Place { slot, instance };
             self.release(place, now);
@@ -170,19 +182,34 @@ impl<T: Item> SequenceBatcher<T> {
         self.instances.get(&instance).is_some_and(|slots| slots.has_work() || (slots.is_leaving && slots.is_idle()))
     }
 
-    /// Puts a request behind those of its sequence.
-    pub fn push(&mut self, mut item: T, now: Instant) -> Result<(), Refused<T>> {
+    /// Puts a request behind those of its sequence. Returns by when it has to be looked at again.
+    pub fn push(&mut self, mut item: T, now: Instant) -> Result<Instant, Refused<T>> {
         let refuse = |item, why| Err(Refused { item, why });
         if item.batch_size() > 1 {
             return refuse(item, Refusal::Batched);
         }
-        if !item.sequence().id.is_some() {
+        let is_own = !item.sequence().id.is_some();
+        if is_own {
             if !self.settings.is_iterative {
                 return refuse(item, Refusal::NoSequence);
             }
             let id = self.unused_id();
             item.set_sequence(Sequence { id, start: true, end: false });
+        } else if self.open.get(&item.sequence().id).is_some_and(|open| open.is_own) {
+            // Nobody enters the sequence of another.
+            return refuse(item, Refusal::Own);
         }
+        self.enter(item, is_own, now)
+    }
+
+    /// Puts a request that runs again behind those of its sequence.
+    pub fn push_again(&mut self, item: T, now: Instant) -> Result<Instant, Refused<T>> {
+        let is_own = self.open.get(&item.sequence().id).is_some_and(|open| open.is_own);
+        self.enter(item, is_own, now)
+    }
+
+    fn enter(&mut self, item: T, is_own: bool, now: Instant) -> Result<Instant, Refused<T>> {
+        let refuse = |item, why| Err(Refused { item, why });
         let Sequence { id, start, end } = item.sequence().clone();
         if self.is_stopped && start {
             return refuse(item, Refusal::Stopping);
@@ -205,31 +232,35 @@ impl<T: Item> SequenceBatcher<T> {
                     Some(place) => At::Place(place),
                     None => At::Backlog(self.backlog.add()),
                 };
-                self.open.insert(id.clone(), Open { at, seen: now });
+                self.open.insert(id.clone(), Open { at, seen: now, is_own });
                 at
             }
         };
         if end {
             self.open.remove(&id);
         }
+        let idle = now + self.busy_look();
         match at {
-            At::Backlog(number) => self.backlog.push(number, item, now),
+            At::Backlog(number) => {
+                let deadline = self.backlog.push(number, item, now);
+                Ok(idle.min(now + BACKLOG_LOOK).min(deadline.unwrap_or(idle)))
+            }
             At::Place(place) => {
                 if let Some(slot) = self.slot_mut(place) {
                     slot.is_taken = true;
                     slot.queue.push_back(Step::Request { item, queued: now });
                 }
                 self.advance(place, now);
+                Ok(idle)
             }
         }
-        Ok(())
     }
 
     /// A number that no sequence has.
     fn unused_id(&mut self) -> CorrelationId {
         loop {
             let id = CorrelationId::Int(self.next_id);
-            self.next_id = self.next_id.wrapping_add(1).max(1);
+            self.next_id = self.next_id.wrapping_add(1).max(OWN_ID_MIN);
             if !self.open.contains_key(&id) {
                 return id;
             }
@@ -238,43 +269,82 @@ impl<T: Item> SequenceBatcher<T> {
 
     /// What to run on `instance`, which has run all that it was given.
     pub fn poll(&mut self, instance: usize, now: Instant) -> Poll<T> {
+        let ran = self.instances.get_mut(&instance).map(|slots| std::mem::take(&mut slots.running));
+        for slot in ran.unwrap_or_default() {
+            self.complete(Place { slot, instance }, now);
+        }
         if self.closed {
             self.end_idle_sequences(instance, now);
         }
-        match self.settings.strategy {
+        let poll = match self.settings.strategy {
             SequenceStrategy::Direct { .. } => self.poll_direct(instance, now),
             SequenceStrategy::Oldest(_) => self.poll_oldest(instance, now),
+        };
+        if let (Poll::Batch(items), Some(slots)) = (&poll, self.instances.get_mut(&instance)) {
+            let running = items.iter().map(Item::slot);
+            // A stand-in fills a place of which nothing runs.
+            slots.running = running.filter(|slot| slots.slots.get(*slot).is_some_and(|slot| slot.in_flight)).collect();
         }
+        poll
     }
 
-    /// The model has ended the sequence that it began with a request of its own.
-    pub fn end(&mut self, id: &CorrelationId, now: Instant) {
-        if let Some(Open { at: At::Place(place), .. }) = self.open.remove(id) {
+    /// The model has ended the sequence that ran in place `slot` of `instance`.
+    pub fn end(&mut self, id: &CorrelationId, instance: usize, slot: usize, now: Instant) {
+        let place = Place { slot, instance };
+        // Elsewhere, or where what waits there begins it anew, it is another sequence, which goes on.
+        let is_there = self.open.get(id).is_some_and(|open| open.at == At::Place(place));
+        if is_there && !self.slot_mut(place).is_some_and(|slot| slot.begins(id)) {
+            self.open.remove(id);
             self.force_end(place, now);
         }
     }
 
-    /// Ends sequences for which nothing came for too long, and drops sequences that wait too long for a place.
+    /// Ends sequences that were idle for too long, and drops sequences that wait too long for a place or whose clients are
+    /// gone.
     pub fn expire(&mut self, now: Instant) {
-        let idle_max = self.settings.idle_max;
-        let is_idle = |open: &Open| matches!(open.at, At::Place(_)) && now >= open.seen + idle_max;
-        let idle: Vec<CorrelationId> =
-            self.open.iter().filter(|(_, open)| is_idle(open)).map(|(id, _)| id.clone()).collect();
-        for id in idle {
-            self.end(&id, now);
+        let idle = |open: &Open| self.idle_until(open).filter(|(until, _)| *until <= now).map(|(_, place)| place);
+        let idle: Vec<(CorrelationId, Place)> =
+            self.open.iter().filter_map(|(id, open)| idle(open).map(|place| (id.clone(), place))).collect();
+        for (id, place) in idle {
+            self.open.remove(&id);
+            self.force_end(place, now);
         }
-        for items in self.backlog.take_expired(now) {
-            if let Some(last) = items.last().map(Item::sequence).filter(|last| !last.end) {
-                self.open.remove(&last.id);
-            }
-            self.dropped.extend(items.into_iter().map(|item| (item, Dropped::SequenceExpired)));
+        for waiting in self.backlog.take_cancelled() {
+            self.drop_waiting(waiting, Dropped::Cancelled);
+        }
+        for waiting in self.backlog.take_expired(now) {
+            self.drop_waiting(waiting, Dropped::SequenceExpired);
         }
     }
 
-    /// When the next sequence expires.
-    pub fn next_deadline(&self) -> Option<Instant> {
+    fn drop_waiting(&mut self, waiting: Waiting<T>, why: Dropped) {
+        if let Some(last) = waiting.items.back().map(|(item, _)| item.sequence()).filter(|last| !last.end) {
+            self.open.remove(&last.id);
+        }
+        self.dropped.extend(waiting.items.into_iter().map(|(item, _)| (item, why)));
+    }
+
+    /// When [`SequenceBatcher::expire`] may have something to do, as far as is known at `now`. What becomes idle later
+    /// expires later still.
+    pub fn next_deadline(&self, now: Instant) -> Option<Instant> {
         let placed = self.open.values().filter(|open| matches!(open.at, At::Place(_)));
-        placed.map(|open| open.seen + self.settings.idle_max).chain(self.backlog.next_deadline()).min()
+        let idle = placed.map(|open| self.idle_until(open).map_or(now + self.busy_look(), |(until, _)| until)).min();
+        let look = (!self.backlog.is_empty()).then(|| now + BACKLOG_LOOK);
+        idle.into_iter().chain(look).chain(self.backlog.next_deadline()).min()
+    }
+
+    /// When a sequence that has a place has been idle for too long, and the place; `None` while something of it waits or
+    /// runs.
+    fn idle_until(&self, open: &Open) -> Option<(Instant, Place)> {
+        let At::Place(place) = open.at else { return None };
+        let slot = self.instances.get(&place.instance)?.slots.get(place.slot)?;
+        let since = slot.ran.map_or(open.seen, |ran| ran.max(open.seen));
+        (!slot.is_busy()).then(|| (since + self.settings.idle_max, place))
+    }
+
+    /// After what time it is looked again at what waits or runs.
+    fn busy_look(&self) -> Duration {
+        self.settings.idle_max.max(BUSY_LOOK_MIN)
     }
 
     /// Ends a sequence in its place: at once, or behind what waits or runs there.
@@ -292,8 +362,7 @@ impl<T: Item> SequenceBatcher<T> {
     fn end_idle_sequences(&mut self, instance: usize, now: Instant) {
         let slots = self.instances.get(&instance).map_or(0, |slots| slots.slots.len());
         for place in (0..slots).map(|slot| Place { slot, instance }) {
-            let is_idle =
-                self.slot_mut(place).is_some_and(|slot| slot.is_taken && slot.queue.is_empty() && !slot.in_flight);
+            let is_idle = self.slot_mut(place).is_some_and(|slot| slot.is_taken && !slot.is_busy());
             if is_idle && !self.backlog.is_empty() {
                 self.open.retain(|_, open| open.at != At::Place(place));
                 self.release(place, now);
@@ -319,7 +388,11 @@ impl<T: Item> SequenceBatcher<T> {
             if let Some(last) = waiting.items.back().map(|(item, _)| item.sequence()).filter(|last| !last.end) {
                 match is_cancelled {
                     true => drop(self.open.remove(&last.id)),
-                    false => drop(self.open.insert(last.id.clone(), Open { at: At::Place(place), seen: now })),
+                    false => {
+                        if let Some(open) = self.open.get_mut(&last.id) {
+                            (open.at, open.seen) = (At::Place(place), now);
+                        }
+                    }
                 }
             }
             if is_cancelled {
@@ -396,8 +469,10 @@ impl<T: Item> Slots<T> {
         waiting + self.candidates.as_ref().map_or(0, Candidates::len)
     }
 
+    /// What has run leaves its place when the instance asks for more.
     fn has_work(&self) -> bool {
-        self.slots.iter().any(|slot| !slot.in_flight && !slot.queue.is_empty())
+        !self.running.is_empty()
+            || self.slots.iter().any(|slot| !slot.in_flight && !slot.queue.is_empty())
             || self.candidates.as_ref().is_some_and(|candidates| candidates.len() > 0)
     }
 

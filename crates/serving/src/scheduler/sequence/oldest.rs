@@ -10,13 +10,11 @@ use crate::scheduler::{Dropped, DynamicBatcher, Item, Poll, Settings};
 #[derive(Debug)]
 pub(super) struct Candidates<T> {
     batcher: DynamicBatcher<T>,
-    /// Places whose requests run.
-    running: Vec<usize>,
 }
 
 impl<T: Item> Candidates<T> {
     pub fn new(settings: Settings) -> Self {
-        Self { batcher: DynamicBatcher::new(settings), running: Vec::new() }
+        Self { batcher: DynamicBatcher::new(settings) }
     }
 
     pub fn len(&self) -> usize {
@@ -31,17 +29,10 @@ impl<T: Item> Candidates<T> {
 impl<T: Item> SequenceBatcher<T> {
     pub(super) fn poll_oldest(&mut self, instance: usize, now: Instant) -> Poll<T> {
         let place = |slot| Place { slot, instance };
-        let ran = self.candidates_mut(instance).map(|candidates| std::mem::take(&mut candidates.running));
-        for slot in ran.unwrap_or_default() {
-            self.complete(place(slot), now);
-        }
         loop {
             let Some(candidates) = self.candidates_mut(instance) else { return Poll::Idle };
             let poll = candidates.batcher.poll(now);
             let dropped: Vec<(T, Dropped)> = candidates.batcher.take_dropped();
-            if let Poll::Batch(items) = &poll {
-                candidates.running = items.iter().map(Item::slot).collect();
-            }
             let is_settled = dropped.is_empty();
             for (item, why) in dropped {
                 self.complete(place(item.slot()), now);
@@ -58,9 +49,10 @@ impl<T: Item> SequenceBatcher<T> {
     }
 
     /// The request of a place has run, or was dropped.
-    fn complete(&mut self, place: Place, now: Instant) {
+    pub(super) fn complete(&mut self, place: Place, now: Instant) {
         if let Some(slot) = self.slot_mut(place) {
             slot.in_flight = false;
+            slot.ran = Some(now);
         }
         self.advance(place, now);
     }

@@ -169,6 +169,7 @@ fn sequences_spread_over_instances_and_stay_there() {
     }
     assert_eq!(rows(batcher.poll(0, now)), [Some(1), Some(3)]);
     assert_eq!(rows(batcher.poll(1, now)), [Some(2), Some(4)]);
+    assert_eq!([0, 1].map(|instance| batcher.poll(instance, now)), [Poll::Idle, Poll::Idle]);
     batcher.push(step(2, 20, ""), now).unwrap();
     assert!(batcher.has_work(1) && !batcher.has_work(0));
     assert_eq!(batcher.poll(0, now), Poll::Idle);
@@ -213,7 +214,7 @@ fn idle_sequences_lose_their_place() {
         batcher.push(step(2, 20, "s"), start).unwrap();
         assert_eq!(rows(batcher.poll(0, start)), [Some(10)]);
         assert_eq!(batcher.poll(0, start), Poll::Idle);
-        assert_eq!(batcher.next_deadline(), Some(start + IDLE));
+        assert_eq!(batcher.next_deadline(start), Some(start + IDLE));
         batcher.expire(start + IDLE - US(1));
         assert_eq!(batcher.poll(0, start + IDLE - US(1)), Poll::Idle);
         batcher.expire(start + IDLE);
@@ -225,18 +226,69 @@ fn idle_sequences_lose_their_place() {
 }
 
 #[test]
-fn what_waits_of_an_idle_sequence_still_runs() {
+fn a_sequence_is_not_idle_while_a_request_waits_or_runs() {
     let start = Instant::now();
     for strategy in [direct(1, 0, 0.0), oldest(1, &[], 0)] {
         let mut batcher = batcher(settings(1, strategy), 1, start);
         for (sequence, id, flags) in [(1, 10, "s"), (1, 11, ""), (2, 20, "s")] {
             batcher.push(step(sequence, id, flags), start).unwrap();
         }
-        batcher.expire(start + IDLE);
-        for id in [10, 11, 20] {
-            assert_eq!(rows(batcher.poll(0, start + IDLE)), [Some(id)]);
+        // Each step takes far longer than a sequence may be idle.
+        let at = |steps: u32| start + IDLE * 10 * steps;
+        for (steps, id) in [(1, 10), (2, 11)] {
+            batcher.expire(at(steps));
+            assert!(batcher.next_deadline(at(steps)).is_some_and(|deadline| deadline > at(steps)), "it does not spin");
+            assert_eq!(rows(batcher.poll(0, at(steps))), [Some(id)]);
         }
+        batcher.expire(at(3));
+        batcher.push(step(1, 12, ""), at(3)).expect("it runs, and goes on");
+        assert_eq!(rows(batcher.poll(0, at(3))), [Some(12)]);
+        // From here on it has nothing to do.
+        assert_eq!(batcher.poll(0, at(4)), Poll::Idle);
+        batcher.expire(at(4) + IDLE - US(1));
+        assert_eq!(batcher.poll(0, at(4) + IDLE - US(1)), Poll::Idle);
+        batcher.expire(at(4) + IDLE);
+        assert_eq!(rows(batcher.poll(0, at(4) + IDLE)), [Some(20)]);
         assert!(batcher.take_dropped().is_empty());
+    }
+}
+
+#[test]
+fn an_instance_whose_requests_ran_elsewhere_is_asked_again() {
+    let now = Instant::now();
+    for strategy in [direct(1, 0, 0.0), oldest(1, &[], 0)] {
+        let mut batcher = batcher(settings(1, strategy), 1, now);
+        batcher.push(step(1, 10, "s"), now).unwrap();
+        assert_eq!(rows(batcher.poll(0, now)), [Some(10)]);
+        batcher.push(step(1, 11, ""), now).unwrap();
+        assert!(batcher.has_work(0), "what waits behind a request that ran");
+        assert_eq!(rows(batcher.poll(0, now)), [Some(11)]);
+        assert_eq!(batcher.poll(0, now), Poll::Idle);
+        assert!(!batcher.has_work(0));
+    }
+}
+
+#[test]
+fn who_gives_up_leaves_the_backlog_at_once() {
+    let start = Instant::now();
+    for strategy in [direct(1, 0, 0.0), oldest(1, &[], 0)] {
+        let mut batcher = batcher(SequenceSettings { idle_max: IDLE * 1000, ..settings(1, strategy) }, 1, start);
+        batcher.push(step(1, 10, "s"), start).unwrap();
+        assert_eq!(rows(batcher.poll(0, start)), [Some(10)]);
+        let gone = step(2, 21, "");
+        for request in [step(2, 20, "s"), gone.clone(), step(3, 30, "s")] {
+            let look = batcher.push(request, start).unwrap();
+            assert!(look <= start + Duration::from_millis(20), "clients of the backlog are looked after");
+        }
+        gone.cancelled.set(true);
+        // While the instance is busy.
+        let soon = batcher.next_deadline(start).unwrap();
+        assert!(soon <= start + Duration::from_millis(20));
+        batcher.expire(soon);
+        let dropped: Vec<_> = batcher.take_dropped().into_iter().map(|(item, why)| (item.id, why)).collect();
+        assert_eq!(dropped, [(20, Dropped::Cancelled), (21, Dropped::Cancelled)]);
+        assert_eq!(batcher.push(step(2, 22, ""), soon).unwrap_err().why, Refusal::NotStarted);
+        assert_eq!(batcher.len(), 1);
     }
 }
 
@@ -274,7 +326,7 @@ fn sequences_wait_in_the_backlog_as_long_as_their_requests_allow() {
     for (sequence, id, flags, timeout_us) in [(2, 20, "s", 0), (2, 21, "", 50), (3, 30, "se", 70), (4, 40, "s", 0)] {
         batcher.push(Probe { timeout_us, ..step(sequence, id, flags) }, start).unwrap();
     }
-    assert_eq!(batcher.next_deadline(), Some(start + US(50)));
+    assert_eq!(batcher.next_deadline(start), Some(start + US(50)));
     batcher.expire(start + US(60));
     let dropped: Vec<_> = batcher.take_dropped().into_iter().map(|(item, why)| (item.id, why)).collect();
     assert_eq!(dropped, [(20, Dropped::SequenceExpired), (21, Dropped::SequenceExpired)]);
@@ -324,12 +376,41 @@ fn iterative_sequences_begin_by_themselves_and_the_model_ends_them() {
     let Poll::Batch(first) = batcher.poll(0, now) else { panic!("no batch") };
     assert_eq!(first[0].id, 0);
     // It runs again, and then no more.
-    batcher.push(step(1, 0, ""), now).unwrap();
+    batcher.push_again(step(1, 0, ""), now).unwrap();
     assert_eq!(rows(batcher.poll(0, now)), [Some(0)]);
-    batcher.end(&CorrelationId::Int(1), now);
+    batcher.end(&CorrelationId::Int(1), 0, 0, now);
     let Poll::Batch(second) = batcher.poll(0, now) else { panic!("no batch") };
-    let id = CorrelationId::Int(2);
-    assert_eq!(second[0].sequence, Sequence { id, start: true, end: false }, "a number that nobody has");
+    assert_eq!((second[0].sequence.start, second[0].sequence.end), (true, false));
+    let CorrelationId::Int(id) = second[0].sequence.id else { panic!("no number") };
+    assert!(id >= 1 << 32, "clients count from 1");
+    // Nobody enters it, as the first request or as another; it goes on itself.
+    for flags in ["s", ""] {
+        assert_eq!(batcher.push(step(id, 2, flags), now).unwrap_err().why, Refusal::Own);
+    }
+    batcher.push_again(step(id, 1, ""), now).unwrap();
+    assert_eq!(rows(batcher.poll(0, now)), [Some(1)]);
+    batcher.end(&CorrelationId::Int(id), 0, 0, now);
+    batcher.push(step(id, 3, "s"), now).expect("it is over");
+}
+
+#[test]
+fn an_iterative_sequence_that_begins_anew_does_not_end_with_the_one_before() {
+    let now = Instant::now();
+    for strategy in [direct(1, 0, 0.0), oldest(1, &[], 0)] {
+        let settings = SequenceSettings { is_iterative: true, ..settings(1, strategy) };
+        let mut batcher = batcher(settings, 2, now);
+        batcher.push(step(7, 0, "s"), now).unwrap();
+        assert_eq!(rows(batcher.poll(0, now)), [Some(0)]);
+        // The client uses its number again while the first request runs.
+        batcher.push(step(7, 1, "s"), now).unwrap();
+        batcher.end(&CorrelationId::Int(7), 0, 0, now);
+        assert_eq!(rows(batcher.poll(0, now)), [Some(1)]);
+        batcher.push_again(step(7, 1, ""), now).expect("it goes on");
+        assert_eq!(rows(batcher.poll(0, now)), [Some(1)]);
+        // What ends in another place is another sequence of that number.
+        batcher.end(&CorrelationId::Int(7), 1, 0, now);
+        batcher.push_again(step(7, 1, ""), now).expect("it goes on");
+    }
 }
 
 #[test]
@@ -347,6 +428,7 @@ fn an_instance_leaves_when_its_sequences_are_over() {
     assert_eq!(rows(batcher.poll(0, now)), [Some(11)]);
     assert!(batcher.is_gone(0) && !batcher.is_gone(1));
     batcher.remove_instance(1);
+    assert_eq!(batcher.poll(1, now), Poll::Idle);
     assert!(!batcher.is_gone(1));
     batcher.expire(now + IDLE);
     assert!(batcher.has_work(1), "woken to go");
@@ -436,7 +518,7 @@ proptest! {
                     };
                     run_of.push(run);
                     match batcher.push(item, now) {
-                        Ok(()) => {
+                        Ok(_) => {
                             inside.insert(id);
                             current.insert(sequence, run);
                         }
