@@ -139,6 +139,21 @@ def test_open_connections_at_the_end(tmp_path, small, monkeypatch, patient):
     connection.close()
 
 
+@pytest.mark.halimede_only("tritonserver serves open connections until its exit timeout is over")
+@pytest.mark.parametrize("service", ["http_port", "metrics_port"])
+def test_half_a_head_does_not_delay_the_end(small, service):
+    server = Server([small.path])
+    with socket.create_connection(("127.0.0.1", getattr(server, service))) as client:
+        client.sendall(b"GET /v2/health/live HTTP/1.1\r\nHost: a\r\n\r\nGET /v2/heal")
+        # The head is there when the answer to the request before it is.
+        assert client.recv(1)
+        server.process.send_signal(signal.SIGTERM)
+        began = server.wait_log("Waiting for in-flight requests to complete.") and time.monotonic()
+        assert server.wait_exit() == 0
+        # It would be waited for 5 seconds.
+        assert time.monotonic() - began < 4
+
+
 def test_port_in_use(small, repository_for):
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))

@@ -133,3 +133,18 @@ def test_a_wrong_restriction_ends_the_server(small, flag, kind, texts, expected)
     server = Server([small.path], *(f"--{flag}={text}" for text in texts), wait=False)
     assert server.wait_exit() == 1
     assert expected.format(kind) in server.log_text()
+
+
+NEVER_SENT = {
+    "name": ("--http-restricted-api=logging:my key=v", "its name has characters"),
+    "blank": ("--http-restricted-api=logging:key=v ", "blanks around values are removed"),
+    "binary": ("--grpc-restricted-protocol=logging:key-bin=v", "gRPC encodes the values"),
+}
+
+
+@pytest.mark.halimede_only("tritonserver starts, and nobody can use the calls")
+@pytest.mark.parametrize("flag, reason", NEVER_SENT.values(), ids=NEVER_SENT.keys())
+def test_a_header_that_nobody_can_send_is_refused(small, flag, reason):
+    server = Server([small.path], flag, wait=False)
+    assert server.wait_exit() == 1
+    assert "no client can send the header" in server.log_text() and reason in server.log_text()

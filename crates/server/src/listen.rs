@@ -151,6 +151,12 @@ impl Services {
         });
     }
 
+    /// What a connection is told, for tests that have no socket.
+    #[cfg(test)]
+    pub fn requested_stop(&self) -> Stop {
+        Stop(self.phase.subscribe())
+    }
+
     /// Closes the sockets. Open connections go on.
     pub fn close(&self) {
         self.phase.send_replace(Phase::Closed);

@@ -1,7 +1,6 @@
 //! The metrics service: everything that is counted, in the text format of Prometheus.
 
 use std::{
-    convert::Infallible,
     fmt::Write,
     sync::{Arc, Mutex, PoisonError},
     time::{Duration, Instant},
@@ -9,12 +8,11 @@ use std::{
 
 use halimede_platform::{memory, utilization::CpuMeter};
 use halimede_serving::metrics::{Family, Kind, Sample, Value};
-use hyper::{Method, Request, Response, body::Incoming, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request, Response, body::Incoming};
 use tokio::net::TcpStream;
 
 use crate::{
-    http::{Body, ContentType, Reply},
+    http::{Body, ContentType, Reply, connection},
     listen::Stop,
     services::Services,
 };
@@ -108,20 +106,8 @@ impl Machine {
 }
 
 /// Serves the requests of one connection.
-pub(crate) async fn serve_connection(stream: TcpStream, metrics: Arc<Metrics>, mut stop: Stop) {
-    let service = service_fn(|request| {
-        let response = metrics.answer(&request);
-        async move { Ok::<_, Infallible>(response) }
-    });
-    let builder = hyper::server::conn::http1::Builder::new();
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-    tokio::select! {
-        _ = connection.as_mut() => {}
-        () = stop.requested() => {
-            connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
-        }
-    }
+pub(crate) async fn serve_connection(stream: TcpStream, metrics: Arc<Metrics>, stop: Stop) {
+    connection::serve(stream, stop, |request| std::future::ready(metrics.answer(&request))).await;
 }
 
 /// The exposition format, version 0.0.4.

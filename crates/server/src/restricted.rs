@@ -1,6 +1,49 @@
 //! Groups of calls that only those may use who send a header with a value.
 
-use hyper::header::HeaderMap;
+use hyper::header::{HeaderMap, HeaderName, HeaderValue};
+
+/// What a protocol calls things, and what of a header it can transport.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Protocol {
+    /// The flag.
+    pub flag: &'static str,
+    /// Stands before the header's name.
+    pub prefix: &'static str,
+    /// What a group is called.
+    pub kind: &'static str,
+    /// Whether headers are metadata of gRPC, which allows less.
+    pub is_grpc: bool,
+}
+
+pub(crate) const HTTP: Protocol = Protocol { flag: "http-restricted-api", prefix: "", kind: "api", is_grpc: false };
+pub(crate) const GRPC: Protocol =
+    Protocol { flag: "grpc-restricted-protocol", prefix: "triton-grpc-protocol-", kind: "protocol", is_grpc: true };
+
+impl Protocol {
+    /// The key of a group, if a client can send it.
+    fn key(self, header: &str, value: &str) -> Result<Key, String> {
+        let Self { flag, prefix, is_grpc, .. } = self;
+        let header = format!("{prefix}{header}");
+        let never = |what: &str| Err(format!("--{flag}: no client can send the header '{header}' {what}\n"));
+        let is_of_grpc = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+        if HeaderName::from_bytes(header.as_bytes()).is_err() || (is_grpc && !header.bytes().all(is_of_grpc)) {
+            return never("since its name has characters that names of headers do not have");
+        }
+        if is_grpc && header.to_ascii_lowercase().ends_with("-bin") {
+            return never("with this value, since gRPC encodes the values of names that end with '-bin'");
+        }
+        // The value is a secret: it is not printed.
+        if HeaderValue::from_bytes(value.as_bytes()).is_err()
+            || (is_grpc && !value.bytes().all(|byte| (b' '..=b'~').contains(&byte)))
+        {
+            return never("with this value, which has characters that values of headers do not have");
+        }
+        if value.trim_matches([' ', '\t']) != value {
+            return never("with this value, since blanks around values are removed on the way");
+        }
+        Ok(Key { header, value: value.to_owned() })
+    }
+}
 
 /// What can be restricted, as the flags name it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -53,9 +96,9 @@ pub(crate) struct Restrictions {
 }
 
 impl Restrictions {
-    /// Takes what a flag says: `<group>[,<group>...]:<header>=<value>`. `prefix` stands before the header's
-    /// name; `kind` is what the protocol calls a group.
-    pub fn add(&mut self, flag: &str, prefix: &str, kind: &str, text: &str) -> Result<(), String> {
+    /// Takes what a flag says: `<group>[,<group>...]:<header>=<value>`.
+    pub fn add(&mut self, protocol: Protocol, text: &str) -> Result<(), String> {
+        let Protocol { flag, kind, .. } = protocol;
         let parts = text.split_once(':').and_then(|(groups, rest)| Some((groups, rest.split_once('=')?)));
         let (groups, header, value) = match parts {
             Some((groups, (header, value))) if ![groups, header, value].contains(&"") => (groups, header, value),
@@ -68,7 +111,7 @@ impl Restrictions {
             if key.is_some() {
                 return Err(format!("restricted {kind} '{name}' can not be specified in multiple config groups"));
             }
-            *key = Some(Key { header: format!("{prefix}{header}"), value: value.to_owned() });
+            *key = Some(protocol.key(header, value)?);
         }
         Ok(())
     }
@@ -95,7 +138,7 @@ mod tests {
 
     fn restrictions(texts: &[&str]) -> Result<Restrictions, String> {
         let mut all = Restrictions::default();
-        texts.iter().try_for_each(|text| all.add("http-restricted-api", "", "api", text))?;
+        texts.iter().try_for_each(|text| all.add(HTTP, text))?;
         Ok(all)
     }
 
@@ -140,6 +183,31 @@ mod tests {
         for text in ["health", "health:k", "health:=v", "health:k=", ":k=v", "health=k:v"] {
             let expected = "--http-restricted-api option format is '<config name>:<setting>=<value>'. Got ";
             assert!(wrong(&[text]).starts_with(expected), "{text}");
+        }
+    }
+
+    #[test]
+    fn what_no_client_can_send_is_refused() {
+        let add = |protocol, text: &str| Restrictions::default().add(protocol, text);
+        for (protocol, key, reason) in [
+            (HTTP, "my key=v", "its name has characters"),
+            (HTTP, "schlüssel=v", "its name has characters"),
+            (HTTP, "key= sesame", "blanks around values"),
+            (HTTP, "key=sesame\t", "blanks around values"),
+            (HTTP, "key=sesame\nsesame", "characters that values of headers do not have"),
+            (HTTP, "key=sesame\u{7f}", "characters that values of headers do not have"),
+            (GRPC, "key!=v", "its name has characters"),
+            (GRPC, "key-bin=v", "end with '-bin'"),
+            (GRPC, "key=sesamö", "characters that values of headers do not have"),
+        ] {
+            let error = add(protocol, &format!("health:{key}")).unwrap_err();
+            assert!(error.contains(reason) && error.contains(protocol.flag), "{key}: {error}");
+            assert!(!error.contains("sesam"), "the value is a secret: {error}");
+        }
+        for (protocol, key) in
+            [(HTTP, "key!=v"), (HTTP, "a-bin=v w"), (HTTP, "Key=a=b"), (HTTP, "key=passwört"), (GRPC, "a.b_c=v w")]
+        {
+            assert_eq!(add(protocol, &format!("health:{key}")), Ok(()), "{key}");
         }
     }
 

@@ -1,6 +1,6 @@
 //! The one list of flags.
 
-use crate::source::Source;
+use crate::{restricted, source::Source};
 
 use super::{
     Flags,
@@ -202,7 +202,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "http-restricted-api",
         value: "string:string=string",
         help: "<apis>:<header>=<value>: only requests with this header may use the APIs, which are names with commas between: health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.",
-        set: |flags, value| flags.http.restrictions.add("http-restricted-api", "", "api", value),
+        set: |flags, value| flags.http.restrictions.add(restricted::HTTP, value),
     },
     Flag {
         group: "HTTP",
@@ -402,9 +402,7 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "grpc-restricted-protocol",
         value: "string:string=string",
         help: "<protocols>:<key>=<value>: only calls with triton-grpc-protocol-<key> in their metadata may use the protocols, which have the names of HTTP's APIs. May be given several times.",
-        set: |flags, value| {
-            flags.grpc.restrictions.add("grpc-restricted-protocol", "triton-grpc-protocol-", "protocol", value)
-        },
+        set: |flags, value| flags.grpc.restrictions.add(restricted::GRPC, value),
     },
     Flag {
         group: "Logging",

@@ -4,6 +4,7 @@
 //! answers. Nothing lies between: what a request costs is what is written here.
 
 mod body;
+pub(crate) mod connection;
 mod generate;
 mod headers;
 mod infer;
@@ -13,12 +14,11 @@ mod route;
 #[cfg(test)]
 mod tests;
 
-use std::{convert::Infallible, sync::Arc};
+use std::sync::Arc;
 
 use bytes::Bytes;
 use halimede_serving::Error;
-use hyper::{Method, Request, Response, body::Incoming, http::request::Parts, service::service_fn};
-use hyper_util::rt::TokioIo;
+use hyper::{Method, Request, Response, body::Incoming, http::request::Parts};
 
 use self::{
     body::Refusal,
@@ -37,21 +37,8 @@ use crate::{
 };
 
 /// Serves the requests of one connection until it ends; after [`Stop`], to the end of the current one.
-pub(crate) async fn serve_connection(stream: Stream, services: Arc<Services>, mut stop: Stop) {
-    let service = service_fn(move |request| {
-        let services = services.clone();
-        async move { Ok::<_, Infallible>(handle(services, request).await) }
-    });
-    let builder = hyper::server::conn::http1::Builder::new();
-    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-    // How a connection ends is the client's affair.
-    tokio::select! {
-        _ = connection.as_mut() => {}
-        () = stop.requested() => {
-            connection.as_mut().graceful_shutdown();
-            let _ = connection.await;
-        }
-    }
+pub(crate) async fn serve_connection(stream: Stream, services: Arc<Services>, stop: Stop) {
+    connection::serve(stream, stop, |request| handle(services.clone(), request)).await;
 }
 
 /// Answers one request.

@@ -1,0 +1,300 @@
+//! A connection of HTTP/1: its requests one after the other, heads that come in time, and an end that waits for answers
+//! and for nothing else.
+//!
+//! Hyper could limit the time for a head too, but would count from the answer before: connections that clients keep
+//! for later would be closed. So a layer between it and the socket sees when a head begins.
+
+use std::{
+    convert::Infallible,
+    future::poll_fn,
+    io,
+    pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    task::{Context, Poll, ready},
+    time::Duration,
+};
+
+use hyper::{
+    Request, Response,
+    body::{Body as HttpBody, Frame, Incoming, SizeHint},
+    service::service_fn,
+};
+use hyper_util::rt::TokioIo;
+use tokio::{
+    io::{AsyncRead, AsyncWrite, ReadBuf},
+    time::{Sleep, sleep},
+};
+
+use super::Body;
+use crate::listen::Stop;
+
+/// How long a client may take for the head of a request, from its first byte.
+const HEAD_MAX: Duration = Duration::from_secs(30);
+
+/// Answers requests with `answer` until the connection ends; after [`Stop`], to the end of the current one.
+pub(crate) async fn serve<S, A, F>(stream: S, stop: Stop, answer: A)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Response<Body>>,
+{
+    serve_within(HEAD_MAX, stream, stop, answer).await;
+}
+
+async fn serve_within<S, A, F>(head_max: Duration, stream: S, mut stop: Stop, answer: A)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Response<Body>>,
+{
+    let progress = Arc::<Progress>::default();
+    let service = service_fn(|request| {
+        let answered = Answering::begin(&progress);
+        let response = answer(request);
+        async move { Ok::<_, Infallible>(response.await.map(|body| Sending { body, _answered: answered })) }
+    });
+    let stream = Timed { stream, head_max, head: Head::Awaited, heads: 0, progress: progress.clone() };
+    let builder = hyper::server::conn::http1::Builder::new();
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
+    // How a connection ends is the client's affair.
+    tokio::select! {
+        _ = connection.as_mut() => return,
+        () = stop.requested() => {}
+    }
+    connection.as_mut().graceful_shutdown();
+    // A connection on which a head has begun would go on until it is there.
+    let ended = poll_fn(|context| match connection.as_mut().poll(context) {
+        Poll::Pending if progress.is_done() => Poll::Ready(()),
+        polled => polled.map(drop),
+    });
+    ended.await;
+}
+
+/// How far the current request of a connection is.
+#[derive(Debug, Default)]
+struct Progress {
+    /// Requests whose heads are there.
+    heads: AtomicU64,
+    /// Whether the last of them is not yet answered.
+    is_answering: AtomicBool,
+    /// Whether something may still be on its way into the socket.
+    is_writing: AtomicBool,
+}
+
+impl Progress {
+    /// Whether nothing is to be done for any request.
+    fn is_done(&self) -> bool {
+        !self.is_answering.load(Relaxed) && !self.is_writing.load(Relaxed)
+    }
+}
+
+/// A request whose head is there, until nothing of its answer is left to make.
+struct Answering(Arc<Progress>);
+
+impl Answering {
+    fn begin(progress: &Arc<Progress>) -> Self {
+        progress.heads.fetch_add(1, Relaxed);
+        progress.is_answering.store(true, Relaxed);
+        Self(progress.clone())
+    }
+}
+
+impl Drop for Answering {
+    fn drop(&mut self) {
+        // What was made last is written before anything else happens to the connection.
+        self.0.is_writing.store(true, Relaxed);
+        self.0.is_answering.store(false, Relaxed);
+    }
+}
+
+/// The body of an answer.
+struct Sending {
+    body: Body,
+    _answered: Answering,
+}
+
+impl HttpBody for Sending {
+    type Data = <Body as HttpBody>::Data;
+    type Error = Infallible;
+
+    fn poll_frame(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+    ) -> Poll<Option<Result<Frame<Self::Data>, Infallible>>> {
+        Pin::new(&mut self.body).poll_frame(context)
+    }
+
+    fn is_end_stream(&self) -> bool {
+        self.body.is_end_stream()
+    }
+
+    fn size_hint(&self) -> SizeHint {
+        self.body.size_hint()
+    }
+}
+
+/// A stream on which heads come in time.
+struct Timed<S> {
+    stream: S,
+    head_max: Duration,
+    head: Head,
+    /// Heads that had come when `head` was looked at.
+    heads: u64,
+    progress: Arc<Progress>,
+}
+
+/// The head that comes next.
+enum Head {
+    /// Nothing of it is there.
+    Awaited,
+    /// Most come in one piece, and nobody waits for the rest.
+    Begun,
+    /// Its rest has to come in time.
+    Waiting(Pin<Box<Sleep>>),
+}
+
+impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let polled = Pin::new(&mut self.stream).poll_read(context, buffer);
+        let heads = self.progress.heads.load(Relaxed);
+        if heads != self.heads {
+            (self.heads, self.head) = (heads, Head::Awaited);
+        }
+        if self.progress.is_answering.load(Relaxed) {
+            return polled;
+        }
+        if polled.is_ready() {
+            if buffer.filled().len() > before && matches!(self.head, Head::Awaited) {
+                self.head = Head::Begun;
+            }
+            return polled;
+        }
+        if matches!(self.head, Head::Begun) {
+            self.head = Head::Waiting(Box::pin(sleep(self.head_max)));
+        }
+        if let Head::Waiting(end) = &mut self.head {
+            ready!(end.as_mut().poll(context));
+            return Poll::Ready(Err(io::Error::new(io::ErrorKind::TimedOut, "the head of a request takes too long")));
+        }
+        Poll::Pending
+    }
+}
+
+impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
+    fn poll_write(mut self: Pin<&mut Self>, context: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        self.progress.is_writing.store(true, Relaxed);
+        Pin::new(&mut self.stream).poll_write(context, bytes)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        parts: &[io::IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        self.progress.is_writing.store(true, Relaxed);
+        Pin::new(&mut self.stream).poll_write_vectored(context, parts)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.stream.is_write_vectored()
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        // Hyper flushes once it has written everything.
+        let flushed = ready!(Pin::new(&mut self.stream).poll_flush(context));
+        self.progress.is_writing.store(false, Relaxed);
+        Poll::Ready(flushed)
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.stream).poll_shutdown(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use bytes::Bytes;
+    use tokio::{
+        io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
+        sync::mpsc,
+        task::JoinHandle,
+    };
+
+    use super::*;
+
+    const REQUEST: &[u8] = b"GET / HTTP/1.1\r\nhost: a\r\n\r\n";
+
+    /// The client's end of a connection whose answers consist of what comes through the channel.
+    fn connect(
+        head_max: Duration,
+    ) -> (DuplexStream, crate::listen::Services, mpsc::UnboundedSender<Bytes>, JoinHandle<()>) {
+        let (client, server) = tokio::io::duplex(1 << 16);
+        let services = crate::listen::Services::new();
+        let (parts, made) = mpsc::unbounded_channel();
+        let made = Arc::new(std::sync::Mutex::new(Some(made)));
+        let answer = move |_| {
+            let made = made.lock().unwrap().take();
+            async move { Response::new(made.map_or(Body::default(), Body::stream)) }
+        };
+        let task = tokio::spawn(serve_within(head_max, server, services.requested_stop(), answer));
+        (client, services, parts, task)
+    }
+
+    async fn answer(client: &mut DuplexStream, end: &[u8]) {
+        let mut text = Vec::new();
+        while !text.ends_with(end) {
+            assert!(client.read_buf(&mut text).await.unwrap() > 0, "the connection ended: {text:?}");
+        }
+    }
+
+    #[tokio::test]
+    async fn a_head_that_does_not_come_to_its_end_ends_the_connection() {
+        let (mut client, _services, parts, task) = connect(Duration::from_millis(50));
+        drop(parts);
+        // What is kept for later is not closed, however long it takes.
+        client.write_all(REQUEST).await.unwrap();
+        answer(&mut client, b"0\r\n\r\n").await;
+        sleep(Duration::from_millis(200)).await;
+        client.write_all(REQUEST).await.unwrap();
+        answer(&mut client, b"\r\n\r\n").await;
+        // A byte now and then is not enough.
+        client.write_all(b"GET / HTTP/1.1\r\nx: ").await.unwrap();
+        let drip = async {
+            while client.write_all(b"a").await.is_ok() {
+                sleep(Duration::from_millis(10)).await;
+            }
+        };
+        tokio::time::timeout(Duration::from_secs(30), drip).await.expect("the connection goes on");
+        task.await.unwrap();
+    }
+
+    #[tokio::test]
+    async fn half_a_head_does_not_delay_the_end_and_an_answer_does() {
+        let (mut client, services, parts, task) = connect(Duration::from_secs(3600));
+        client.write_all(REQUEST).await.unwrap();
+        parts.send(Bytes::from_static(b"first")).unwrap();
+        answer(&mut client, b"first\r\n").await;
+        services.stop();
+        parts.send(Bytes::from_static(b"second")).unwrap();
+        answer(&mut client, b"second\r\n").await;
+        drop(parts);
+        answer(&mut client, b"0\r\n\r\n").await;
+        task.await.unwrap();
+
+        let (mut client, services, parts, task) = connect(Duration::from_secs(3600));
+        drop(parts);
+        client.write_all(REQUEST).await.unwrap();
+        answer(&mut client, b"0\r\n\r\n").await;
+        client.write_all(&REQUEST[..10]).await.unwrap();
+        services.stop();
+        task.await.unwrap();
+    }
+}
