@@ -11,6 +11,7 @@ import pytest
 from onnx import TensorProto
 
 from support import models
+from support.grpc import Grpc, pb
 from support.server import Server, binary, peer_command
 from test_repository_control import BROKEN
 
@@ -151,6 +152,21 @@ def test_half_a_head_does_not_delay_the_end(small, service):
         began = server.wait_log("Waiting for in-flight requests to complete.") and time.monotonic()
         assert server.wait_exit() == 0
         # It would be waited for 5 seconds.
+        assert time.monotonic() - began < 4
+
+
+@pytest.mark.halimede_only
+def test_half_a_beginning_of_http2_does_not_delay_the_end(small):
+    server = Server([small.path])
+    with socket.create_connection(("127.0.0.1", server.grpc_port)) as client:
+        client.sendall(b"PRI * HT")
+        # Connections are accepted in order.
+        grpc = Grpc(server.grpc_address)
+        assert grpc.stub.ServerLive(pb.ServerLiveRequest()).live
+        grpc.close()
+        server.process.send_signal(signal.SIGTERM)
+        began = server.wait_log("Waiting for in-flight requests to complete.") and time.monotonic()
+        assert server.wait_exit() == 0
         assert time.monotonic() - began < 4
 
 

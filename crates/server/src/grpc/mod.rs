@@ -11,7 +11,13 @@ mod service;
 mod status;
 mod stream;
 
-use std::{convert::Infallible, future::Future, pin::Pin, sync::Arc, time::Duration};
+use std::{
+    convert::Infallible,
+    future::Future,
+    pin::Pin,
+    sync::{Arc, atomic::Ordering::Relaxed},
+    time::Duration,
+};
 
 use hyper::{Request, Response, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
@@ -149,8 +155,9 @@ pub(crate) async fn serve_connection(stream: Stream, routes: Routes, settings: S
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .keep_alive_interval(settings.keepalive_time)
         .keep_alive_timeout(settings.keepalive_timeout);
-    let mut connection =
-        std::pin::pin!(builder.serve_connection(TokioIo::new(Watched::new(stream, settings.ping_limits)), service));
+    let stream = Watched::new(stream, settings.ping_limits);
+    let has_begun = stream.has_begun();
+    let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let too_old = async {
         match settings.connection_age_max {
             Some(age) => tokio::time::sleep(age).await,
@@ -160,10 +167,11 @@ pub(crate) async fn serve_connection(stream: Stream, routes: Routes, settings: S
     // How a connection ends is the client's affair.
     tokio::select! {
         _ = connection.as_mut() => {}
-        () = stop.requested() => {
+        // Hyper would wait for the beginning of a connection.
+        () = stop.requested() => if has_begun.load(Relaxed) {
             connection.as_mut().graceful_shutdown();
             let _ = connection.await;
-        }
+        },
         () = too_old => {
             connection.as_mut().graceful_shutdown();
             match settings.connection_age_grace {

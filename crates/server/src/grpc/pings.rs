@@ -6,6 +6,10 @@ use std::{
     collections::BTreeSet,
     io,
     pin::Pin,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     task::{Context, Poll, ready},
     time::{Duration, Instant},
 };
@@ -125,11 +129,13 @@ pub(super) struct Watched {
     calls: BTreeSet<u32>,
     call_last: u32,
     pings: Pings,
+    has_begun: Arc<AtomicBool>,
 }
 
 impl Watched {
     pub fn new(stream: Stream, limits: PingLimits) -> Self {
         Self {
+            has_begun: Arc::default(),
             stream,
             received: Frames::new(PREFACE),
             sent: Frames::new(0),
@@ -139,9 +145,14 @@ impl Watched {
         }
     }
 
+    /// Whether the client has sent what comes before its calls.
+    pub fn has_begun(&self) -> Arc<AtomicBool> {
+        self.has_begun.clone()
+    }
+
     /// Looks at bytes from the client.
     fn look_at_received(&mut self, bytes: &[u8]) -> io::Result<()> {
-        let Self { received, calls, call_last, pings, .. } = self;
+        let Self { received, calls, call_last, pings, has_begun, .. } = self;
         let mut is_too_many = false;
         received.feed(bytes, |frame| match frame.kind {
             // Trailers come on a stream that is known.
@@ -153,6 +164,9 @@ impl Watched {
             PING if frame.flags & ACK == 0 => is_too_many |= pings.is_too_many(Instant::now(), !calls.is_empty()),
             _ => {}
         });
+        if received.skip == 0 && !has_begun.load(Relaxed) {
+            has_begun.store(true, Relaxed);
+        }
         if !is_too_many {
             return Ok(());
         }

@@ -8,10 +8,10 @@ use std::{
         mpsc,
     },
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
-use super::{Runner, RunnerSettings, WarmUp};
+use super::{Runner, RunnerSettings, WarmUp, runner::ExpirySleep};
 use crate::{
     Code, Options, Server,
     backend::{Batch, ModelContext},
@@ -349,6 +349,40 @@ fn queues_refuse_what_is_too_much_or_too_late() {
     assert_eq!((error.code, error.message.as_str()), (Code::Unavailable, "Request timeout expired"));
     gate.open();
     running.outputs();
+}
+
+#[test]
+fn who_refuses_late_requests_sleeps_until_the_next_is_late() {
+    let files = Files::new();
+    let gate = Arc::new(Gate::default());
+    let at_gate = gate.clone();
+    let config = "max_batch_size: 1 instance_group { count: 1 } dynamic_batching { default_queue_policy { \
+                  default_timeout_microseconds: 3600000000 allow_timeout_override: true } }";
+    let (runner, signature) = runner_of(&files, config, move |_, batch| {
+        at_gate.pass();
+        echo(batch);
+    });
+    let ask = |timeout_us: u64| {
+        let (mut request, waiting) = request("m", [floats("INPUT0", &[1, 1], &[0.0])]);
+        request.timeout_us = timeout_us;
+        let batch_size = signature.prepare(&mut request).unwrap();
+        runner.infer(request, batch_size);
+        waiting
+    };
+    let sleeps_long = || {
+        let soon = Instant::now() + Duration::from_secs(600);
+        matches!(runner.shared.state.lock().expiry_sleep, ExpirySleep::Until(until) if until > soon)
+    };
+    let running = ask(0);
+    eventually("the instance took the first", || runner.shared.state.lock().scheduler.len() == 0);
+    let patient = ask(0);
+    eventually("it sleeps as long as the patient one waits", sleeps_long);
+    // One that waits for less is not late by that time.
+    assert_eq!(ask(20_000).error().message, "Request timeout expired");
+    eventually("it sleeps again", sleeps_long);
+    gate.open();
+    running.outputs();
+    patient.outputs();
 }
 
 #[test]
