@@ -46,8 +46,8 @@ class Server:
     """A running server process. `flags` are tritonserver's. It computes in exact precision unless the
     default is asked for, so that answers can be compared with those of others."""
 
-    def __init__(self, repositories, *flags, env=None, wait=True, default_precision=False):
-        self.http_port, self.grpc_port, self.metrics_port = free_ports(3)
+    def __init__(self, repositories, *flags, env=None, wait=True, default_precision=False, ports=None):
+        self.http_port, self.grpc_port, self.metrics_port = ports or free_ports(3)
         self.http_address = f"127.0.0.1:{self.http_port}"
         self.grpc_address = f"127.0.0.1:{self.grpc_port}"
         self.metrics_address = f"127.0.0.1:{self.metrics_port}"

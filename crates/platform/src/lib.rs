@@ -23,6 +23,7 @@ pub mod library;
 pub mod limits;
 pub mod memory;
 pub mod mmap;
+pub mod service_manager;
 pub mod shared_memory;
 pub mod signals;
 pub mod threads;

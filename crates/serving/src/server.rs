@@ -112,6 +112,8 @@ impl Server {
     pub fn infer(&self, request: Request) {
         match self.repository.table.get(&request.model, request.version) {
             Ok(model) => model.infer(request),
+            // The models of a server that ends are gone, not unknown.
+            Err(_) if self.is_down() => request.refuse(0, Error::unavailable("Server not ready")),
             Err(error) => request.refuse(0, error),
         }
     }

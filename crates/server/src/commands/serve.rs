@@ -10,7 +10,11 @@ use std::{
 
 use halimede_compute::{Precision, packed::Store};
 use halimede_compute_cpu::rates;
-use halimede_platform::{directories, signals::SignalListener};
+use halimede_platform::{
+    directories,
+    service_manager::{self, Progress},
+    signals::SignalListener,
+};
 use halimede_python_backend::Python;
 use halimede_serving::{
     Error, ModelState, Server,
@@ -154,9 +158,11 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         endpoints.open(flags, &services, tls).map_err(during("starting services"))?
     };
     report(&server);
+    tell(Progress::Ready("Serving"));
 
     let signal = signals.wait().map_err(|error| error.to_string())?;
     println!("Signal ({}) received.", signal.number());
+    tell(Progress::Stopping);
     let deadline = Instant::now() + flags.exit_timeout;
     listening.close();
     for (service, count) in listening.open_connections() {
@@ -274,6 +280,13 @@ impl Endpoints {
     }
 }
 
+/// Tells the service manager how far the server is. One that cannot be told is no reason not to serve.
+fn tell(progress: Progress<'_>) {
+    if let Err(error) = service_manager::tell(progress) {
+        tracing::warn!("{error}");
+    }
+}
+
 /// Logs which models are ready and which are not.
 fn report(server: &Server) {
     let Ok(entries) = server.repository_index(false) else { return };
@@ -290,6 +303,9 @@ fn report(server: &Server) {
     }
 }
 
+/// How long connections may take to end before models refuse what comes over them.
+const LINGER: Duration = Duration::from_secs(1);
+
 /// Answers what is in flight, unloads the models and ends the connections; gives up at `deadline`.
 fn end(
     signals: &SignalListener,
@@ -300,6 +316,18 @@ fn end(
 ) -> Result<(), String> {
     tracing::info!("Waiting for in-flight requests to complete.");
     listening.stop();
+    let given_up = || {
+        if let Ok(Some(signal)) = signals.next() {
+            give_up(&format!("Signal ({}) received again. Exiting immediately.", signal.number()));
+        }
+    };
+    // What was sent before its connection heard of the end still has its model. Connections without a request are gone at
+    // once; those of streams may stay.
+    let linger = deadline.min(Instant::now() + LINGER);
+    while listening.open_connections().next().is_some() && Instant::now() < linger {
+        given_up();
+        std::thread::sleep(Duration::from_millis(2));
+    }
     let timeout = deadline.saturating_duration_since(Instant::now());
     let (sender, ended) = std::sync::mpsc::channel();
     let draining = server.clone();
@@ -315,9 +343,7 @@ fn end(
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => give_up("the models could not be unloaded"),
         }
-        if let Ok(Some(signal)) = signals.next() {
-            give_up(&format!("Signal ({}) received again. Exiting immediately.", signal.number()));
-        }
+        given_up();
     }
     // Replies that are still on their way; clients that hold a connection open without a request are not
     // waited for.
