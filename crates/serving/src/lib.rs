@@ -17,6 +17,7 @@ pub mod metrics;
 mod model;
 mod options;
 mod paths;
+pub mod rate_limiter;
 mod repository;
 mod request;
 mod response;

@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use halimede_tensor::Buffer;
 
-use crate::{backend::Backend, cache::ResponseCache};
+use crate::{backend::Backend, cache::ResponseCache, rate_limiter::Available};
 
 /// What a server is started with. The defaults are Triton's.
 #[derive(Clone)]
@@ -37,6 +37,8 @@ pub struct Options {
     pub metrics: MetricsOptions,
     /// Where responses of models are kept whose configurations ask for it; `None`: nowhere.
     pub cache: Option<Arc<dyn ResponseCache>>,
+    /// What instances share, where a rate limiter decides which of them run; `None`: each runs when it has requests.
+    pub rate_limit: Option<Available>,
     /// The backends; by default those that are built in.
     pub backends: Vec<Arc<dyn Backend>>,
 }
@@ -58,6 +60,7 @@ impl Default for Options {
             backend_settings: BTreeMap::new(),
             metrics: MetricsOptions::default(),
             cache: None,
+            rate_limit: None,
             backends: crate::backends::built_in(),
         }
     }

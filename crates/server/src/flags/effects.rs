@@ -5,6 +5,7 @@ use super::{
     values::{number, quantiles, setting, switch},
 };
 use crate::traces::Levels;
+use halimede_serving::rate_limiter::Device;
 
 pub(super) fn set<T>(field: &mut T, value: Result<T, String>) -> Result<(), String> {
     *field = value?;
@@ -62,17 +63,6 @@ pub(super) fn pair(value: &str) -> Result<(), String> {
     })?;
     number::<i32>(device)?;
     real(rest)
-}
-
-pub(super) fn resource(value: &str) -> Result<(), String> {
-    let parts: Vec<&str> = value.split(':').collect();
-    match parts[..] {
-        [_, count] => number::<i32>(count).map(drop),
-        [_, count, device] => number::<i32>(count).and_then(|_| number::<i32>(device)).map(drop),
-        _ => Err(format!(
-            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got {value}"
-        )),
-    }
 }
 
 /// The name of a mode of tracing.
@@ -194,10 +184,36 @@ impl Flags {
 
     pub(super) fn rate_limit(&mut self, value: &str) -> Result<(), String> {
         match value.to_ascii_lowercase().as_str() {
-            "off" => {}
-            "execution_count" => self.ignored("rate-limit", value),
+            "off" => self.has_rate_limit = false,
+            "execution_count" => self.has_rate_limit = true,
             _ => return Err("invalid argument for --rate-limit".to_owned()),
         }
+        Ok(())
+    }
+
+    pub(super) fn rate_limit_resource(&mut self, value: &str) -> Result<(), String> {
+        let parts: Vec<&str> = value.split(':').collect();
+        let (name, count, device) = match parts[..] {
+            [name, count] => (name, number::<i32>(count)?, Device::Each),
+            [name, count, device] => {
+                let count = number::<i32>(count)?;
+                // In Triton -1 says each device, too.
+                let device = match number::<i32>(device)? {
+                    -1 => Device::Each,
+                    device => Device::Number(device),
+                };
+                (name, count, device)
+            }
+            _ => {
+                return Err(format!(
+                    "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or \
+                     '<resource_name>:<count>'. Got {value}"
+                ));
+            }
+        };
+        let count = u64::try_from(count)
+            .map_err(|_| format!("--rate-limit-resource {name} must have a count of 0 or more. Got {value}"))?;
+        self.rate_limit_resources.add(name, count, device);
         Ok(())
     }
 

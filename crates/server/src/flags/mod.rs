@@ -13,7 +13,7 @@ mod values;
 use std::{collections::BTreeMap, path::PathBuf, time::Duration};
 
 use halimede_compute::Precision;
-use halimede_serving::{ControlMode, Error, MetricsOptions, config::Tune};
+use halimede_serving::{ControlMode, Error, MetricsOptions, config::Tune, rate_limiter::Available};
 
 pub(crate) use parse::{FlagError, parse, usage};
 
@@ -42,6 +42,8 @@ pub(crate) struct Flags {
     pub load_retries: u32,
     pub model_namespacing: bool,
     pub backend_settings: BTreeMap<String, BTreeMap<String, String>>,
+    pub has_rate_limit: bool,
+    pub rate_limit_resources: Available,
     pub http: HttpFlags,
     pub grpc: GrpcFlags,
     pub metrics: MetricsFlags,
@@ -208,6 +210,8 @@ impl Flags {
             load_retries: 0,
             model_namespacing: false,
             backend_settings: BTreeMap::new(),
+            has_rate_limit: false,
+            rate_limit_resources: Available::default(),
             http: HttpFlags {
                 allow: true,
                 allow_ui: true,
@@ -303,6 +307,7 @@ impl Flags {
             model_namespacing: self.model_namespacing,
             backend_settings: self.backend_settings.clone(),
             metrics: self.metrics.options.clone(),
+            rate_limit: self.has_rate_limit.then(|| self.rate_limit_resources.clone()),
             ..halimede_serving::Options::default()
         }
     }

@@ -4,7 +4,7 @@ use crate::{restricted, source::Source};
 
 use super::{
     Flags,
-    effects::{compression, control, log_format, not_empty, pair, positive, real, resource, set},
+    effects::{compression, control, log_format, not_empty, pair, positive, real, set},
     values::{level, milliseconds, number, pattern, port, seconds, setting, switch},
 };
 
@@ -520,15 +520,17 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Rate limiter",
         name: "rate-limit",
         value: "string",
-        help: "off or execution_count, which has no effect yet. Default: off.",
+        help: "off, or execution_count: instances run when the resources of their rate_limiter are there, those first \
+               that ran least. Default: off.",
         set: Flags::rate_limit,
     },
     Flag {
         group: "Rate limiter",
         name: "rate-limit-resource",
         value: "string:integer[:integer]",
-        help: "Has an effect with --rate-limit=execution_count only.",
-        set: |_, value| resource(value),
+        help: "How much there is of a resource, on one device (0 is the CPU) or on each; by default what the instance needs \
+               that needs most. With --rate-limit=execution_count.",
+        set: Flags::rate_limit_resource,
     },
     Flag {
         group: "Memory and devices",

@@ -1,5 +1,7 @@
 use std::time::Duration;
 
+use halimede_serving::rate_limiter::{Available, Device};
+
 use super::{Control, FlagError, Flags, Port, parse, usage};
 
 fn flags(arguments: &[&str]) -> Result<Flags, FlagError> {
@@ -125,11 +127,32 @@ fn what_protects_is_refused_and_what_is_harmless_is_not() {
     ] {
         assert_eq!(flags(&[flag]).unwrap().refused.len(), 1, "{flag}");
     }
-    for flag in ["--trace-config=nothing=1", "--rate-limit=execution_count"] {
-        let read = flags(&[flag]).unwrap();
-        assert_eq!((read.refused.len(), read.warnings.len()), (0, 1), "{flag}");
-    }
+    let read = flags(&["--trace-config=nothing=1"]).unwrap();
+    assert_eq!((read.refused.len(), read.warnings.len()), (0, 1));
     assert!(flags(&["--allow-sagemaker=false"]).unwrap().refused.is_empty());
+}
+
+#[test]
+fn resources_of_the_rate_limiter() {
+    let limit = |arguments: &[&str]| flags(arguments).map(|flags| flags.server_options().rate_limit);
+    assert_eq!(limit(&["--rate-limit=off", "--rate-limit-resource=R1:1"]), Ok(None));
+    let mut available = Available::default();
+    available.add("R1", 4, Device::Each);
+    available.add("R1", 9, Device::Number(0));
+    let all = ["--rate-limit=Execution_Count", "--rate-limit-resource=R1:4", "--rate-limit-resource=R1:9:0"];
+    assert_eq!(limit(&all), Ok(Some(available)));
+    for (wrong, why) in [
+        (
+            "R1",
+            "--rate-limit-resource option format is '<resource_name>:<count>:<device>' or '<resource_name>:<count>'. Got R1",
+        ),
+        ("R1:-1", "--rate-limit-resource R1 must have a count of 0 or more. Got R1:-1"),
+    ] {
+        let expected = format!("Bad option: \"--rate-limit-resource\".\n{why}");
+        assert_eq!(limit(&[&format!("--rate-limit-resource={wrong}")]), Err(FlagError::Wrong(expected)));
+    }
+    let expected = "Bad option: \"--rate-limit\".\ninvalid argument for --rate-limit";
+    assert_eq!(limit(&["--rate-limit=sometimes"]), Err(FlagError::Wrong(expected.to_owned())));
 }
 
 #[test]

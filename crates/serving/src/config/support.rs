@@ -77,8 +77,8 @@ pub fn check_runtime(config: &ModelConfig) -> Result<(), Error> {
     )
 }
 
-/// Everything that is ignored without harm, each as one line for the log.
-pub fn ignored(config: &ModelConfig) -> Vec<String> {
+/// Everything that is ignored without harm, each as one line for the log, on a server with a rate limiter or without.
+pub fn ignored(config: &ModelConfig, has_rate_limiter: bool) -> Vec<String> {
     let mut found = Vec::new();
     let mut ignore = |field: &str, reason: &str| {
         found.push(format!("model '{}': {field} is ignored: {reason}", config.name));
@@ -87,7 +87,7 @@ pub fn ignored(config: &ModelConfig) -> Vec<String> {
         ignored_optimizations(optimization, &mut ignore);
     }
     for group in &config.instance_group {
-        ignored_in_group(group, &mut ignore);
+        ignored_in_group(group, has_rate_limiter, &mut ignore);
     }
     if config.backend == "onnxruntime" {
         ignored_parameters(config, &mut ignore);
@@ -153,10 +153,10 @@ fn ignored_parameters(config: &ModelConfig, ignore: &mut impl FnMut(&str, &str))
     }
 }
 
-fn ignored_in_group(group: &ModelInstanceGroup, ignore: &mut impl FnMut(&str, &str)) {
+fn ignored_in_group(group: &ModelInstanceGroup, has_rate_limiter: bool, ignore: &mut impl FnMut(&str, &str)) {
     let place = |field: &str| format!("instance_group '{}' {field}", group.name);
-    if group.rate_limiter.is_some() {
-        ignore(&place("rate_limiter"), "the rate limiter is off, as by default");
+    if group.rate_limiter.is_some() && !has_rate_limiter {
+        ignore(&place("rate_limiter"), "the rate limiter is off, as by default (--rate-limit)");
     }
     if !group.host_policy.is_empty() {
         ignore(&place("host_policy"), "instances are not bound to cores or memory nodes");

@@ -3,6 +3,9 @@
 pub(crate) mod batch;
 mod direct;
 mod expiry;
+mod limited;
+#[cfg(test)]
+mod limited_tests;
 mod memory;
 mod ordering;
 mod runner;

@@ -19,6 +19,7 @@ use super::{
     batch::{Batch, Entry, Finished},
     direct::Pace,
     expiry,
+    limited::Limited,
     memory::{Memory, blank},
     ordering::Ordering,
     warmup::WarmUp,
@@ -28,6 +29,7 @@ use crate::{
     config::proto::ModelInstanceGroup,
     error::Error,
     model::Signature,
+    rate_limiter::{Place, RateLimiter},
     request::{Request, Sequence},
     response::Responder,
     scheduler::{Dropped, Item, Poll, Refused, STOPPING, Scheduler},
@@ -45,6 +47,8 @@ pub(crate) struct RunnerSettings {
     pub preserve_ordering: bool,
     /// What each instance runs before it takes requests.
     pub warm_up: WarmUp,
+    /// Who decides which instances run.
+    pub rate_limiter: Option<Arc<RateLimiter>>,
 }
 
 /// Instances of one group of the configuration.
@@ -54,6 +58,7 @@ pub(crate) type Group = ModelInstanceGroup;
 pub(crate) struct Runner {
     pub(super) shared: Arc<Shared>,
     warm_up: WarmUp,
+    rate_limiter: Option<Arc<RateLimiter>>,
     workers: Mutex<Vec<Worker>>,
     /// Those that end with the sequences of their instances.
     leaving: Mutex<Vec<JoinHandle<()>>>,
@@ -79,6 +84,8 @@ pub(super) struct Shared {
     pub pace: Pace,
     /// Whether new requests are refused.
     stopped: AtomicBool,
+    /// Whether instances run only when the rate limiter lets them.
+    is_limited: bool,
     pub state: Mutex<State>,
     /// Wakes instances.
     pub(super) work: Condvar,
@@ -97,6 +104,8 @@ pub(super) struct State {
     /// When an idle instance looks at the queue again by itself.
     alarm: Option<Instant>,
     next_ticket: u64,
+    /// How often something came that may be run.
+    pub(super) arrivals: u64,
     /// Whether instances end once the queue is empty.
     pub closed: bool,
     /// Until when the expiry thread sleeps.
@@ -213,7 +222,8 @@ impl Runner {
 
     /// Makes the instances of `groups`, warms them up and starts their threads.
     pub fn start(settings: RunnerSettings, groups: &[Group]) -> Result<Self, Error> {
-        let RunnerSettings { model, signature, version, recorder, scheduler, preserve_ordering, warm_up } = settings;
+        let RunnerSettings { model, signature, version, recorder, scheduler, preserve_ordering, warm_up, rate_limiter } =
+            settings;
         let has_timeouts = scheduler.has_timeouts();
         let shared = Arc::new(Shared {
             model,
@@ -223,6 +233,7 @@ impl Runner {
             ordering: preserve_ordering.then(Ordering::default),
             pace: Pace::default(),
             stopped: AtomicBool::new(false),
+            is_limited: rate_limiter.is_some(),
             state: Mutex::new(State {
                 scheduler,
                 ready: VecDeque::new(),
@@ -230,6 +241,7 @@ impl Runner {
                 recalls: 0,
                 alarm: None,
                 next_ticket: 0,
+                arrivals: 0,
                 closed: false,
                 expiry_sleep: ExpirySleep::Awake,
             }),
@@ -239,6 +251,7 @@ impl Runner {
         let runner = Self {
             shared,
             warm_up,
+            rate_limiter,
             workers: Mutex::new(Vec::new()),
             leaving: Mutex::default(),
             expiry: Mutex::new(None),
@@ -273,12 +286,16 @@ impl Runner {
             .map(|group| {
                 let index = self.instances_made.fetch_add(1, Relaxed);
                 let mut instance = self.shared.make_instance(index)?;
+                let place = match &self.rate_limiter {
+                    Some(limiter) => Some(self.shared.join(limiter, group.rate_limiter.as_ref())?),
+                    None => None,
+                };
                 self.warm_up.run(instance.as_mut(), &self.shared.signature, self.shared.version)?;
-                Ok((group, index, instance))
+                Ok((group, index, instance, place))
             })
             .collect::<Result<Vec<_>, Error>>()?;
-        for (group, index, instance) in made {
-            workers.push(self.start_worker(group, index, instance)?);
+        for (group, index, instance, place) in made {
+            workers.push(self.start_worker(group, index, instance, place)?);
         }
         let old = std::mem::take(&mut *workers);
         let (quitting, staying): (Vec<_>, Vec<_>) =
@@ -304,14 +321,20 @@ impl Runner {
         Ok(())
     }
 
-    fn start_worker(&self, group: &Group, index: usize, instance: Box<dyn Instance>) -> Result<Worker, Error> {
+    fn start_worker(
+        &self,
+        group: &Group,
+        index: usize,
+        instance: Box<dyn Instance>,
+        place: Option<Place>,
+    ) -> Result<Worker, Error> {
         let quit = Arc::new(AtomicBool::new(false));
         let (shared, is_quit) = (self.shared.clone(), quit.clone());
         let name = format!("{}_{index}", self.shared.signature.model);
         if let Some(sequences) = self.shared.state.lock().scheduler.sequences() {
             sequences.add_instance(index, Instant::now());
         }
-        let thread = spawn(&name, move || shared.work(index, instance, &is_quit))?;
+        let thread = spawn(&name, move || shared.work(index, instance, place, &is_quit))?;
         Ok(Worker { index, group: group.clone(), quit, thread })
     }
 
@@ -383,7 +406,7 @@ impl Shared {
         self.recorder.enter(1);
         self.recorder.pending(1);
         // An ensemble's steps answer each other: on one thread they would nest.
-        let may_run_here = entry.request.compute_total.is_none();
+        let may_run_here = entry.request.compute_total.is_none() && !self.is_limited;
         let mut state = self.state.lock();
         let deadline = match state.scheduler.push(entry, now) {
             Ok(deadline) => deadline,
@@ -440,6 +463,10 @@ impl Shared {
     /// Wakes the instances that have something to run, where each has requests of its own.
     pub(super) fn wake_bound(&self, state: &mut MutexGuard<'_, State>) {
         let State { scheduler, parked, .. } = &mut **state;
+        if self.is_limited && scheduler.len() > 0 && scheduler.sequences().is_some() {
+            self.work.notify_all();
+            return;
+        }
         if let Some(sequences) = scheduler.sequences()
             && parked.iter().any(|parked| sequences.has_work(parked.worker))
         {
@@ -449,6 +476,12 @@ impl Shared {
 
     /// Forms batches for idle instances and wakes as many as there is work for.
     fn dispatch(&self, mut state: MutexGuard<'_, State>, now: Instant) {
+        if self.is_limited {
+            state.arrivals += 1;
+            drop(state);
+            self.work.notify_all();
+            return;
+        }
         let mut wake = 0;
         let is_bound = state.scheduler.sequences().is_some();
         if is_bound {
@@ -477,8 +510,15 @@ impl Shared {
     }
 
     /// The life of an instance's thread.
-    fn work(&self, index: usize, instance: Box<dyn Instance>, quit: &AtomicBool) {
+    fn work(&self, index: usize, instance: Box<dyn Instance>, place: Option<Place>, quit: &AtomicBool) {
         let mut held = Held { instance: Some(instance), memory: Memory::default() };
+        if let Some(place) = place {
+            let mut limited = Limited::new(index, place);
+            while let Some(entries) = self.next_limited(&mut limited, quit) {
+                self.run(index, &mut held, entries);
+            }
+            return;
+        }
         while let Some(entries) = self.next_batch(index, &mut held, quit) {
             self.run(index, &mut held, entries);
         }

@@ -86,6 +86,7 @@ fn runner_of(
         scheduler: Scheduler::from_config(&config),
         preserve_ordering: false,
         warm_up: WarmUp::read(&config, &directory).unwrap(),
+        rate_limiter: None,
     };
     (Runner::start(settings, &config.instance_group).unwrap(), signature)
 }

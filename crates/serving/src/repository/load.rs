@@ -23,6 +23,7 @@ use crate::{
     instance::{Runner, RunnerSettings, WarmUp},
     model::{Execution, Model, SequenceSpec, Signature, read_labels, wants_cache},
     options::Options,
+    rate_limiter::RateLimiter,
     scheduler::Scheduler,
     statistics::{Histogram, Recorder},
 };
@@ -37,6 +38,8 @@ pub(super) struct Loader {
     /// Loads that may still begin.
     permits: Mutex<usize>,
     permit_returned: Condvar,
+    /// Who decides which instances of all models run.
+    rate_limiter: Option<Arc<RateLimiter>>,
     /// Loads so far.
     generations: AtomicU64,
 }
@@ -45,6 +48,7 @@ impl Loader {
     pub fn new(options: Options, table: Arc<Table>) -> Self {
         let backends = options.backends.iter().map(|backend| (backend.name().to_owned(), backend.clone())).collect();
         let permits = Mutex::new(options.load_threads.max(1));
+        let rate_limiter = options.rate_limit.clone().map(|available| Arc::new(RateLimiter::new(available)));
         Self {
             options,
             backends,
@@ -52,6 +56,7 @@ impl Loader {
             members: Mutex::default(),
             permits,
             permit_returned: Condvar::new(),
+            rate_limiter,
             generations: AtomicU64::new(0),
         }
     }
@@ -148,7 +153,7 @@ impl Loader {
         for assumption in completion.assumptions {
             tracing::info!("{assumption}");
         }
-        for line in config::ignored(&config) {
+        for line in config::ignored(&config, self.rate_limiter.is_some()) {
             tracing::warn!("{line}");
         }
         let mut signature = Signature::new(&config)?;
@@ -167,6 +172,7 @@ impl Loader {
             scheduler: Scheduler::from_config(&config),
             preserve_ordering,
             warm_up: WarmUp::read(&config, directory)?,
+            rate_limiter: self.rate_limiter.clone(),
         };
         let runner = Runner::start(settings, &config.instance_group)?;
         let cache = self.model_cache(id, &config, &recorder, version, preserve_ordering);

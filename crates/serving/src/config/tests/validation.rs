@@ -440,7 +440,7 @@ fn parameters_of_onnx_runtime_without_effect_are_named() {
     ] {
         let text =
             format!("name: 'm' parameters {{ key: '{parameter}' value {{ string_value: '{value}' }} }} backend: ");
-        let found = super::super::ignored(&read(&format!("{text} 'onnxruntime'")));
+        let found = super::super::ignored(&read(&format!("{text} 'onnxruntime'")), false);
         match expected {
             None => assert!(found.is_empty(), "{found:?}"),
             Some(reason) => {
@@ -448,7 +448,7 @@ fn parameters_of_onnx_runtime_without_effect_are_named() {
                 assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");
             }
         }
-        assert!(super::super::ignored(&read(&format!("{text} 'identity'"))).is_empty());
+        assert!(super::super::ignored(&read(&format!("{text} 'identity'")), false).is_empty());
     }
 }
 
@@ -466,7 +466,7 @@ fn what_is_harmless_is_accepted_with_a_line_for_the_log() {
         ),
         (
             "instance_group { kind: KIND_CPU rate_limiter { priority: 2 } }",
-            "instance_group 'm_0' rate_limiter is ignored: the rate limiter is off, as by default",
+            "instance_group 'm_0' rate_limiter is ignored: the rate limiter is off, as by default (--rate-limit)",
         ),
         (
             "instance_group { kind: KIND_CPU host_policy: 'cpu_0' }",
@@ -474,10 +474,12 @@ fn what_is_harmless_is_accepted_with_a_line_for_the_log() {
         ),
     ] {
         let config = try_all(&format!("{text} {IO}")).unwrap();
-        assert_eq!(super::super::ignored(&config), [format!("model 'm': {expected}")], "{text}");
+        assert_eq!(super::super::ignored(&config, false), [format!("model 'm': {expected}")], "{text}");
     }
+    let limited = try_all(&format!("instance_group {{ kind: KIND_CPU rate_limiter {{ priority: 2 }} }} {IO}")).unwrap();
+    assert!(super::super::ignored(&limited, true).is_empty());
     let silent = "optimization { input_pinned_memory { enable: false } graph { level: 1 } }";
-    assert!(super::super::ignored(&try_all(&format!("{silent} {IO}")).unwrap()).is_empty());
+    assert!(super::super::ignored(&try_all(&format!("{silent} {IO}")).unwrap(), false).is_empty());
 }
 
 #[test]
