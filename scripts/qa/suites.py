@@ -131,6 +131,28 @@ SUITES = [
         },
     ),
     Suite("L0_model_queue", script="test.sh"),
+    Suite(
+        "L0_rate_limiter",
+        script="test.sh",
+        prepare=repositories.rate_limiter,
+        note="instances on the CPU",
+        not_applicable={
+            "test.sh": "open: ends where it looks for refusals in the table of models that Triton prints into its log",
+        },
+    ),
+    # The rest of the script.
+    Suite(
+        "L0_rate_limiter",
+        note="instances on the CPU",
+        modules=[
+            Module("rate_limiter_test.py", repositories.limited_batches, ("--rate-limit=execution_count",),
+                   tests=("RateLimiterTest.test_single_model_dynamic_batching",), label="test_single_model_dynamic_batching",
+                   environment={"TRITONSERVER_DELAY_SCHEDULER": "8"}),
+            Module("rate_limiter_test.py", repositories.limited_sequences, ("--rate-limit=execution_count",),
+                   tests=("RateLimiterTest.test_single_model_sequence_batching",),
+                   label="test_single_model_sequence_batching"),
+        ],
+    ),
     Suite("L0_logging", modules=[Module("logging_endpoint_test.py", repositories.simple)]),
     Suite(
         "L0_secure_grpc",

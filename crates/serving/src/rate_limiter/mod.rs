@@ -28,6 +28,9 @@ use crate::{config::proto::ModelRateLimiter, error::Error};
 /// The device of instances on the CPU.
 const CPU: i32 = 0;
 
+/// What an instance has run when it joins: in Triton its initialisation and its warm-up are two runs.
+const RUNS_AT_FIRST: u64 = 2;
+
 /// The instances of all models.
 #[derive(Debug)]
 pub(crate) struct RateLimiter {
@@ -98,7 +101,7 @@ impl RateLimiter {
             needs,
             // A priority of 0 is 1.
             priority: u64::from(config.priority.max(1)),
-            runs: 0,
+            runs: RUNS_AT_FIRST,
             state: Turn::Idle,
             right: right.clone(),
             wake: Arc::new(wake),

@@ -105,13 +105,14 @@ fn runs_are_shared_out_by_priority() {
     let places = [1, 2, 4].map(|priority| join(&limiter, priority, &[("R", false, 1)]));
     let mut runs = [0; 3];
     places.iter().for_each(Place::ask);
-    for _ in 0..70 {
+    for _ in 0..64 {
         let running: Vec<usize> = (0..3).filter(|i| places[*i].may_run()).collect();
         let [running] = running[..] else { panic!("not one at a time: {running:?}") };
         runs[running] += 1;
         places[running].give_back(true, true);
     }
-    assert_eq!(runs, [40, 20, 10]);
+    // 40, 20 and 10 with the two that each begins with.
+    assert_eq!(runs, [38, 18, 8]);
 }
 
 #[test]
