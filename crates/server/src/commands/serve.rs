@@ -122,6 +122,8 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         Ok(PortTls { grpc, http })
     })?;
 
+    let tracing = Tracing::new(&flags.trace)?;
+
     let mut options = flags.server_options();
     // No more threads than cores: they would only take turns.
     let cores = halimede_platform::threads::parallelism();
@@ -145,7 +147,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         server: server.clone(),
         regions: Regions::new(flags.client_shared_memory),
         logging,
-        tracing: Tracing::new(&flags.trace),
+        tracing,
         ui: Ui::new(flags.http.allow_ui, flags.matrix),
         http_input_bytes_max: flags.http.input_bytes_max,
         http_body_bytes_max: flags.http.body_bytes_max,

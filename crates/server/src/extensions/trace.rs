@@ -10,15 +10,24 @@ use crate::{
 };
 
 /// Settings by name, as both protocols print them; all values are texts.
-fn settings(values: &Values) -> [(&'static str, Vec<String>); 6] {
-    [
+fn settings(values: &Values) -> Vec<(&str, Vec<String>)> {
+    let mut all = vec![
         ("trace_level", values.level.names().into_iter().map(str::to_owned).collect()),
         ("trace_rate", vec![values.rate.to_string()]),
         ("trace_count", vec![values.count.to_string()]),
-        ("log_frequency", vec![values.log_frequency.to_string()]),
-        ("trace_file", vec![values.file.clone()]),
-        ("trace_mode", vec!["triton".to_owned()]),
-    ]
+    ];
+    match &values.collector {
+        None => all.extend([
+            ("log_frequency", vec![values.log_frequency.to_string()]),
+            ("trace_file", vec![values.file.clone()]),
+            ("trace_mode", vec!["triton".to_owned()]),
+        ]),
+        Some(collector) => {
+            all.push(("trace_mode", vec!["opentelemetry".to_owned()]));
+            all.extend(collector.printed.iter().map(|(name, value)| (name.as_str(), vec![value.clone()])));
+        }
+    }
+    all
 }
 
 const FILE_IS_FIXED: &str = "trace file location can not be updated through network protocol";

@@ -138,16 +138,10 @@ impl Flags {
             ("", "level") => return self.trace_level(text),
             ("", "rate") => trace.rate = number(text)?,
             ("", "count") => trace.count = number(text)?,
-            ("", "mode") => match trace_mode(text)? {
-                "triton" => {}
-                _ => self.refused.push(
-                    "--trace-config mode=opentelemetry is not supported yet: traces are written to a \
-                                        file, --trace-config triton,file=<path>"
-                        .to_owned(),
-                ),
-            },
+            ("", "mode") => trace.is_sent = trace_mode(text)? == "opentelemetry",
             ("triton", "file") => trace.file = text.to_owned(),
             ("triton", "log-frequency") => trace.log_frequency = number(text)?,
+            ("opentelemetry", key) if trace.collector.set(key, text)? => {}
             _ => self.ignored("trace-config", value),
         }
         Ok(())

@@ -22,7 +22,7 @@ use crate::{
     restricted::Restrictions,
     source::Source,
     tls::TlsFlags,
-    traces::{Levels, Values},
+    traces::{CollectorFlags, Levels, Values},
 };
 
 /// What the flags say. The defaults are Triton's but for [`Flags::address`].
@@ -170,12 +170,23 @@ pub(crate) struct TraceFlags {
     pub count: i32,
     pub log_frequency: u32,
     pub file: String,
+    /// Whether traces are sent to a collector rather than written to files.
+    pub is_sent: bool,
+    pub collector: CollectorFlags,
 }
 
 impl Default for TraceFlags {
     fn default() -> Self {
-        let level = Levels::default();
-        Self { level, is_off: false, rate: 1000, count: -1, log_frequency: 0, file: String::new() }
+        Self {
+            level: Levels::default(),
+            is_off: false,
+            rate: 1000,
+            count: -1,
+            log_frequency: 0,
+            file: String::new(),
+            is_sent: false,
+            collector: CollectorFlags::default(),
+        }
     }
 }
 
@@ -188,6 +199,7 @@ impl TraceFlags {
             count: self.count,
             log_frequency: self.log_frequency,
             file: self.file.clone(),
+            collector: None,
         }
     }
 }

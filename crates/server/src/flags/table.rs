@@ -499,7 +499,7 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Tracing",
         name: "trace-config",
         value: "string,string=string",
-        help: "Which requests are traced and where to: level=OFF, TIMESTAMPS or TENSORS (may be given several times), rate=<number> (one request in so many), count=<number>, mode=triton, triton,file=<path>, triton,log-frequency=<number> (traces in a file). Default: level=OFF, rate=1000, count=-1.",
+        help: "Which requests are traced and where to: level=OFF, TIMESTAMPS or TENSORS (may be given several times), rate=<number> (one request in so many), count=<number>, mode=triton or opentelemetry, triton,file=<path>, triton,log-frequency=<number> (traces in a file), opentelemetry,url=<address>, opentelemetry,protocol=http/protobuf or grpc, opentelemetry,resource=<name>=<value>, opentelemetry,bsp_max_queue_size=<number>, opentelemetry,bsp_schedule_delay=<milliseconds>, opentelemetry,bsp_max_export_batch_size=<number>. Default: level=OFF, rate=1000, count=-1.",
         set: Flags::trace_setting,
     },
     Flag {

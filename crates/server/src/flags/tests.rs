@@ -119,15 +119,10 @@ fn wrong_flags_say_what_is_wrong() {
 
 #[test]
 fn what_protects_is_refused_and_what_is_harmless_is_not() {
-    for flag in [
-        "--trace-config=mode=opentelemetry",
-        "--model-repository=s3://bucket/models",
-        "--allow-sagemaker=true",
-        "--allow-vertex-ai=1",
-    ] {
+    for flag in ["--model-repository=s3://bucket/models", "--allow-sagemaker=true", "--allow-vertex-ai=1"] {
         assert_eq!(flags(&[flag]).unwrap().refused.len(), 1, "{flag}");
     }
-    let read = flags(&["--trace-config=nothing=1"]).unwrap();
+    let read = flags(&["--trace-config=opentelemetry,nothing=1"]).unwrap();
     assert_eq!((read.refused.len(), read.warnings.len()), (0, 1));
     assert!(flags(&["--allow-sagemaker=false"]).unwrap().refused.is_empty());
 }

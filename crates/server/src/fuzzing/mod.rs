@@ -75,7 +75,7 @@ impl Fuzzing {
             regions,
             logging: Arc::new(Logging::new(&flags.log)?),
             ui: crate::ui::Ui::default(),
-            tracing: Tracing::new(&flags.trace),
+            tracing: Tracing::new(&flags.trace)?,
             http_input_bytes_max: 1 << 20,
             http_body_bytes_max: 1 << 20,
             http_restrictions: Restrictions::default(),

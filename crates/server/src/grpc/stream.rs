@@ -107,7 +107,7 @@ fn start(
     outgoing: &Outgoing,
 ) -> Step {
     let (id, version) = (message.id.clone(), message.model_version.clone());
-    let record = infer::arrived(services, &message);
+    let record = infer::arrived(services, metadata, &message);
     match infer::decode(services, metadata, message, CallKind::Stream) {
         Err(error) => Step::Refused { id, message: error.message },
         Ok(decoded @ Decoded { is_decoupled: true, .. }) => {

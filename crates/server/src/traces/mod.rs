@@ -4,8 +4,10 @@
 //! traced takes a [`Record`] along, which keeps what happens as plain data. When its last holder lets go of it, it goes to
 //! the [`writer::Writer`], a thread that makes text of it and writes the files.
 
+mod context;
 mod files;
 mod held;
+mod otlp;
 mod record;
 mod render;
 mod settings;
@@ -22,11 +24,12 @@ use std::{
 
 use halimede_serving::{Error, metrics::Family};
 
+use self::{context::Parent, settings::Setting, writer::Writer};
 pub(crate) use self::{
+    otlp::CollectorFlags,
     record::Record,
     settings::{Change, Changes, Levels, Values},
 };
-use self::{settings::Setting, writer::Writer};
 use crate::flags::TraceFlags;
 
 /// The settings for all models and for single ones, and the writer of files.
@@ -74,27 +77,32 @@ fn check(own: &Own) -> Result<(), Error> {
 }
 
 impl Tracing {
-    pub fn new(flags: &TraceFlags) -> Self {
-        let defaults = flags.values();
-        let writer = Arc::new(Writer::start());
+    /// # Errors
+    /// Traces are to be sent, and the flags name no collector that they could be sent to.
+    pub fn new(flags: &TraceFlags) -> Result<Self, String> {
+        let collector = if flags.is_sent { Some(Arc::new(flags.collector.collector()?)) } else { None };
+        let defaults = Values { collector: collector.clone(), ..flags.values() };
+        let writer = Arc::new(Writer::start(collector.as_deref()));
         let setting = Arc::new(Setting::new(defaults.clone(), writer.clone()));
         if let (true, Err(reason)) = (defaults.level.is_on(), setting.check()) {
             tracing::warn!("requests are not traced: {reason}");
         }
-        let is_on = AtomicBool::new(setting.is_valid());
+        let is_on = AtomicBool::new(setting.may_trace());
         let global = Own { setting, has_level: false, has_rate: false, has_count: false, has_log_frequency: false };
         let state = RwLock::new(State { global, models: BTreeMap::new() });
-        Self { is_on, defaults, state, ids: Arc::new(AtomicU64::new(1)), writer }
+        Ok(Self { is_on, defaults, state, ids: Arc::new(AtomicU64::new(1)), writer })
     }
 
-    /// A record for a request to `model`, if it is one of those that are traced.
-    pub fn sample(&self, model: &str) -> Option<Arc<Record>> {
+    /// A record for a request to `model`, if it is one of those that are traced. `traceparent` gives the header of that name.
+    pub fn sample<'h>(&self, model: &str, traceparent: impl FnOnce() -> Option<&'h str>) -> Option<Arc<Record>> {
         if !self.is_on.load(Relaxed) {
             return None;
         }
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let setting = state.models.get(model).map_or(&state.global.setting, |own| &own.setting);
-        setting.sample().then(|| Arc::new(Record::new(setting.clone(), self.ids.clone())))
+        let parent = if setting.continues() { traceparent().and_then(Parent::parse) } else { None };
+        let is_traced = setting.sample() || parent.is_some();
+        is_traced.then(|| Arc::new(Record::new(setting.clone(), self.ids.clone(), parent)))
     }
 
     /// The values for a model, or for all.
@@ -137,7 +145,7 @@ impl Tracing {
             }
         }
         let mut all = std::iter::once(&state.global).chain(state.models.values());
-        self.is_on.store(all.any(|own| own.setting.is_valid()), Relaxed);
+        self.is_on.store(all.any(|own| own.setting.may_trace()), Relaxed);
         Ok(())
     }
 
@@ -151,7 +159,8 @@ impl Tracing {
         let (count, has_count) = changes.count.of(had(|own| own.has_count), old.count, fallback.count);
         let (log_frequency, has_log_frequency) =
             changes.log_frequency.of(had(|own| own.has_log_frequency), old.log_frequency, fallback.log_frequency);
-        let values = Values { level, rate, count, log_frequency, file: fallback.file.clone() };
+        let (file, collector) = (fallback.file.clone(), fallback.collector.clone());
+        let values = Values { level, rate, count, log_frequency, file, collector };
         let setting = Arc::new(Setting::new(values, self.writer.clone()));
         Own { setting, has_level, has_rate, has_count, has_log_frequency }
     }

@@ -12,7 +12,7 @@ use std::{
 use halimede_serving::trace::{Activity, Trace, TraceRecord, TraceStart, TracedTensor};
 use halimede_tensor::{Buffer, DType};
 
-use super::{held::Held, settings::Setting};
+use super::{context::Parent, held::Held, settings::Setting};
 
 /// Events that one trace keeps: a stream may go on for ever.
 const EVENTS_MAX: usize = 10_000;
@@ -54,6 +54,8 @@ pub(crate) struct Record {
     ids: Arc<AtomicU64>,
     /// The number of the client's request.
     id: u64,
+    /// The client's span that the request belongs to.
+    parent: Option<Parent>,
     kept: Mutex<Kept>,
 }
 
@@ -67,10 +69,10 @@ struct Kept {
 }
 
 impl Record {
-    pub(super) fn new(setting: Arc<Setting>, ids: Arc<AtomicU64>) -> Self {
+    pub(super) fn new(setting: Arc<Setting>, ids: Arc<AtomicU64>, parent: Option<Parent>) -> Self {
         let id = ids.fetch_add(1, Relaxed);
         let kept = Kept { events: Vec::new(), held: setting.held(), activities_left_out: 0, tensors_left_out: 0 };
-        Self { setting, ids, id, kept: Mutex::new(kept) }
+        Self { setting, ids, id, parent, kept: Mutex::new(kept) }
     }
 
     /// What a request takes along.
@@ -140,7 +142,7 @@ impl Drop for Record {
             kept.events.push(Event::LeftOut { id: self.id, activities, tensors });
         }
         let held = mem::replace(&mut kept.held, self.setting.held());
-        self.setting.take(mem::take(&mut kept.events), held);
+        self.setting.take(mem::take(&mut kept.events), self.parent, held);
     }
 }
 

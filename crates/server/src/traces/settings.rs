@@ -2,7 +2,14 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use super::{files::Destination, held::Held, record::Event, writer::Writer};
+use super::{
+    context::Parent,
+    files::Destination,
+    held::Held,
+    otlp::Collector,
+    record::Event,
+    writer::{Taken, Writer},
+};
 
 /// What is kept of a request that is traced; nothing where tracing is off.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -52,6 +59,8 @@ pub(crate) struct Values {
     /// A file with a number of its own is written for so many traces; 0 for one file.
     pub log_frequency: u32,
     pub file: String,
+    /// Where traces are sent, instead of being written to files.
+    pub collector: Option<Arc<Collector>>,
 }
 
 /// A change of one value.
@@ -130,8 +139,12 @@ impl Setting {
     pub fn check(&self) -> Result<(), &'static str> {
         match &self.values {
             Values { level, .. } if !level.is_on() => Err("tracing is disabled"),
-            Values { rate: 0, .. } => Err("sample rate must be non-zero"),
-            Values { file, .. } if file.is_empty() => Err("trace file name is not given"),
+            Values { level: Levels { timestamps: false, .. }, collector: Some(_), .. } => {
+                Err("a collector takes no tensors")
+            }
+            // With a collector those are still traced whose clients trace them.
+            Values { rate: 0, collector: None, .. } => Err("sample rate must be non-zero"),
+            Values { file, collector: None, .. } if file.is_empty() => Err("trace file name is not given"),
             Values { count: 0, .. } => Err(""),
             _ => Ok(()),
         }
@@ -141,9 +154,10 @@ impl Setting {
         self.check().is_ok()
     }
 
-    /// Whether the request that comes now is traced.
+    /// Whether the request that comes now is traced, alone for itself: the traces of clients go on whatever the rate, and
+    /// are not counted.
     pub fn sample(&self) -> bool {
-        if !self.is_valid() {
+        if !self.is_valid() || self.values.rate == 0 {
             return false;
         }
         let mut counts = self.counts();
@@ -159,14 +173,24 @@ impl Setting {
         is_hit
     }
 
+    /// Whether any request may be traced.
+    pub fn may_trace(&self) -> bool {
+        self.is_valid() || self.continues()
+    }
+
+    /// Whether traces of clients go on here.
+    pub fn continues(&self) -> bool {
+        self.values.level.timestamps && self.values.collector.is_some()
+    }
+
     /// A trace ended.
-    pub fn take(&self, events: Vec<Event>, held: Held) {
+    pub fn take(&self, events: Vec<Event>, parent: Option<Parent>, held: Held) {
         let mut counts = self.counts();
         counts.collected += 1;
         // Triton compares with the requests that came, so that with a rate above 1 no file is written before the end.
         let is_last = counts.left == 0 && counts.collected == counts.begun;
         // Under the lock: no trace comes behind the last one.
-        self.writer.take(&self.destination, events, held, is_last);
+        self.writer.take(&self.destination, Taken { events, parent, held }, is_last);
     }
 
     /// Room for what a trace holds.

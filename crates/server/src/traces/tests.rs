@@ -49,11 +49,12 @@ impl Drop for Folder {
 fn tracing(file: &str, rate: u32, count: i32, log_frequency: u32) -> Tracing {
     let level = Levels { timestamps: true, tensors: false };
     Tracing::new(&TraceFlags { level, rate, count, log_frequency, file: file.to_owned(), ..TraceFlags::default() })
+        .unwrap()
 }
 
 /// Sends requests; how many were traced.
 fn send(tracing: &Tracing, model: &str, requests: usize) -> usize {
-    let records = (0..requests).filter_map(|_| tracing.sample(model));
+    let records = (0..requests).filter_map(|_| tracing.sample(model, || None));
     records.map(|record| record.mark("HTTP_RECV_START", Instant::now())).count()
 }
 
@@ -94,7 +95,7 @@ fn a_count_has_its_file_before_the_end_whatever_the_rate() {
     let folder = Folder::new("count-rate");
     let tracing = tracing(&folder.file(), 3, 2, 0);
     // Another trace ends after the last one has begun.
-    let first: Vec<_> = (0..3).filter_map(|_| tracing.sample("m")).collect();
+    let first: Vec<_> = (0..3).filter_map(|_| tracing.sample("m", || None)).collect();
     assert_eq!(send(&tracing, "m", 9), 1);
     first.iter().for_each(|record| record.mark("HTTP_RECV_START", Instant::now()));
     drop(first);
@@ -138,7 +139,7 @@ fn a_change_for_all_is_made_whole_or_not_at_all() {
 fn a_stream_without_end_keeps_so_much_and_says_what_is_left_out() {
     let folder = Folder::new("stream");
     let tracing = tracing(&folder.file(), 1, -1, 1);
-    let record = tracing.sample("m").unwrap();
+    let record = tracing.sample("m", || None).unwrap();
     (0..10_005).for_each(|_| record.mark("GRPC_SEND_START", Instant::now()));
     drop(record);
     tracing.end(Duration::from_secs(10));

@@ -14,8 +14,10 @@ use std::{
 use halimede_serving::metrics::{Family, Kind, Sample, Value};
 
 use super::{
+    context::Parent,
     files::{Destination, Files, Outcome},
     held::Held,
+    otlp::{Collector, Exporter},
     record::Event,
     render::{Epoch, render},
 };
@@ -51,12 +53,19 @@ struct Queue {
     has_ended: bool,
 }
 
+/// A trace that has ended.
+pub(super) struct Taken {
+    pub events: Vec<Event>,
+    /// The client's span that its request belongs to.
+    pub parent: Option<Parent>,
+    /// Gives back the room of the events.
+    pub held: Held,
+}
+
 enum Job {
     Trace {
         destination: Destination,
-        events: Vec<Event>,
-        /// Gives back the room of the events.
-        held: Held,
+        taken: Taken,
     },
     /// All traces of a setting that takes a certain number have come.
     Complete(Destination),
@@ -65,12 +74,18 @@ enum Job {
 }
 
 impl Writer {
-    pub fn start() -> Self {
+    /// Writes to files, or sends to a collector.
+    pub fn start(collector: Option<&Collector>) -> Self {
         let shared = Arc::<Shared>::default();
         let own = shared.clone();
         let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         let epoch = Epoch { start: Instant::now(), ns: u64::try_from(since_1970.as_nanos()).unwrap_or(0) };
-        let spawned = thread::Builder::new().name("traces".to_owned()).spawn(move || write(&own, epoch));
+        let sink = collector.map_or_else(
+            || Ok(Sink::Files(Files::default())),
+            |collector| Exporter::new(collector.clone()).map(|exporter| Sink::Collector(Box::new(exporter))),
+        );
+        let spawned = sink
+            .and_then(|sink| thread::Builder::new().name("traces".to_owned()).spawn(move || write(&own, epoch, sink)));
         if let Err(error) = spawned {
             tracing::warn!("traces are not written, for their thread cannot be started: {error}");
             shared.lock().has_ended = true;
@@ -89,8 +104,9 @@ impl Writer {
     }
 
     /// Takes a trace, unless too many wait; with `is_last`, the one after which its setting takes no more.
-    pub fn take(&self, destination: &Destination, events: Vec<Event>, held: Held, is_last: bool) {
-        let left_out = events
+    pub fn take(&self, destination: &Destination, taken: Taken, is_last: bool) {
+        let left_out = taken
+            .events
             .iter()
             .map(|event| if let Event::LeftOut { activities, tensors, .. } = event { activities + tensors } else { 0 })
             .sum();
@@ -103,7 +119,7 @@ impl Writer {
             }
         } else {
             queue.traces += 1;
-            queue.jobs.push_back(Job::Trace { destination: destination.clone(), events, held });
+            queue.jobs.push_back(Job::Trace { destination: destination.clone(), taken });
         }
         if is_last {
             queue.jobs.push_back(Job::Complete(destination.clone()));
@@ -183,34 +199,90 @@ impl Queue {
     }
 }
 
-/// The life of the thread.
-fn write(shared: &Shared, epoch: Epoch) {
-    let mut files = Files::default();
-    loop {
-        let mut queue = shared.lock();
-        while queue.jobs.is_empty() && !queue.is_ending {
-            queue = shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner);
-        }
-        let Some(job) = queue.jobs.pop_front() else { break };
-        queue.traces -= usize::from(matches!(job, Job::Trace { .. }));
-        drop(queue);
-        match job {
-            Job::Trace { destination, events, held } => {
+/// Where traces go.
+enum Sink {
+    Files(Files),
+    Collector(Box<Exporter>),
+}
+
+impl Sink {
+    fn take(&mut self, job: Job, epoch: Epoch) {
+        match (self, job) {
+            (Sink::Files(files), Job::Trace { destination, taken: Taken { events, held, .. } }) => {
                 let text = render(&events, epoch);
                 drop(events);
                 drop(held);
                 files.add(&destination, text);
             }
-            Job::Complete(destination) => files.complete(&destination),
-            Job::Forget(destination) => files.flush(&destination),
+            (Sink::Files(files), Job::Complete(destination)) => files.complete(&destination),
+            (Sink::Files(files), Job::Forget(destination)) => files.flush(&destination),
+            (Sink::Collector(exporter), Job::Trace { taken, .. }) => exporter.add(&taken.events, taken.parent, epoch),
+            (Sink::Collector(_), Job::Complete(_) | Job::Forget(_)) => {}
         }
-        let Outcome { written, failed, dropped } = files.take_outcome();
-        let mut queue = shared.lock();
-        queue.written += written;
-        queue.failed += failed;
-        queue.dropped += dropped;
     }
-    files.close();
+
+    /// How long nothing may happen before something has to be done.
+    fn due_in(&self) -> Option<Duration> {
+        match self {
+            Sink::Files(_) => None,
+            Sink::Collector(exporter) => exporter.due_in(Instant::now()),
+        }
+    }
+
+    /// Does what is due.
+    fn flush(&mut self) {
+        if let Sink::Collector(exporter) = self {
+            exporter.flush();
+        }
+    }
+
+    fn take_outcome(&mut self) -> Outcome {
+        match self {
+            Sink::Files(files) => files.take_outcome(),
+            Sink::Collector(exporter) => exporter.take_outcome(),
+        }
+    }
+}
+
+/// The life of the thread.
+fn write(shared: &Shared, epoch: Epoch, mut sink: Sink) {
+    loop {
+        let mut queue = shared.lock();
+        let mut is_due = false;
+        while queue.jobs.is_empty() && !queue.is_ending && !is_due {
+            queue = match sink.due_in() {
+                None => shared.changed.wait(queue).unwrap_or_else(PoisonError::into_inner),
+                Some(time) if time.is_zero() => {
+                    is_due = true;
+                    queue
+                }
+                Some(time) => shared.changed.wait_timeout(queue, time).unwrap_or_else(PoisonError::into_inner).0,
+            };
+        }
+        let job = queue.jobs.pop_front();
+        if job.is_none() && !is_due {
+            break;
+        }
+        queue.traces -= usize::from(matches!(job, Some(Job::Trace { .. })));
+        drop(queue);
+        match job {
+            Some(job) => sink.take(job, epoch),
+            None => sink.flush(),
+        }
+        count(shared, sink.take_outcome());
+    }
+    sink.flush();
+    count(shared, sink.take_outcome());
+    if let Sink::Files(mut files) = sink {
+        files.close();
+    }
     shared.lock().has_ended = true;
     shared.changed.notify_all();
+}
+
+fn count(shared: &Shared, Outcome { written, failed, dropped }: Outcome) {
+    let mut queue = shared.lock();
+    queue.written += written;
+    queue.failed += failed;
+    queue.dropped += dropped;
 }

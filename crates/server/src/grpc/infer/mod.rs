@@ -23,14 +23,19 @@ pub(super) async fn answer(
     request: tonic::Request<proto::ModelInferRequest>,
 ) -> Result<proto::ModelInferResponse, Status> {
     let (metadata, _, message) = request.into_parts();
-    let record = arrived(services, &message);
+    let record = arrived(services, &metadata, &message);
     let decoded = decode(services, &metadata, message, CallKind::Single).map_err(from_error)?;
     start(services, decoded, record).finish().await.map_err(from_error)
 }
 
 /// The record of a request that is traced, and has just been read.
-pub(super) fn arrived(services: &Services, message: &proto::ModelInferRequest) -> Option<Arc<Record>> {
-    let record = services.tracing.sample(&message.model_name)?;
+pub(super) fn arrived(
+    services: &Services,
+    metadata: &MetadataMap,
+    message: &proto::ModelInferRequest,
+) -> Option<Arc<Record>> {
+    let traceparent = || metadata.get("traceparent")?.to_str().ok();
+    let record = services.tracing.sample(&message.model_name, traceparent)?;
     // Reading is tonic's, and done.
     record.mark("GRPC_WAITREAD_START", Instant::now());
     record.mark("GRPC_WAITREAD_END", Instant::now());

@@ -47,13 +47,18 @@ pub(super) async fn handle(
         Ok(body) => body,
         Err(refusal) => return refused(refusal),
     };
-    let Some(record) = services.tracing.sample(model) else {
+    let Some(record) = services.tracing.sample(model, || traceparent(headers)) else {
         return run(services, headers, body, model, version, None).await;
     };
     record.mark("HTTP_RECV_START", arrived);
     record.mark("HTTP_RECV_END", Instant::now());
     let response = run(services, headers, body, model, version, Some(&record)).await;
     sending(record, response)
+}
+
+/// The header that says which trace of the client's a request belongs to.
+pub(super) fn traceparent(headers: &HeaderMap) -> Option<&str> {
+    headers.get("traceparent")?.to_str().ok()
 }
 
 /// Marks when a response is sent.

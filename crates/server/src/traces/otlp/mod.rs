@@ -1,0 +1,275 @@
+//! Traces as spans, sent to a collector of OpenTelemetry: OTLP over HTTP, as Triton sends them, or over gRPC.
+
+mod messages;
+mod post;
+mod spans;
+
+use std::{
+    collections::VecDeque,
+    fmt,
+    time::{Duration, Instant},
+};
+
+use prost::Message;
+
+use self::messages::{
+    ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span,
+};
+use super::{context::Parent, files::Outcome, record::Event, render::Epoch};
+
+/// Where spans go, and in which portions.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Collector {
+    pub url: hyper::Uri,
+    pub protocol: Protocol,
+    /// What the server says of itself, by the flags.
+    pub resource: Vec<(String, String)>,
+    /// Spans that may wait.
+    pub queue_max: usize,
+    /// How long the first of them waits at most.
+    pub delay: Duration,
+    /// Spans that are sent at once.
+    pub batch_max: usize,
+    /// Names and values of the flags, as the settings print them.
+    pub printed: Vec<(String, String)>,
+}
+
+/// How spans are sent.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Protocol {
+    Http,
+    Grpc,
+}
+
+/// What the flags say of a collector, `--trace-config opentelemetry,NAME=VALUE`.
+#[derive(Debug, Clone)]
+pub(crate) struct CollectorFlags {
+    url: Option<String>,
+    protocol: Protocol,
+    resource: Vec<(String, String)>,
+    queue_max: u32,
+    delay_ms: u32,
+    batch_max: u32,
+}
+
+impl Default for CollectorFlags {
+    /// Where nothing is said, what OpenTelemetry's variables say.
+    fn default() -> Self {
+        let variable = |name: &str, default| {
+            std::env::var(name).ok().and_then(|text| text.parse().ok()).filter(|&number| number > 0).unwrap_or(default)
+        };
+        Self {
+            url: None,
+            protocol: Protocol::Http,
+            resource: Vec::new(),
+            queue_max: variable("OTEL_BSP_MAX_QUEUE_SIZE", 2048),
+            delay_ms: variable("OTEL_BSP_SCHEDULE_DELAY", 5000),
+            batch_max: variable("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512),
+        }
+    }
+}
+
+impl CollectorFlags {
+    /// Takes a setting; whether it is one.
+    ///
+    /// # Errors
+    /// Its value is wrong.
+    pub fn set(&mut self, name: &str, value: &str) -> Result<bool, String> {
+        let number = || match value.parse() {
+            Ok(number) if number > 0 => Ok(number),
+            _ => Err(format!("Bad option: \"--trace-config opentelemetry,{name}\".\n'{value}' is no number above 0")),
+        };
+        match name {
+            "url" => self.url = Some(value.to_owned()),
+            "protocol" => {
+                self.protocol = match value {
+                    "http/protobuf" => Protocol::Http,
+                    "grpc" => Protocol::Grpc,
+                    _ => {
+                        return Err(format!(
+                            "invalid value for trace protocol option: {value}. Available options are \"http/protobuf\" and \"grpc\""
+                        ));
+                    }
+                }
+            }
+            "resource" => {
+                let (key, value) = value.split_once('=').filter(|(key, _)| !key.is_empty()).ok_or_else(|| {
+                    format!("--trace-config option format is 'opentelemetry,resource=<name>=<value>'. Got {value}")
+                })?;
+                self.resource.push((key.to_owned(), value.to_owned()));
+            }
+            "bsp_max_queue_size" => self.queue_max = number()?,
+            "bsp_schedule_delay" => self.delay_ms = number()?,
+            "bsp_max_export_batch_size" => self.batch_max = number()?,
+            _ => return Ok(false),
+        }
+        Ok(true)
+    }
+
+    /// The collector.
+    ///
+    /// # Errors
+    /// Its address is none that can be used.
+    pub fn collector(&self) -> Result<Collector, String> {
+        let default = match self.protocol {
+            Protocol::Http => "http://localhost:4318/v1/traces",
+            Protocol::Grpc => "http://localhost:4317",
+        };
+        let given = self.url.as_deref().unwrap_or(default);
+        // Triton's default has no scheme either.
+        let text = if given.contains("://") { given.to_owned() } else { format!("http://{given}") };
+        let url: hyper::Uri =
+            text.parse().map_err(|error| format!("the address of the collector, '{given}': {error}"))?;
+        match url.scheme_str() {
+            Some("http") if url.host().is_some_and(|host| !host.is_empty()) => {}
+            _ => {
+                return Err(format!(
+                    "the address of the collector, '{given}', is not of the form http://host:port/path; encrypted \
+                     connections are not supported: send to a collector on this machine, which sends on"
+                ));
+            }
+        }
+        let mut resource = vec![("service.name".to_owned(), "triton-inference-server".to_owned())];
+        for (key, value) in &self.resource {
+            match resource.iter_mut().find(|(known, _)| known == key) {
+                Some((_, known)) => known.clone_from(value),
+                None => resource.push((key.clone(), value.clone())),
+            }
+        }
+        let mut printed = vec![
+            ("bsp_max_export_batch_size".to_owned(), self.batch_max.to_string()),
+            ("bsp_max_queue_size".to_owned(), self.queue_max.to_string()),
+            ("bsp_schedule_delay".to_owned(), self.delay_ms.to_string()),
+            ("url".to_owned(), given.to_owned()),
+        ];
+        let all: Vec<String> = self.resource.iter().map(|(key, value)| format!("{key}={value}")).collect();
+        if !all.is_empty() {
+            printed.push(("resource".to_owned(), all.join(",")));
+        }
+        Ok(Collector {
+            url,
+            protocol: self.protocol,
+            resource,
+            queue_max: self.queue_max as usize,
+            delay: Duration::from_millis(u64::from(self.delay_ms)),
+            batch_max: self.batch_max as usize,
+            printed,
+        })
+    }
+}
+
+/// How long a collector may take to answer.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// Spans on their way to a collector; used by one thread.
+pub(super) struct Exporter {
+    collector: Collector,
+    runtime: tokio::runtime::Runtime,
+    waiting: VecDeque<Span>,
+    /// When the first of them came.
+    oldest: Option<Instant>,
+    outcome: Outcome,
+    /// Whether the last portion was refused.
+    is_failing: bool,
+}
+
+impl Exporter {
+    pub fn new(collector: Collector) -> std::io::Result<Self> {
+        let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
+        let (waiting, outcome) = (VecDeque::new(), Outcome::default());
+        Ok(Self { collector, runtime, waiting, oldest: None, outcome, is_failing: false })
+    }
+
+    /// Takes a trace; sends what waits where that is a whole portion.
+    pub fn add(&mut self, events: &[Event], parent: Option<Parent>, epoch: Epoch) {
+        let spans = spans::spans(events, parent, epoch, &mut new_id);
+        if self.waiting.len() + spans.len() > self.collector.queue_max {
+            self.outcome.dropped += 1;
+            return;
+        }
+        self.oldest.get_or_insert_with(Instant::now);
+        self.waiting.extend(spans);
+        while self.waiting.len() >= self.collector.batch_max {
+            self.send();
+        }
+    }
+
+    /// How long until what waits has to be sent; `None` where nothing waits.
+    pub fn due_in(&self, now: Instant) -> Option<Duration> {
+        let oldest = self.oldest?;
+        Some((oldest + self.collector.delay).saturating_duration_since(now))
+    }
+
+    /// Sends everything that waits.
+    pub fn flush(&mut self) {
+        while !self.waiting.is_empty() {
+            self.send();
+        }
+    }
+
+    /// What became of traces since this was last asked.
+    pub fn take_outcome(&mut self) -> Outcome {
+        std::mem::take(&mut self.outcome)
+    }
+
+    fn send(&mut self) {
+        let count = self.waiting.len().min(self.collector.batch_max);
+        let spans: Vec<Span> = self.waiting.drain(..count).collect();
+        if self.waiting.is_empty() {
+            self.oldest = None;
+        }
+        let traces = spans.iter().filter(|span| span.name == spans::ROOT).count() as u64;
+        let attributes = self.collector.resource.iter().map(|(key, value)| KeyValue::text(key, value)).collect();
+        let scope = InstrumentationScope { name: "halimede".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+        let message = ExportTraceServiceRequest {
+            resource_spans: vec![ResourceSpans {
+                resource: Some(Resource { attributes }),
+                scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
+            }],
+        };
+        let (url, protocol, message) = (&self.collector.url, self.collector.protocol, message.encode_to_vec());
+        // The clock is the runtime's: it has to run where the limit is set.
+        let sent = self.runtime.block_on(async {
+            let sending = post::post(url, protocol, message);
+            tokio::time::timeout(TIMEOUT, sending).await
+        });
+        let sent = sent.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs())));
+        match sent {
+            Ok(()) => {
+                if self.is_failing {
+                    tracing::info!("the collector at '{url}' takes traces again");
+                }
+                self.outcome.written += traces;
+                self.is_failing = false;
+            }
+            Err(reason) => {
+                if !self.is_failing {
+                    tracing::warn!("traces are lost, for the collector at '{url}' does not take them: {reason}");
+                }
+                self.outcome.failed += traces;
+                self.is_failing = true;
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Exporter {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Exporter").field("collector", &self.collector).finish_non_exhaustive()
+    }
+}
+
+/// A random number that is not 0.
+fn new_id() -> u64 {
+    loop {
+        match getrandom::u64() {
+            Ok(0) => {}
+            Ok(id) => return id,
+            // Without the system's random numbers, the clock's: not secret, and different all the same.
+            Err(_) => {
+                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
+                return (now.as_nanos() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
+            }
+        }
+    }
+}

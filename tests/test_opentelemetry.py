@@ -1,0 +1,264 @@
+"""Traces sent to a collector of OpenTelemetry, over HTTP and gRPC; collectors of our own read them with the published
+descriptors."""
+
+import re
+import threading
+import time
+from concurrent import futures
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+import grpc
+import numpy as np
+import pytest
+import tritonclient.grpc
+import tritonclient.http
+from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
+
+from support import models
+from test_tracing import OF_GRPC, OF_HTTP, OF_A_MODEL, tensors
+
+EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
+TRACE, SPAN = "0af7651916cd43dd8448eb211c12666c", "b7ad6b7169242424"
+TRACEPARENT = {"traceparent": f"00-{TRACE}-{SPAN}-01"}
+COMPUTE = [name for name in OF_A_MODEL if name.startswith("COMPUTE_")]
+REQUEST = [name for name in OF_A_MODEL if not name.startswith("COMPUTE_")]
+
+
+class Collector:
+    """Keeps what it is sent. `status` is what HTTP answers."""
+
+    def __init__(self):
+        self.messages, self.status = [], 200
+        self.paths = []
+
+    def take(self, body):
+        self.messages.append(service.ExportTraceServiceRequest.FromString(body))
+        return service.ExportTraceServiceResponse()
+
+    def spans(self):
+        return [span for message in self.messages for resource in message.resource_spans
+                for scope in resource.scope_spans for span in scope.spans]  # fmt: skip
+
+    def wait(self, count, seconds=30):
+        """So many spans; then no more come."""
+        end = time.monotonic() + seconds
+        while len(self.spans()) < count:
+            assert time.monotonic() < end, f"{len(self.spans())} spans instead of {count}"
+            time.sleep(0.02)
+        assert len(self.spans()) == count
+        return self.spans()
+
+
+@pytest.fixture
+def collector():
+    own = Collector()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self):
+            body = self.rfile.read(int(self.headers["content-length"]))
+            own.paths.append((self.path, self.headers["content-type"]))
+            if own.status == 200:
+                own.take(body)
+            self.send_response(own.status)
+            self.send_header("content-length", "0")
+            self.end_headers()
+
+        def log_message(self, *_):
+            pass
+
+    http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    threading.Thread(target=http.serve_forever, daemon=True).start()
+    handler = grpc.method_handlers_generic_handler(
+        EXPORT[1:].rsplit("/", 1)[0],
+        {"Export": grpc.unary_unary_rpc_method_handler(
+            lambda message, _: own.take(message), response_serializer=service.ExportTraceServiceResponse.SerializeToString)},
+    )  # fmt: skip
+    rpc = grpc.server(futures.ThreadPoolExecutor(2))
+    rpc.add_generic_rpc_handlers([handler])
+    own.flags = {
+        "http": [f"url=127.0.0.1:{http.server_port}/v1/traces"],
+        "grpc": [f"url=http://127.0.0.1:{rpc.add_insecure_port('127.0.0.1:0')}", "protocol=grpc"],
+    }
+    rpc.start()
+    yield own
+    rpc.stop(None)
+    http.shutdown()
+    http.server_close()
+
+
+@pytest.fixture
+def traced(repository, serve, collector):
+    """A server that sends its traces at once, unless told otherwise."""
+    repository.add("simple", models.add_sub(6, [1, 16]), "max_batch_size: 0")
+    repository.add("ensemble", None, (
+        'platform: "ensemble"\n' + models.io("input", "A", "INT32", [1, 16]) + models.io("input", "B", "INT32", [1, 16])
+        + models.io("output", "SUM", "INT32", [1, 16])
+        + 'ensemble_scheduling { step { model_name: "simple" model_version: -1 input_map { key: "INPUT0" value: "A" }'
+        ' input_map { key: "INPUT1" value: "B" } output_map { key: "OUTPUT0" value: "SUM" } } }'
+    ))  # fmt: skip
+
+    def start(*settings, to="http", level="TIMESTAMPS", rate=1, delay=10):
+        given = [f"level={level}", f"rate={rate}", "mode=opentelemetry"]
+        own = [*collector.flags[to], f"bsp_schedule_delay={delay}", *settings]
+        flags = [*given, *(f"opentelemetry,{setting}" for setting in own)]
+        return serve(repository, *(f"--trace-config={flag}" for flag in flags))
+
+    return start
+
+
+def ask(server, module=tritonclient.http, model="simple", names=("INPUT0", "INPUT1"), **options):
+    address = server.http_address if module is tritonclient.http else server.grpc_address
+    with module.InferenceServerClient(address) as client:
+        return client.infer(model, tensors(module, names), **options)
+
+
+def names(span):
+    return [event.name for event in span.events]
+
+
+@pytest.mark.parametrize("to", ["http", "grpc"])
+def test_a_request(traced, collector, to):
+    before = time.time_ns()
+    server = traced("resource=service.name=mine", "resource=test.key=test=value", to=to)
+    ask(server, request_id="seven")
+    root, request, compute = collector.wait(3)
+    assert [root.name, request.name, compute.name] == ["InferRequest", "simple", "compute"]
+    assert {span.kind for span in collector.spans()} == {2}
+    assert len({span.trace_id for span in collector.spans()}) == 1 and len(root.trace_id) == 16
+    assert len({span.span_id for span in collector.spans()}) == 3 and len(root.span_id) == 8
+    assert root.parent_span_id == b"" and request.parent_span_id == root.span_id and compute.parent_span_id == request.span_id
+    assert sorted(names(root)) == sorted(OF_HTTP) and names(request) == REQUEST and names(compute) == COMPUTE
+    start, end = root.start_time_unix_nano, root.end_time_unix_nano
+    assert before <= start < end <= time.time_ns()
+    for span in (request, compute):
+        assert start <= span.start_time_unix_nano <= span.end_time_unix_nano <= end
+        times = [event.time_unix_nano for event in span.events]
+        assert times == sorted(times) and (times[0], times[-1]) == (span.start_time_unix_nano, span.end_time_unix_nano)
+    found = {one.key: one.value.string_value or one.value.int_value for one in request.attributes}
+    assert found.pop("triton.trace_id") > 0
+    assert found == {"triton.model_name": "simple", "triton.model_version": 1, "triton.trace_parent_id": 0,
+                     "triton.request_id": "seven"}  # fmt: skip
+    (resource,) = collector.messages[0].resource_spans
+    attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
+    assert attributes == {"service.name": "mine", "test.key": "test=value"}
+    # Nothing of a message is unknown to the published descriptors.
+    for message in collector.messages:
+        clean = type(message)()
+        clean.CopyFrom(message)
+        clean.DiscardUnknownFields()
+        assert clean == message
+    if to == "http":
+        assert collector.paths == [("/v1/traces", "application/x-protobuf")]
+
+
+def test_a_request_over_grpc_and_an_ensemble(traced, collector):
+    server = traced()
+    ask(server, tritonclient.grpc)
+    assert sorted(names(collector.wait(3)[0])) == sorted(OF_GRPC)
+    collector.messages.clear()
+    ask(server, model="ensemble", names=("A", "B"))
+    spans = {span.name: span for span in collector.wait(4)}
+    assert spans["simple"].parent_span_id == spans["ensemble"].span_id
+    assert spans["ensemble"].parent_span_id == spans["InferRequest"].span_id
+    assert spans["compute"].parent_span_id == spans["simple"].span_id
+
+
+@pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
+def test_traces_of_clients_go_on(traced, collector, module):
+    """Whatever the rate is; 0 leaves those alone."""
+    server = traced(rate=0)
+    ask(server, module)
+    ask(server, module, headers=dict(TRACEPARENT))
+    for wrong in [f"00-{TRACE}-{SPAN}", f"00-{'0' * 32}-{SPAN}-01", "nonsense"]:
+        ask(server, module, headers={"traceparent": wrong})
+    root, request, _ = collector.wait(3)
+    assert root.trace_id.hex() == request.trace_id.hex() == TRACE
+    assert root.parent_span_id.hex() == SPAN
+    # Tracing that is off is off for them, too.
+    server.http.post("/v2/trace/setting", {"trace_level": ["OFF"]})
+    ask(server, module, headers=dict(TRACEPARENT))
+    server.http.post("/v2/trace/setting", {"trace_level": ["TIMESTAMPS"]})
+    ask(server, module, headers=dict(TRACEPARENT))
+    collector.wait(6)
+
+
+def test_the_settings(traced, collector):
+    server = traced("resource=a=b", "bsp_max_queue_size=100", rate=5)
+    found = server.http.get("/v2/trace/setting").json
+    (url, *_) = collector.flags["http"]
+    assert found == {"trace_level": ["TIMESTAMPS"], "trace_rate": "5", "trace_count": "-1", "trace_mode": "opentelemetry",
+                     "bsp_max_export_batch_size": "512", "bsp_max_queue_size": "100", "bsp_schedule_delay": "10",
+                     "url": url.removeprefix("url="), "resource": "a=b"}  # fmt: skip
+    with tritonclient.grpc.InferenceServerClient(server.grpc_address) as client:
+        settings = client.get_trace_settings(as_json=True)["settings"]
+    assert settings["trace_mode"]["value"] == ["opentelemetry"] and "trace_file" not in settings
+    server.http.post("/v2/trace/setting", {"trace_rate": "1", "trace_count": "2"})
+    for _ in range(4):
+        ask(server)
+    collector.wait(6)
+
+
+def test_tensors_alone_cannot_be_sent(traced, collector):
+    server = traced(level="TENSORS")
+    assert "requests are not traced: a collector takes no tensors" in server.log_text()
+    ask(server)
+    reply = server.http.post("/v2/trace/setting", {"trace_rate": "2"})
+    assert reply.status == 400 and "a collector takes no tensors" in reply.json["error"]
+    assert server.http.post("/v2/trace/setting", {"trace_level": ["TIMESTAMPS", "TENSORS"]}).status == 200
+    ask(server)
+    collector.wait(3)
+
+
+def test_portions(traced, collector):
+    """A portion is sent when it is full, and what is left at the end."""
+    server = traced("bsp_max_export_batch_size=6", delay=3_600_000)
+    for _ in range(5):
+        ask(server)
+    collector.wait(12)
+    assert server.stop() == 0
+    sizes = [len(resource.scope_spans[0].spans) for message in collector.messages for resource in message.resource_spans]
+    assert sizes == [6, 6, 3]
+
+
+def test_a_collector_that_does_not_take_traces(traced, collector):
+    collector.status = 503
+    server = traced()
+    ask(server)
+    server.wait_log("does not take them: it answered with status 503")
+    ask(server)
+    wait_metric(server, "halimede_trace_failed", 2)
+    collector.status = 200
+    ask(server)
+    server.wait_log("takes traces again")
+    wait_metric(server, "halimede_trace_written", 1)
+    assert server.log_text().count("does not take them") == 1
+
+
+def wait_metric(server, name, value):
+    end = time.monotonic() + 30
+    while (found := float(re.search(rf"^{name} (\S+)$", server.metrics_text(), re.M)[1])) != value:
+        assert time.monotonic() < end and found <= value, f"{name} is {found}"
+        time.sleep(0.02)
+
+
+def test_nobody_is_there(repository, serve):
+    repository.add("simple", models.add_sub(6, [1, 16]), "max_batch_size: 0")
+    flags = ["level=TIMESTAMPS", "rate=1", "mode=opentelemetry", "opentelemetry,url=127.0.0.1:9/v1", "opentelemetry,bsp_schedule_delay=1"]
+    server = serve(repository, *(f"--trace-config={flag}" for flag in flags))
+    np.testing.assert_array_equal(ask(server).as_numpy("OUTPUT0")[0], 2 * np.arange(16))
+    server.wait_log("traces are lost, for the collector at 'http://127.0.0.1:9/v1' does not take them: Connection refused")
+
+
+@pytest.mark.parametrize("setting, said", [
+    ("url=https://collector/v1/traces", "is not of the form http://host:port/path"),
+    ("url=http:///v1", "the address of the collector, 'http:///v1'"),
+    ("protocol=http/json", 'Available options are "http/protobuf" and "grpc"'),
+    ("bsp_max_queue_size=0", "'0' is no number above 0"),
+    ("resource=novalue", "opentelemetry,resource=<name>=<value>"),
+])  # fmt: skip
+def test_wrong_settings(repository, serve, setting, said):
+    server = serve(repository, "--trace-config=mode=opentelemetry", f"--trace-config=opentelemetry,{setting}", wait=False)
+    assert server.process.wait(20) == 1
+    assert said in server.log_text()
