@@ -277,6 +277,23 @@ mod tests {
     }
 
     #[tokio::test]
+    async fn the_time_of_a_head_ends_with_it() {
+        let (mut client, server) = tokio::io::duplex(1 << 10);
+        let progress = Arc::<Progress>::default();
+        let head_max = Duration::from_millis(50);
+        let mut stream = Timed { stream: server, head_max, head: Head::Awaited, heads: 0, progress: progress.clone() };
+        let mut buffer = [0; 100];
+        client.write_all(REQUEST).await.unwrap();
+        assert_eq!(stream.read(&mut buffer).await.unwrap(), REQUEST.len());
+        drop(Answering::begin(&progress));
+        let idle = tokio::time::timeout(head_max * 4, stream.read(&mut buffer)).await;
+        assert!(idle.is_err(), "a connection between requests is not timed: {idle:?}");
+        client.write_all(b"GET").await.unwrap();
+        assert_eq!(stream.read(&mut buffer).await.unwrap(), 3);
+        assert_eq!(stream.read(&mut buffer).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
     async fn half_a_head_does_not_delay_the_end_and_an_answer_does() {
         let (mut client, services, parts, task) = connect(Duration::from_secs(3600));
         client.write_all(REQUEST).await.unwrap();
@@ -289,12 +306,17 @@ mod tests {
         answer(&mut client, b"0\r\n\r\n").await;
         task.await.unwrap();
 
-        let (mut client, services, parts, task) = connect(Duration::from_secs(3600));
-        drop(parts);
-        client.write_all(REQUEST).await.unwrap();
-        answer(&mut client, b"0\r\n\r\n").await;
-        client.write_all(&REQUEST[..10]).await.unwrap();
-        services.stop();
-        task.await.unwrap();
+        // Nothing yet, a part of the first head, a part of the second.
+        for sent in [&[], &REQUEST[..10], &[REQUEST, &REQUEST[..10]].concat()] {
+            let (mut client, services, parts, task) = connect(Duration::from_secs(3600));
+            drop(parts);
+            client.write_all(sent).await.unwrap();
+            if sent.len() > REQUEST.len() {
+                answer(&mut client, b"0\r\n\r\n").await;
+            }
+            services.stop();
+            let ended = tokio::time::timeout(Duration::from_secs(30), task).await;
+            ended.expect("half a head is waited for").unwrap();
+        }
     }
 }

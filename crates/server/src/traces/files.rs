@@ -245,12 +245,13 @@ mod tests {
         let mut files = Files::default();
         files.add(&destination, "1".to_owned());
         // The disk is full in the middle of a trace: some bytes are there, and the file takes no more.
-        OpenOptions::new().append(true).open(&name).unwrap().write_all(b",\"hal").unwrap();
+        OpenOptions::new().append(true).open(&name).unwrap().write_all(b",\"half of a trace").unwrap();
         files.growing.get_mut(&name).unwrap().file = Some(File::open(&name).unwrap());
         files.add(&destination, "2".to_owned());
         assert_eq!(files.take_outcome(), outcome(1, 1));
         files.add(&destination, "3".to_owned());
         assert_eq!(files.take_outcome(), outcome(1, 0));
+        assert_eq!(fs::read_to_string(&name).unwrap(), "[1,3");
         // Somebody takes the file away while it cannot be written.
         fs::remove_file(&name).unwrap();
         files.growing.get_mut(&name).unwrap().file = None;
