@@ -95,17 +95,6 @@ def metrics(target, data, checkout):
         (model / "1").mkdir(exist_ok=True)
 
 
-def ensemble(target, data, checkout):
-    """The ensemble of the suite over the `simple` of the documentation."""
-    models = checkout / "qa" / "L0_simple_ensemble" / "models"
-    documented(target, checkout, "simple")
-    shutil.copy(models / "simple" / "config.pbtxt", target / "simple")
-    shutil.copytree(target / "simple" / "1", target / "simple" / "2")
-    name = "ensemble_add_sub_int32_int32_int32"
-    shutil.copytree(models / name, target / name)
-    (target / name / "1").mkdir(exist_ok=True)
-
-
 def limited_groups(*groups):
     """Instance groups with rate limiters, as L0_rate_limiter/test.sh appends them."""
     return "".join(f"instance_group [{{ kind: KIND_CPU count: {count} rate_limiter {{ {text} }} }}]\n" for count, text in groups)
@@ -225,6 +214,13 @@ def rate_limiter(folder, data, checkout, client):
     custom(folder, data, checkout, client)
     script = folder / "test.sh"
     script.write_text(script.read_text().replace("kind: KIND_GPU count", "kind: KIND_CPU count"))
+
+
+def simple_ensemble(folder, data, checkout, client):
+    """The versions of `simple` that are in no checkout."""
+    for version in ("1", "2"):
+        shutil.copytree(checkout / "docs" / "examples" / "model_repository" / "simple" / "1",
+                        folder / "models" / "simple" / version, dirs_exist_ok=True)  # fmt: skip
 
 
 def corrid(folder, data, checkout, client):

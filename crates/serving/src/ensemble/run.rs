@@ -280,11 +280,17 @@ impl Run {
         let signature = &self.plan.signature;
         let mut outputs = Vec::new();
         for ((name, _), tensor) in self.plan.outputs.iter().zip(tensors) {
-            let (Some(tensor), Some(spec)) = (tensor, signature.output(name)) else { continue };
+            let wanted = request.outputs.iter().find(|output| output.name == *name);
+            let Some(tensor) = tensor else {
+                if wanted.is_some() || request.outputs.is_empty() {
+                    tracing::debug!("Composing models did not output tensor {name}");
+                }
+                continue;
+            };
+            let Some(spec) = signature.output(name) else { continue };
             let dims = spec.reshape.as_ref().unwrap_or(&spec.dims);
             let shape = spec.client_shape(tensor.shape_for(Some(dims), signature.is_batched()), signature.is_batched());
             let output = OutputTensor { name: name.clone(), dtype: tensor.dtype, shape, data: tensor.data };
-            let wanted = request.outputs.iter().find(|output| output.name == *name);
             outputs.push(match wanted {
                 Some(wanted) if wanted.classification > 0 => {
                     classify(output, spec, wanted.classification, signature.is_batched())?
