@@ -1,7 +1,7 @@
 //! The scripts that run inside the interpreter: part of the program, and unpacked for it.
 
 use std::{
-    fs::{self, DirBuilder},
+    fs::{self, DirBuilder, File},
     io,
     os::unix::fs::DirBuilderExt,
     path::{Path, PathBuf},
@@ -12,6 +12,11 @@ use std::{
 
 use halimede_serving::Error;
 use parking_lot::Mutex;
+
+/// What names of directories begin with.
+const PREFIX: &str = "halimede-python-";
+/// Locked as long as the directory's owner lives: whoever can lock it may remove the directory.
+const LOCK: &str = "lock";
 
 /// The script that the interpreter is started with.
 const START: &str = "start.py";
@@ -41,9 +46,14 @@ const SCRIPTS: [(&str, &str); 11] = scripts![
 #[derive(Debug, Default)]
 pub(crate) struct Files(Mutex<Option<Arc<Directory>>>);
 
-/// A directory that only this user can read, with the scripts; removed with its last owner.
+/// A directory that only this user can read, with the scripts; removed with its last owner, or by the next server where
+/// the process ended before.
 #[derive(Debug)]
-pub(crate) struct Directory(PathBuf);
+pub(crate) struct Directory {
+    path: PathBuf,
+    /// Kept open for its lock.
+    _lock: File,
+}
 
 impl Files {
     /// Where the scripts are.
@@ -52,36 +62,55 @@ impl Files {
         if let Some(directory) = &*directory {
             return Ok(directory.clone());
         }
-        let unpacked = Directory::unpack()
+        let place = std::env::temp_dir();
+        remove_abandoned(&place);
+        let unpacked = Directory::unpack(&place)
             .map_err(|error| Error::internal(format!("cannot unpack the scripts of the python backend: {error}")))?;
         Ok(directory.insert(Arc::new(unpacked)).clone())
     }
 }
 
 impl Directory {
-    fn unpack() -> io::Result<Self> {
+    fn unpack(place: &Path) -> io::Result<Self> {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
-        let path = std::env::temp_dir().join(format!("halimede-python-{}-{nanos:x}", process::id()));
+        let path = place.join(format!("{PREFIX}{}-{nanos:x}", process::id()));
         let private = |path: &Path| DirBuilder::new().mode(0o700).create(path);
         private(&path)?;
-        let directory = Self(path);
-        private(&directory.0.join("halimede_host"))?;
+        // Locked before it has its name: nobody finds the one without the other.
+        let own = path.join(format!("{LOCK}.new"));
+        let lock = File::create(&own)?;
+        lock.lock()?;
+        fs::rename(own, path.join(LOCK))?;
+        let directory = Self { path, _lock: lock };
+        private(&directory.path.join("halimede_host"))?;
         for (script, text) in SCRIPTS {
-            fs::write(directory.0.join(script), text)?;
+            fs::write(directory.path.join(script), text)?;
         }
         Ok(directory)
     }
 
     /// The script to start the interpreter with.
     pub fn start(&self) -> PathBuf {
-        self.0.join(START)
+        self.path.join(START)
     }
 }
 
 impl Drop for Directory {
     fn drop(&mut self) {
         // The interpreter may have put its caches there; what cannot be removed is a few kilobytes.
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.path);
+    }
+}
+
+/// Removes the directories of processes that ended without doing so. Another user's stay, and whatever has no lock.
+fn remove_abandoned(place: &Path) {
+    let Ok(entries) = fs::read_dir(place) else { return };
+    let ours = entries.filter_map(Result::ok).filter(|entry| entry.file_name().to_string_lossy().starts_with(PREFIX));
+    for path in ours.map(|entry| entry.path()) {
+        let lock = File::open(path.join(LOCK));
+        if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
+            let _ = fs::remove_dir_all(path);
+        }
     }
 }
 
@@ -93,12 +122,34 @@ mod tests {
     fn scripts_are_unpacked_once_and_removed() {
         let files = Files::default();
         let first = files.unpacked().unwrap();
-        let path = first.0.clone();
+        let path = first.path.clone();
         assert_eq!(files.unpacked().unwrap().start(), first.start());
         for (script, text) in SCRIPTS {
             assert_eq!(fs::read_to_string(path.join(script)).unwrap(), text);
         }
         drop((files, first));
         assert!(!path.exists());
+    }
+
+    #[test]
+    fn what_a_process_left_is_removed_and_what_is_in_use_is_not() {
+        let place = std::env::temp_dir().join(format!("halimede-abandoned-{}", process::id()));
+        fs::create_dir(&place).unwrap();
+        let used = Directory::unpack(&place).unwrap();
+        let left = Directory::unpack(&place).unwrap();
+        let kept = place.join("somebody-else");
+        fs::create_dir(&kept).unwrap();
+        fs::write(kept.join(LOCK), "").unwrap();
+        let without_lock = place.join(format!("{PREFIX}7-begun"));
+        fs::create_dir(&without_lock).unwrap();
+        // As a process ends that is killed: its files are closed, and nothing else happens.
+        let Directory { path, _lock } = &left;
+        let (path, lock) = (path.clone(), _lock.try_clone().unwrap());
+        lock.unlock().unwrap();
+        remove_abandoned(&place);
+        assert!(!path.exists());
+        assert!(used.start().exists() && kept.exists() && without_lock.exists());
+        drop((used, left));
+        fs::remove_dir_all(place).unwrap();
     }
 }
