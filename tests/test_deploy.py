@@ -12,7 +12,7 @@ import sys
 import pytest
 import yaml
 
-from support.server import ROOT, binary
+from support.server import ROOT, binary, free_ports
 
 pytestmark = pytest.mark.halimede_only("ours to deploy")
 
@@ -105,7 +105,7 @@ def test_the_image_has_all_that_the_binary_needs(tmp_path):
         pytest.skip("only root may change the root of a process")
     shutil.copytree(ROOT / "examples" / "repository" / "add_sub", root / "models" / "add_sub")
     run = ["chroot", "--userspec=1000:1000", str(root), "/usr/bin/tritonserver", "--model-repository=/models"]
-    ports = ["--http-port=8190", "--grpc-port=8191", "--metrics-port=8192"]
+    ports = [f"--{name}-port={port}" for name, port in zip(["http", "grpc", "metrics"], free_ports(3))]
     server = subprocess.Popen([*run, *ports], stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     try:
         log = []
