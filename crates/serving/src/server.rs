@@ -113,7 +113,7 @@ impl Server {
         match self.repository.table.get(&request.model, request.version) {
             Ok(model) => model.infer(request),
             // The models of a server that ends are gone, not unknown.
-            Err(_) if self.is_down() => request.refuse(0, Error::unavailable("Server not ready")),
+            Err(_) if self.exiting.load(SeqCst) => request.refuse(0, Error::unavailable("Server not ready")),
             Err(error) => request.refuse(0, error),
         }
     }
@@ -283,6 +283,12 @@ impl Server {
                 tracing::info!("Model '{name}' (version {}) has {count} in-flight inferences", model.version);
             }
         }
+    }
+
+    /// Instances that wait for their turn.
+    #[cfg(test)]
+    pub(crate) fn instances_asking(&self) -> usize {
+        self.repository.instances_asking()
     }
 
     fn is_down(&self) -> bool {

@@ -76,14 +76,14 @@ fn models_that_share_a_resource_take_turns_by_priority() {
         .flat_map(|_| [("often", 1.0), ("seldom", 2.0)])
         .map(|(model, value)| ask(&server, model, one(value)))
         .collect();
-    eventually("one runs", || *watch.running.lock() == 1);
+    eventually("one runs, and the other asks", || *watch.running.lock() == 1 && server.instances_asking() == 1);
     watch.is_open.store(true, SeqCst);
     waiting.into_iter().for_each(|waiting| assert_eq!(waiting.outputs().len(), 1));
     assert_eq!(*watch.most.lock(), 1);
     let first: Vec<f32> = watch.batches.lock()[..30].concat();
     let often = first.iter().filter(|value| **value == 1.0).count();
-    // Who comes first may run before the other has asked.
-    assert!((18..=22).contains(&often), "{often} of 30: {first:?}");
+    // Of three runs two, whoever came first.
+    assert!((19..=21).contains(&often), "{often} of 30: {first:?}");
     assert_eq!(ask(&server, "free", one(3.0)).outputs().len(), 1);
 }
 
@@ -176,7 +176,8 @@ fn what_can_never_run_does_not_load_and_who_leaves_makes_room() {
     assert_eq!(ask(&server, "c", one(1.0)).outputs().len(), 1);
     files.model("c", &limited("", ""));
     server.load("c", LoadParameters::default()).unwrap();
-    server.load("a", LoadParameters::default()).unwrap();
+    // What was served before leaves when its last request is answered, a moment later.
+    eventually("the old one has gone", || server.load("a", LoadParameters::default()).is_ok());
     assert_eq!(ask(&server, "a", one(1.0)).outputs().len(), 1);
     server.shutdown(Duration::from_secs(20)).unwrap();
 }

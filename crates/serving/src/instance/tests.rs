@@ -151,8 +151,16 @@ fn sequences_of_quick_models_run_here(strategy: &str) {
     let places = [ask(1, true, false).0, ask(2, true, true).0];
     assert_ne!(places[0], places[1]);
     for (id, is_quick) in [(1, true), (2, true), (2, false), (1, true)] {
-        let (instance, thread) = ask(id, false, is_quick);
-        assert_eq!((instance, thread == thread::current().id()), (places[id as usize - 1], is_quick));
+        let mine = || {
+            let (instance, thread) = ask(id, false, is_quick);
+            assert_eq!(instance, places[id as usize - 1]);
+            thread == thread::current().id()
+        };
+        match is_quick {
+            // A thread that was woken for nothing may have its instance back for a moment, and then runs the request.
+            true => eventually("it runs here", mine),
+            false => assert!(!mine()),
+        }
     }
 }
 

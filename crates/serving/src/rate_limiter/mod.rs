@@ -111,6 +111,12 @@ impl RateLimiter {
         Ok(Place { limiter: self.clone(), id, right })
     }
 
+    /// Instances that ask and have not got what they need.
+    #[cfg(test)]
+    pub fn asking(&self) -> usize {
+        self.state.lock().members.values().filter(|member| matches!(member.state, Turn::Asks(_))).count()
+    }
+
     /// Changes one member, and wakes those whose turn it is then.
     fn change(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state.lock();

@@ -39,7 +39,7 @@ pub(super) struct Loader {
     permits: Mutex<usize>,
     permit_returned: Condvar,
     /// Who decides which instances of all models run.
-    rate_limiter: Option<Arc<RateLimiter>>,
+    pub rate_limiter: Option<Arc<RateLimiter>>,
     /// Loads so far.
     generations: AtomicU64,
 }

@@ -412,6 +412,12 @@ impl Repository {
         })
     }
 
+    /// Instances that wait for their turn.
+    #[cfg(test)]
+    pub fn instances_asking(&self) -> usize {
+        self.loader.rate_limiter.as_ref().map_or(0, |limiter| limiter.asking())
+    }
+
     /// Versions of models that serve.
     pub fn models(&self) -> Vec<Arc<Model>> {
         let slots = self.table.all().into_iter().flat_map(|(_, versions)| versions.into_values());
