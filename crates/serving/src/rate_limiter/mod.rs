@@ -1,7 +1,7 @@
 //! Which instances of which models run now, where they share resources (`--rate-limit=execution_count`).
 //!
-//! An instance asks when it has something to run ([`RateLimiter::ask`]), and gives back what it got when it has run
-//! ([`RateLimiter::give_back`]). Among those that ask, the one comes next that ran least often, its runs counted as
+//! An instance asks when it has something to run (`Place::ask`), and gives back what it got when it has run
+//! (`Place::give_back`). Among those that ask, the one comes next that ran least often, its runs counted as
 //! often as its `priority` says; the others wait behind it, also those for whom there would be enough, so that nobody
 //! who needs much waits for ever.
 
