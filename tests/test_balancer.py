@@ -41,8 +41,11 @@ def pair(tmp_path):
     repository.add("total", config=SEQUENCE)
     repository.add("echo", config=ECHO)
     pair = Pair(repository.path, program)
-    yield pair
-    pair.end()
+    try:
+        wait(lambda: answers(pair.http), "the balancer does not answer")
+        yield pair
+    finally:
+        pair.end()
 
 
 class Pair:
@@ -57,7 +60,6 @@ class Pair:
             env |= {f"{name}_HTTP": f"127.0.0.1:{http}", f"{name}_GRPC": f"127.0.0.1:{grpc}", f"{name}_HTTP_PORT": str(http)}
         subprocess.run([program, "-c", "-q", "-f", CONFIGURATION], env=env, check=True)
         self.balancer = subprocess.Popen([program, "-db", "-f", CONFIGURATION], env=env, stderr=subprocess.DEVNULL)
-        wait(lambda: answers(self.http), "the balancer does not answer")
 
     def restart(self, index):
         self.servers[index] = Server([self.repository], ports=self.ports[index])

@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 
+import kubernetes_validate as validate
 import pytest
 import yaml
 
@@ -75,7 +76,6 @@ def test_flags_that_are_not_there_are_found():
 @pytest.mark.parametrize("name", ["serving-runtime", "cluster-serving-runtime"])
 def test_the_runtimes_of_kserve(name):
     """Their containers, as those of a pod of Kubernetes: KServe's own schema is in no package index."""
-    validate = pytest.importorskip("kubernetes_validate")
     runtime = yaml.safe_load((DEPLOY / "kserve" / f"{name}.yaml").read_text())
     assert runtime["kind"] == {"serving-runtime": "ServingRuntime"}.get(name, "ClusterServingRuntime")
     pod = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "one"}, "spec": {"containers": runtime["spec"]["containers"]}}

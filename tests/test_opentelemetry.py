@@ -15,7 +15,7 @@ import tritonclient.http
 from opentelemetry.proto.collector.trace.v1 import trace_service_pb2 as service
 
 from support import models
-from test_tracing import OF_GRPC, OF_HTTP, OF_A_MODEL, tensors
+from test_tracing import OF_GRPC, OF_HTTP, OF_A_MODEL, add_models, tensors
 
 EXPORT = "/opentelemetry.proto.collector.trace.v1.TraceService/Export"
 TRACE, SPAN = "0af7651916cd43dd8448eb211c12666c", "b7ad6b7169242424"
@@ -91,13 +91,7 @@ def collector():
 @pytest.fixture
 def traced(repository, serve, collector):
     """A server that sends its traces at once, unless told otherwise."""
-    repository.add("simple", models.add_sub(6, [1, 16]), "max_batch_size: 0")
-    repository.add("ensemble", None, (
-        'platform: "ensemble"\n' + models.io("input", "A", "INT32", [1, 16]) + models.io("input", "B", "INT32", [1, 16])
-        + models.io("output", "SUM", "INT32", [1, 16])
-        + 'ensemble_scheduling { step { model_name: "simple" model_version: -1 input_map { key: "INPUT0" value: "A" }'
-        ' input_map { key: "INPUT1" value: "B" } output_map { key: "OUTPUT0" value: "SUM" } } }'
-    ))  # fmt: skip
+    add_models(repository)
 
     def start(*settings, to="http", level="TIMESTAMPS", rate=1, delay=10):
         given = [f"level={level}", f"rate={rate}", "mode=opentelemetry"]

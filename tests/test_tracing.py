@@ -18,17 +18,22 @@ OF_HTTP = ["HTTP_RECV_START", "HTTP_RECV_END", "INFER_RESPONSE_COMPLETE", "HTTP_
 OF_GRPC = ["GRPC_WAITREAD_START", "GRPC_WAITREAD_END", "INFER_RESPONSE_COMPLETE", "GRPC_SEND_START", "GRPC_SEND_END"]
 
 
-@pytest.fixture
-def traced(repository, serve, tmp_path):
-    """A server that writes every trace to a file of its own, unless told otherwise."""
+def add_models(repository):
+    """A model, and an ensemble of it."""
     repository.add("simple", models.add_sub(6, [1, 16]), "max_batch_size: 0")
-    repository.add("flat", models.add_sub(1, [4]))
     repository.add("ensemble", None, (
         'platform: "ensemble"\n' + models.io("input", "A", "INT32", [1, 16]) + models.io("input", "B", "INT32", [1, 16])
         + models.io("output", "SUM", "INT32", [1, 16])
         + 'ensemble_scheduling { step { model_name: "simple" model_version: -1 input_map { key: "INPUT0" value: "A" }'
         ' input_map { key: "INPUT1" value: "B" } output_map { key: "OUTPUT0" value: "SUM" } } }'
     ))  # fmt: skip
+
+
+@pytest.fixture
+def traced(repository, serve, tmp_path):
+    """A server that writes every trace to a file of its own, unless told otherwise."""
+    add_models(repository)
+    repository.add("flat", models.add_sub(1, [4]))
 
     def start(*flags, frequency=1):
         file = tmp_path / "trace.json"

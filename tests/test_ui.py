@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from selenium import webdriver
 
 from support.server import ROOT
 
@@ -111,7 +112,6 @@ SWITCHES = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic",
 
 @pytest.fixture(scope="module")
 def chromium():
-    webdriver = pytest.importorskip("selenium.webdriver")
     paths = shutil.which("chromium"), shutil.which("chromedriver")
     if None in paths:
         assert not os.environ.get("HALIMEDE_EXPECT_CHROMIUM"), "chromium and chromedriver are to be installed here"

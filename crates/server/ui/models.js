@@ -32,7 +32,7 @@ export function models(state, history, act) {
     ["Failed", true, (model) => calm(model.loaded?.failed.count, count)],
   ];
   if (state.server.is_explicit) columns.push(["Control", false, (model) => control(model, state, act)]);
-  return table("Rates and percentiles of the last two seconds", columns, state.models);
+  return table("Rates and percentiles since the look before, which is two seconds ago unless the page was paused", columns, state.models);
 }
 
 const instances = (loaded) =>
