@@ -11,6 +11,7 @@ import re
 import shutil
 import subprocess
 
+import numpy as np
 from onnx import TensorProto, helper, numpy_helper, save
 
 
@@ -164,18 +165,109 @@ def nullchar(target, data, checkout):
     copied(target, data / "qa_identity_model_repository" / "onnx_nobatch_zero_1_object")
 
 
-def client_examples(target, data, checkout, count):
+def client_examples(count):
     """The models that the examples name, and others up to `count`, which the model control examples check."""
-    documented(target, checkout, "simple", "simple_int8", "simple_string", "simple_sequence")
+
+    def fill(target, data, checkout):
+        documented(target, checkout, "simple", "simple_int8", "simple_string", "simple_sequence")
+        shutil.copytree(checkout / "src" / "test" / "models" / "repeat_int32", target / "repeat_int32")
+        (target / "repeat_int32" / "1").mkdir(exist_ok=True)
+        of_identity(target, "custom_identity_int32", "INT32")
+        (target / "simple_identity" / "1").mkdir(parents=True)
+        shutil.copy(checkout / "docs" / "examples" / "model_repository" / "simple_identity" / "config.pbtxt",
+                    target / "simple_identity")  # fmt: skip
+        config = target / "simple_identity" / "config.pbtxt"
+        config.write_text(re.sub(r'^(backend|platform):.*$', 'backend: "identity"', config.read_text(), flags=re.M))
+        for other in range(count - len(list(target.iterdir()))):
+            copied(target, data / "qa_identity_model_repository" / "onnx_zero_1_float32", f"other_{other}")
+
+    return fill
+
+
+def rows(path, batch):
+    """A network of DenseNet's signature: the mean of every row of each colour, and zeros."""
+    shape = numpy_helper.from_array(np.array([-1, 3 * 224, 1, 1], np.int64), "shape")
+    pads = numpy_helper.from_array(np.array([0, 0, 0, 0, 0, 1000 - 3 * 224, 0, 0], np.int64), "pads")
+    saved(path, [helper.make_tensor_value_info("data_0", TensorProto.FLOAT, [batch, 3, 224, 224])],
+          [helper.make_tensor_value_info("fc6_1", TensorProto.FLOAT, [batch, 1000, 1, 1])],
+          [helper.make_node("ReduceMean", ["data_0"], ["means"], axes=[3]),
+           helper.make_node("Reshape", ["means", "shape"], ["column"]),
+           helper.make_node("Pad", ["column", "pads"], ["fc6_1"])], [shape, pads])  # fmt: skip
+
+
+def images(target, data, checkout):
+    """NVIDIA's configuration of DenseNet over a network that is none. For the ensemble the same with batches, and
+    before it a Python model that decodes an image."""
+    documented(target, checkout, "densenet_onnx")
+    (target / "densenet_onnx" / "1").mkdir()
+    rows(target / "densenet_onnx" / "1" / "model.onnx", 1)
+    (target / "decode" / "1").mkdir(parents=True)
+    (target / "decode" / "1" / "model.py").write_text(DECODE)
+    (target / "decode" / "config.pbtxt").write_text("""backend: "python"
+max_batch_size: 1
+input [ { name: "IMAGE" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "PIXELS" data_type: TYPE_FP32 dims: [ 3, 224, 224 ] } ]
+""")
+    (target / "densenet_batched" / "1").mkdir(parents=True)
+    rows(target / "densenet_batched" / "1" / "model.onnx", "n")
+    (target / "densenet_batched" / "config.pbtxt").write_text('backend: "onnxruntime" max_batch_size: 1')
+    ensemble = target / "preprocess_inception_ensemble"
+    (ensemble / "1").mkdir(parents=True)
+    shutil.copy(target / "densenet_onnx" / "densenet_labels.txt", ensemble)
+    (ensemble / "config.pbtxt").write_text("""platform: "ensemble"
+max_batch_size: 1
+input [ { name: "INPUT" data_type: TYPE_STRING dims: [ 1 ] } ]
+output [ { name: "OUTPUT" data_type: TYPE_FP32 dims: [ 1000, 1, 1 ] label_filename: "densenet_labels.txt" } ]
+ensemble_scheduling { step [
+  { model_name: "decode" model_version: -1 input_map { key: "IMAGE" value: "INPUT" } output_map { key: "PIXELS" value: "pixels" } },
+  { model_name: "densenet_batched" model_version: -1 input_map { key: "data_0" value: "pixels" }
+    output_map { key: "fc6_1" value: "OUTPUT" } }
+] }
+""")
+
+
+DECODE = """import io
+
+import numpy as np
+import triton_python_backend_utils as pb_utils
+from PIL import Image
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("PIXELS", self.pixels(request))]) for request in requests]
+
+    def pixels(self, request):
+        image = pb_utils.get_input_tensor_by_name(request, "IMAGE").as_numpy().reshape(-1)[0]
+        pixels = np.asarray(Image.open(io.BytesIO(image)).convert("RGB").resize((224, 224)), np.float32)
+        return pixels.transpose(2, 0, 1)[None] / 127.5 - 1
+"""
+
+
+def perf(target, data, checkout):
+    """A model for each kind of load, and an ensemble of `simple` with itself."""
+    documented(target, checkout, "simple", "simple_string", "simple_sequence")
     shutil.copytree(checkout / "src" / "test" / "models" / "repeat_int32", target / "repeat_int32")
     (target / "repeat_int32" / "1").mkdir(exist_ok=True)
-    (target / "simple_identity" / "1").mkdir(parents=True)
-    shutil.copy(checkout / "docs" / "examples" / "model_repository" / "simple_identity" / "config.pbtxt",
-                target / "simple_identity")  # fmt: skip
-    config = target / "simple_identity" / "config.pbtxt"
-    config.write_text(re.sub(r'^(backend|platform):.*$', 'backend: "identity"', config.read_text(), flags=re.M))
-    for other in range(count - len(list(target.iterdir()))):
-        copied(target, data / "qa_identity_model_repository" / "onnx_zero_1_float32", f"other_{other}")
+    (target / "twice" / "1").mkdir(parents=True)
+    (target / "twice" / "config.pbtxt").write_text("""platform: "ensemble"
+max_batch_size: 8
+input [ { name: "A" data_type: TYPE_INT32 dims: [ 16 ] }, { name: "B" data_type: TYPE_INT32 dims: [ 16 ] } ]
+output [ { name: "SUM" data_type: TYPE_INT32 dims: [ 16 ] } ]
+ensemble_scheduling { step [
+  { model_name: "simple" model_version: -1
+    input_map { key: "INPUT0" value: "A" } input_map { key: "INPUT1" value: "B" }
+    output_map { key: "OUTPUT0" value: "more" } output_map { key: "OUTPUT1" value: "less" } },
+  { model_name: "simple" model_version: -1
+    input_map { key: "INPUT0" value: "more" } input_map { key: "INPUT1" value: "less" } output_map { key: "OUTPUT0" value: "SUM" } }
+] }
+""")
+
+
+def rust(target, data, checkout):
+    """The models that the Rust client's tests ask for."""
+    documented(target, checkout, "simple")
+    of_identity(target, "identity_fp32", "FP32", batch=0)
 
 
 # What scripts need besides.
@@ -245,15 +337,13 @@ def iterative(folder, data, checkout, client):
     (folder / "models" / "iterative_sequence" / "1").mkdir(parents=True, exist_ok=True)
 
 
-def saved(path, inputs, outputs, nodes):
-    save(helper.make_model(helper.make_graph(nodes, "graph", inputs, outputs),
+def saved(path, inputs, outputs, nodes, stored=()):
+    save(helper.make_model(helper.make_graph(nodes, "graph", inputs, outputs, list(stored)),
                            opset_imports=[helper.make_opsetid("", 17)], ir_version=8), path)  # fmt: skip
 
 
 def nan_inf(folder, data, checkout, client):
     """An ONNX model with the constant that the Python model returns."""
-    import numpy as np
-
     model = folder / "models" / "nan_inf_output"
     config = model / "config.pbtxt"
     config.write_text(config.read_text().replace('backend: "python"', 'backend: "onnxruntime"'))

@@ -1,4 +1,4 @@
-"""Run NVIDIA's QA suites and client examples, unmodified, against the server.
+"""Run NVIDIA's QA suites and client programs, unmodified, against the server.
 
     QA_SERVER=<checkout of triton-inference-server/server> \\
     QA_SERVER_2_51=<the same at tag v2.51.0> \\
@@ -22,6 +22,7 @@ import time
 from pathlib import Path
 
 import aliases
+import clients
 import model_config
 import repositories
 from suites import GPU, PYTHON_BACKEND, SUITES, VERSION
@@ -35,13 +36,10 @@ BAD = re.compile(r"^(?:FAIL|ERROR): (\w+)", re.M)
 SKIPPED = re.compile(r"skipped=(\d+)")
 FOREIGN = re.compile(r"unknown model: '((?:libtorch|plan|python|openvino|graphdef|savedmodel)\w*)'")
 
-EXAMPLES_LEFT = {
-    "cudashm": "needs a GPU",
-    "image_client": "needs a download",
-    "memory_growth": "a measurement over hours",
-    "grpc_client.py": "needs a download",
-    "ensemble_image": "needs a download",
-}
+CLIENTS = {
+    "client-examples": "client examples", "perf-analyzer": "perf_analyzer", "model-analyzer": "Model Analyzer",
+    "node": "Node client", "rust": "Rust client",
+}  # fmt: skip
 
 
 class Harness:
@@ -212,32 +210,6 @@ exit $status
                     bad = [f"status {status}"]
             yield name, max(ran, 1), bad, left
 
-    def client_examples(self):
-        """NVIDIA's Python client examples, one after the other beside one server each."""
-        examples = Path(os.environ["QA_CLIENT"]) / "src" / "python" / "examples"
-        folder = self.out / "client-examples"
-        shutil.rmtree(folder, ignore_errors=True)
-        shutil.copytree(examples, folder)
-        for protocol, count in (("http", 7), ("grpc", 8)):
-            models = folder / f"models_{protocol}"
-            models.mkdir()
-            repositories.client_examples(models, self.data["newest"], self.checkouts["newest"], count)
-        logs = self.out / "logs" / "client-examples"
-        logs.mkdir(parents=True, exist_ok=True)
-        for example in sorted(examples.glob("*.py")):
-            reason = next((why for part, why in EXAMPLES_LEFT.items() if part in example.name), None)
-            if reason:
-                yield example.name, 0, [], {example.name: reason}
-                continue
-            flags = "--model-control-mode=explicit" if "model_control" in example.name else ""
-            url = "localhost:8001" if "grpc" in example.name or "reuse" in example.name else "localhost:8000"
-            protocol = "-i grpc" if "reuse" in example.name else ""
-            models = folder / ("models_grpc" if "grpc" in example.name else "models_http")
-            log = logs / f"{example.stem}.log"
-            status = self.beside_server(folder, "newest", models, flags, f"python3 {example.name} -u {url} {protocol}",
-                                        {}, log)  # fmt: skip
-            yield example.name, 1, [] if status == 0 else [f"status {status}"], {}
-
 
 def table(rows):
     """The rows, those without anything to say about counted in one."""
@@ -263,7 +235,7 @@ def document(text):
     lines = text.splitlines()[2:]
     passed = sum(int(line.split("|")[3]) for line in lines)
     failed = sum(0 if line.split("|")[4].strip() == "0" else line.split("|")[4].count(",") + 1 for line in lines)
-    return f"""# NVIDIA's QA suites against this server
+    return f"""# NVIDIA's QA suites and client programs against this server
 
 Written by `scripts/qa/run.py --document docs/qa.md` ({time.strftime("%Y-%m-%d")}): {passed} passed, {failed} failed.
 The suites run unmodified, of the newest version unless the first column says 2.51.0; nothing of them is
@@ -274,6 +246,13 @@ What fails is a difference that `status.md` names. What is left out needs a GPU,
 download, unless it is said to be open. Suites that measure times want a machine with nothing else to do,
 and the one of large payloads 16 GB of memory.
 
+The client programs are of the newest version, but for perf_analyzer, which comes with `tritonclient` 2.48.0. Each runs beside
+a server of its own and passes when it ends with status 0. For the examples with images, a network with DenseNet's
+signature that computes means of rows stands in for DenseNet, and a Python model for the ensemble's preprocessing. A row of
+perf_analyzer is a sweep of concurrency or of request rates, over HTTP, gRPC or a stream, with system shared memory,
+sequences, JSON, compression, decoupled responses, an ensemble (`SWEEPS` in `scripts/qa/clients.py`): it has to measure
+something without an error, whatever that is. Model Analyzer profiles one model in remote mode.
+
 {text}"""
 
 
@@ -282,7 +261,7 @@ def main():
     parser.add_argument("--out", type=Path, default=ROOT / "target" / "qa")
     parser.add_argument("--server", type=Path, default=ROOT / "target" / "release" / "halimede")
     parser.add_argument("--document", type=Path, help="write the table with what it means to this file")
-    parser.add_argument("suites", nargs="*", help="names, or client-examples; all if none")
+    parser.add_argument("suites", nargs="*", help=f"names, or {', '.join(CLIENTS)}; all if none")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
     harness = Harness(options.out.resolve(), options.server.resolve())
@@ -294,10 +273,10 @@ def main():
                 rows.append([f"{suite.name} {suite.version}", name, ran, bad, left])
                 print(f"{suite.name}: {name}: {ran} ran, bad {bad}, left {left}", file=sys.stderr, flush=True)
             print(f"{suite.name}: {time.monotonic() - start:.0f} s", file=sys.stderr, flush=True)
-    if not options.suites or "client-examples" in options.suites:
-        for name, ran, bad, left in harness.client_examples():
-            rows.append(["client examples", name, ran, bad, left])
-            print(f"{name}: bad {bad}, left {left}", file=sys.stderr, flush=True)
+    if groups := [group for name, group in CLIENTS.items() if not options.suites or name in options.suites]:
+        for row in clients.run(harness, groups):
+            rows.append(list(row))
+            print(f"{row[0]}: {row[1]}: bad {row[3]}, left {row[4]}", file=sys.stderr, flush=True)
     text = table(rows)
     print(text)
     (options.out / "table.md").write_text(text)
