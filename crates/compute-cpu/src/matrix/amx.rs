@@ -99,8 +99,8 @@ pub(super) const I8: Products = Products { whole: i8::steps, half: i8::half_step
 /// # Safety
 /// As [`super::Tiles::block`], tiles configured, at least one step.
 #[inline(always)]
-pub(super) unsafe fn block<F: Factor>(products: Products, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
-    let Block { left, panel, rows, so_far, to, ahead } = block;
+pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+    let &Block { ref left, panel, rows, so_far, to, ahead } = block;
     let height = if rows > TILE { Height::Whole } else { Height::Half };
     let count = left.offsets.len();
     let parts = (count / PART_STEPS).clamp(1, PARTS_MAX);
@@ -110,7 +110,7 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: Block<'_, F>, m
         for part in 0..parts {
             let (from, until) = (count * part / parts, count * (part + 1) / parts);
             if from < until {
-                let left = Left { offsets: &left.offsets[from..until], ..left };
+                let left = Left { offsets: &left.offsets[from..until], ..*left };
                 let panel = panel.add(from * PANEL_STEP_BYTES);
                 let ahead = Ahead { start: ahead.start.wrapping_add(from * LINE), ..ahead };
                 match height {

@@ -115,7 +115,7 @@ const LOWEST: i32 = i32::from_ne_bytes([0x80; 4]);
 /// As [`super::strips::Strip`] of the size [`STRIP`], on a machine with the instruction.
 pub(super) unsafe fn dots<I: Dot>(
     first: *const u8,
-    left: Left<'_>,
+    left: &Left<'_>,
     mut panel: *const u8,
     so_far: *const i32,
     to: *mut i32,
@@ -188,7 +188,7 @@ unsafe fn dot<I: Dot, const LANE: usize>(
 /// As [`super::strips::Strip`] of the size [`STRIP`], on a machine with the instruction.
 pub(super) unsafe fn products<I: Multiply>(
     first: *const u8,
-    left: Left<'_>,
+    left: &Left<'_>,
     mut panel: *const u8,
     so_far: *const i32,
     to: *mut i32,

@@ -16,7 +16,7 @@ const LANES: usize = 8;
 /// # Safety
 /// As [`super::strips::Strip`] of the size [`STRIP`], on a machine with AVX2.
 #[target_feature(enable = "avx2")]
-pub(super) unsafe fn strip(first: *const u8, left: Left<'_>, mut panel: *const u8, so_far: *const i32, to: *mut i32) {
+pub(super) unsafe fn strip(first: *const u8, left: &Left<'_>, mut panel: *const u8, so_far: *const i32, to: *mut i32) {
     let mut sums = [[_mm256_setzero_si256(); VECTORS]; ROWS];
     let low_bytes = _mm256_set1_epi16(0xff);
     // SAFETY: the caller's promise, for every access below.

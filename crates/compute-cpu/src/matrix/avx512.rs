@@ -39,9 +39,10 @@ const HEIGHTS: [u8; BLOCK + 1] = {
 
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
-pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
-    let Block { left, panel, rows, so_far, to, mut ahead } = block;
+pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+    let &Block { ref left, panel, rows, so_far, to, ref ahead } = block;
     let Lines { first, rows: line, apart } = left.lines;
+    let (mut wanted, mut lines_left) = (ahead.start, ahead.lines);
     let (mut row, mut start, mut place) = (0, left.tiles[0], first);
     // Each strip asks for its share of the streams.
     let streams = match rows.div_ceil(STRIP) {
@@ -57,14 +58,21 @@ pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: Block<'_, F>, mean
         while row < end {
             let height = usize::from(HEIGHTS[run]).min(end - row);
             let sums = row * BLOCK * size_of::<F::Sum>();
-            let lines = streams.min(ahead.lines);
+            let lines = streams.min(lines_left);
             // SAFETY: the caller's promise for these rows; so few have a strip.
             unsafe {
                 let so_far = if so_far.is_null() { std::ptr::null() } else { so_far.cast::<u8>().add(sums) };
-                strips[height - 1](first, &left, panel, so_far, to.cast::<u8>().add(sums), &Ahead { lines, ..ahead });
+                strips[height - 1](
+                    first,
+                    left,
+                    panel,
+                    so_far,
+                    to.cast::<u8>().add(sums),
+                    &Ahead { start: wanted, lines, apart: ahead.apart },
+                );
             }
-            ahead.start = ahead.start.wrapping_add(lines * ahead.apart);
-            ahead.lines -= lines;
+            wanted = wanted.wrapping_add(lines * ahead.apart);
+            lines_left -= lines;
             first = first.wrapping_add(height * left.pitch);
             row += height;
         }

@@ -53,7 +53,7 @@ pub trait Factor: Element {
     ///
     /// # Safety
     /// As [`super::Tiles::block`], on a unit of this kind that the thread has entered.
-    unsafe fn block(kind: Kind, block: Block<'_, Self>, meanwhile: Meanwhile<'_>);
+    unsafe fn block(kind: Kind, block: &Block<'_, Self>, meanwhile: Meanwhile<'_>);
 }
 
 impl Factor for bf16 {
@@ -109,7 +109,7 @@ impl Factor for bf16 {
     }
 
     #[inline(always)]
-    unsafe fn block(kind: Kind, block: Block<'_, bf16>, meanwhile: Meanwhile<'_>) {
+    unsafe fn block(kind: Kind, block: &Block<'_, bf16>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist.
         unsafe {
             match kind {
@@ -192,7 +192,7 @@ impl Factor for u8 {
     }
 
     #[inline(always)]
-    unsafe fn block(kind: Kind, block: Block<'_, u8>, meanwhile: Meanwhile<'_>) {
+    unsafe fn block(kind: Kind, block: &Block<'_, u8>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist.
         unsafe {
             match kind {
@@ -234,7 +234,7 @@ impl Factor for i8 {
     }
 
     #[inline(always)]
-    unsafe fn block(kind: Kind, block: Block<'_, i8>, meanwhile: Meanwhile<'_>) {
+    unsafe fn block(kind: Kind, block: &Block<'_, i8>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist.
         unsafe {
             match kind {

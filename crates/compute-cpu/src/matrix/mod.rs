@@ -251,6 +251,9 @@ pub(crate) struct Tiles<F: Factor> {
 }
 
 /// A block to compute: `to = so_far + left · panel`, `so_far` being nothing where it is null.
+///
+/// Units take it by reference and read it number by number: a copy is made 16 bytes at a time of what was just written 8
+/// at a time, and that waits until everything before has retired, the sums of the last strip among it.
 pub struct Block<'a, F: Factor> {
     pub left: Left<'a>,
     pub panel: *const u8,
@@ -274,7 +277,7 @@ impl<F: Factor> Tiles<F> {
     /// lines where the unit takes lines, and `panel` for [`PANEL_STEP_BYTES`] bytes a step; `so_far`, where it is not
     /// null, can be read and `to` written.
     #[inline(always)]
-    pub unsafe fn block(&self, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
+    pub unsafe fn block(&self, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist, `enter` has set up their
         // state.
         unsafe {

@@ -224,7 +224,7 @@ impl<F: Factor> Running<'_, '_, F> {
                 to: to.unwrap_or(&raw mut **next),
                 ahead,
             };
-            tiles.block(block, &mut |part, parts| {
+            tiles.block(&block, &mut |part, parts| {
                 if let Some((place, rows)) = *waiting {
                     store(done, place, (rows * part / parts, rows * (part + 1) / parts));
                 }

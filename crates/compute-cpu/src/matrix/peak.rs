@@ -34,7 +34,7 @@ pub(super) fn peak<F: Factor>(matrix: MatrixUnit<F>) -> f64 {
                     to: black_box(&raw mut sums),
                     ahead,
                 };
-                tiles.block(block, &mut |_, _| {});
+                tiles.block(&block, &mut |_, _| {});
             }
         }
     });

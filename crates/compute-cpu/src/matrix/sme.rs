@@ -58,15 +58,15 @@ pub(super) fn is_available() -> bool {
 ///
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with SME.
-pub(super) unsafe fn block<F: Factor>(multiply: Multiply, block: Block<'_, F>, meanwhile: Meanwhile<'_>) {
-    let Block { left, panel, rows, so_far, to, ahead: _ } = block;
+pub(super) unsafe fn block<F: Factor>(multiply: Multiply, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+    let &Block { ref left, panel, rows, so_far, to, ahead: _ } = block;
     let rows = if rows <= TILE { TILE } else { BLOCK };
     let mut lines = MaybeUninit::<Lines>::uninit();
     let lines = lines.as_mut_ptr().cast::<u32>();
     for (index, offsets) in left.offsets.chunks(STEPS).enumerate() {
         // SAFETY: the caller's promise, for these steps of the operands.
         unsafe {
-            transpose(Left { offsets, ..left }, rows, lines);
+            transpose(&Left { offsets, ..*left }, rows, lines);
             let panel = panel.add(index * STEPS * PANEL_STEP_BYTES);
             let so_far = if index == 0 { so_far } else { to.cast_const() };
             multiply(lines.cast(), panel, offsets.len() * LINES, so_far.cast(), to.cast(), rows * GROUP_BYTES);
@@ -79,7 +79,7 @@ pub(super) unsafe fn block<F: Factor>(multiply: Multiply, block: Block<'_, F>, m
 ///
 /// # Safety
 /// As [`super::Tiles::block`] for `left`; its steps fit into the [`Lines`] from `to` on.
-unsafe fn transpose(left: Left<'_>, rows: usize, to: *mut u32) {
+unsafe fn transpose(left: &Left<'_>, rows: usize, to: *mut u32) {
     for (step, &offset) in left.offsets.iter().enumerate() {
         for (row, part) in (0..rows).step_by(LANES).flat_map(|row| (0..LINES / LANES).map(move |part| (row, part))) {
             // SAFETY: the caller's promise; four groups of four rows, all of one tile; NEON, which every arm64 machine

@@ -5,7 +5,7 @@ use super::{BLOCK, Block, Factor, GROUP_BYTES, Left, Meanwhile, TILE};
 /// Multiplies rows from the first pointer on by the columns whose groups begin at the second, starting with the
 /// sums at the third, where that is not null, and writes those at the fourth. Rows of sums lie [`BLOCK`] apart.
 /// Sums in f32 are given by their bits.
-pub(super) type Strip = unsafe fn(*const u8, Left<'_>, *const u8, *const i32, *mut i32);
+pub(super) type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, *const i32, *mut i32);
 
 /// A block by strips of so many rows, of which a tile has a whole number, and so many columns.
 ///
@@ -14,10 +14,10 @@ pub(super) type Strip = unsafe fn(*const u8, Left<'_>, *const u8, *const i32, *m
 pub(super) unsafe fn block<F: Factor>(
     strip: Strip,
     (high, wide): (usize, usize),
-    block: Block<'_, F>,
+    block: &Block<'_, F>,
     meanwhile: Meanwhile<'_>,
 ) {
-    let Block { left, panel, rows, so_far, to, ahead: _ } = block;
+    let &Block { ref left, panel, rows, so_far, to, ahead: _ } = block;
     for row in (0..rows).step_by(high) {
         for column in (0..BLOCK).step_by(wide) {
             let place = row * BLOCK + column;
