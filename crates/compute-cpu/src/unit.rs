@@ -1,6 +1,6 @@
 use crate::kernels::{Blocking, Kernels, Machine};
 use crate::precision;
-use crate::{Blas, IntegerMatrix, Isa, Matrix, Pool};
+use crate::{Blas, IntegerMatrix, Isa, Matrix, Pool, rates};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::Choices;
 use halimede_compute::{
@@ -21,6 +21,8 @@ pub struct CpuUnit {
     choice: MatrixChoice,
     /// Made when somebody wants it: the choice may take a measurement.
     matrix: OnceLock<Option<Matrix>>,
+    /// Whether vectors of f32 are not many times slower than that.
+    f32_keeps_up: OnceLock<bool>,
     /// The same for products of integers, which every precision multiplies exactly.
     integers: OnceLock<IntegerMatrix>,
     /// The same for products of f32, which every precision may give to it.
@@ -96,12 +98,13 @@ impl CpuUnit {
             integers: IntegerMatrix::PORTABLE,
             blas: None,
             winograd: options.winograd,
+            winograd_beside_bf16: Winograd::Never,
             pool,
             choices: options.choices.clone(),
             blocking: Blocking::default(),
         };
         let (matrix, integers, blas) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        CpuUnit { exact, choice: options.matrix, matrix, integers, blas, bytes_max }
+        CpuUnit { exact, choice: options.matrix, matrix, f32_keeps_up: OnceLock::new(), integers, blas, bytes_max }
     }
 
     fn matrix(&self) -> Option<Matrix> {
@@ -110,6 +113,14 @@ impl CpuUnit {
             MatrixChoice::Only(matrix) => Some(matrix),
             MatrixChoice::None => None,
         })
+    }
+
+    /// Winograd's algorithm, in f32, saves up to three quarters of the multiplications: that is less than a matrix unit
+    /// gains which is many times as fast.
+    fn winograd_beside_bf16(&self) -> Winograd {
+        const TIMES_AS_FAST: f64 = 3.0;
+        let pays = || self.matrix().is_some_and(|matrix| matrix.peak() < TIMES_AS_FAST * rates::f32_operations());
+        if *self.f32_keeps_up.get_or_init(pays) { self.exact.winograd } else { Winograd::Never }
     }
 
     fn blas(&self) -> Option<Blas> {
@@ -169,6 +180,7 @@ impl ComputeUnit for CpuUnit {
         let (mut graph, mut machine) = (part.clone(), Machine { blas: self.blas(), ..self.exact.clone() });
         if options.precision != Precision::Exact {
             machine.matrix = self.matrix();
+            machine.winograd_beside_bf16 = self.winograd_beside_bf16();
         }
         if !options.integers.is_empty() {
             passes::multiply_integers(&mut graph, &options.integers);
@@ -185,10 +197,12 @@ impl ComputeUnit for CpuUnit {
 
     fn layouts(&self, options: &CompileOptions) -> String {
         // Which unit is the fastest was measured: nobody who computes exactly has to wait for that.
-        let matrix = (options.precision != Precision::Exact).then(|| self.matrix()).flatten().map(Matrix::name);
+        let is_exact = options.precision == Precision::Exact;
+        let matrix = if is_exact { None } else { self.matrix().map(Matrix::name) };
+        let beside = if is_exact { Winograd::Never } else { self.winograd_beside_bf16() };
         let blas = self.blas().map(Blas::name);
         let Machine { isa, winograd, choices, .. } = &self.exact;
-        format!("{SOURCES} {} {blas:?} {matrix:?} {winograd:?} {:016x}", isa.name(), choices.fingerprint())
+        format!("{SOURCES} {} {blas:?} {matrix:?} {winograd:?} {beside:?} {:016x}", isa.name(), choices.fingerprint())
     }
 
     fn factors_of_integers(&self) -> f64 {

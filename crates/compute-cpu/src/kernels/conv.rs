@@ -24,9 +24,10 @@ use super::epilogue::Epilogue;
 use super::packed::{PackedWeights, f32_bytes};
 use super::tiled::{Finish, IntegerWeights, TiledWeights};
 use super::tuning::{self, Offer};
-use crate::Blas;
 use crate::gemm::{self, KC, Left, Micro, Target};
 use crate::map::Register;
+use crate::matrix::BLOCK;
+use crate::{Blas, Winograd};
 use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
@@ -47,7 +48,7 @@ use tiled::TiledConvStep;
 use transposed::TransposedStep;
 pub(super) use window::Window;
 pub(super) use winograd::Form;
-use winograd::WinogradStep;
+use winograd::{Ends, WinogradStep};
 
 /// Panels of patches that one task packs: at [`KC`] rows they fill 256 KiB.
 const TASK_PANELS: usize = 8;
@@ -169,7 +170,13 @@ impl Packed {
         let chosen = planned(op, graph, node, machine).and_then(|tunable| tuning::form(&tunable.chosen?));
         // Where Winograd's algorithm pays was measured beside the unit's own kernels.
         let by_blas = by_blas(op, machine).is_some();
-        let policy = if by_blas { machine.winograd.unmeasured() } else { machine.winograd };
+        let policy = match op.multiply {
+            None if by_blas => machine.winograd.unmeasured(),
+            None => machine.winograd,
+            // Its outputs end as blocks of the matrix unit do.
+            Some(Factors::Bf16) if micro.nr == BLOCK => machine.winograd_beside_bf16,
+            Some(_) => Winograd::Never,
+        };
         let usual = || Form::choose(policy, op, tensor.shape(), output_shape(graph, node));
         if let Some(form) = chosen.unwrap_or_else(usual) {
             return winograd::Weights::pack(tensor, form, micro, packer).map(Arc::new).map(Packed::Winograd);
@@ -331,7 +338,11 @@ impl Kernel for ConvKernel {
     }
 
     fn tunable(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Tunable> {
-        self.weights.as_ref().and_then(|_| tunable(&self.op, inputs, outputs.first()?, &self.machine))
+        let by_winograd = |weights: &Packed| matches!(weights, Packed::Winograd(_)) && self.op.multiply.is_some();
+        self.weights
+            .as_ref()
+            .filter(|weights| !by_winograd(weights))
+            .and_then(|_| tunable(&self.op, inputs, outputs.first()?, &self.machine))
     }
 
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
@@ -398,8 +409,16 @@ impl ConvKernel {
                 }
             });
         }
-        let unit = machine.matrix.ok_or_else(unsupported)?;
         let finish = || Finish::new(map, inputs, Some(2), 3, output, machine.isa);
+        if let Packed::Winograd(weights) = packed {
+            let (weights, ends, micro) = (weights.clone(), Ends::Blocks(finish()?), self.micro);
+            return match x.dtype {
+                DType::F32 => Ok(WinogradStep::<f32>::new(window, weights, ends, machine, micro).prepared()),
+                DType::Bf16 => Ok(WinogradStep::<bf16>::new(window, weights, ends, machine, micro).prepared()),
+                _ => Err(unsupported()),
+            };
+        }
+        let unit = machine.matrix.ok_or_else(unsupported)?;
         let prepare = |window: Window, parts: Parts<TiledWeights>| {
             let (finish, machine) = (finish()?, machine.clone());
             Ok(match x.dtype {
@@ -451,10 +470,8 @@ impl ConvKernel {
                 Ok(BlasConvStep::new(window, Some(rows.clone()), has_bias, epilogue()?, machine, blas).prepared())
             }
             Some(Packed::Winograd(weights)) => {
-                let (weights, epilogue) = (weights.clone(), epilogue()?);
-                let step = WinogradStep::new(window, weights, has_bias, epilogue, machine, self.micro);
-                let workspace = step.workspace();
-                Ok(Prepared { step: Box::new(step), workspace })
+                let ends = Ends::Floats { has_bias, epilogue: epilogue()? };
+                Ok(WinogradStep::<f32>::new(window, weights.clone(), ends, machine, self.micro).prepared())
             }
             Some(Packed::Phases(phases)) => phases.prepare(&window, |window, parts| {
                 let steps = parts.into_iter().map(|(target, panels)| {

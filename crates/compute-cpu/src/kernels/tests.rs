@@ -20,7 +20,9 @@ pub(super) fn check(op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolera
 pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolerance: f32) {
     let values: Vec<Option<Value>> = inputs.iter().map(|input| input.clone().map(Value::from)).collect();
     let expected = op.evaluate(&values).unwrap_or_else(|error| panic!("{op:?}: {error}"));
-    for machine in machines(&op).into_iter().map(|machine| Machine { winograd, ..machine }) {
+    for machine in
+        machines(&op).into_iter().map(|machine| Machine { winograd, winograd_beside_bf16: winograd, ..machine })
+    {
         let mut graph = Graph::default();
         let mut given = Vec::new();
         let mut ids = Vec::new();
@@ -102,6 +104,7 @@ pub(super) fn machines(op: &Op) -> Vec<Machine> {
                 integers,
                 blas: None,
                 winograd: Winograd::default(),
+                winograd_beside_bf16: Winograd::Never,
                 pool: pool.clone(),
                 choices: Arc::default(),
                 blocking: Blocking::default(),

@@ -17,6 +17,7 @@
 //!
 //! [`Form::choose`] says where that is faster than multiplying pixels as they are.
 
+mod ends;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -26,8 +27,9 @@ use super::window::Window;
 use crate::gemm::{self, Micro};
 use crate::kernels::packed::{PackedWeights, f32_bytes, number};
 use crate::unit::Winograd;
+pub(super) use ends::Ends;
 use halimede_compute::packed::Packer;
-use halimede_graph::ops::Conv;
+use halimede_graph::ops::{Conv, Factors};
 use halimede_tensor::Tensor;
 pub(super) use step::WinogradStep;
 
@@ -44,9 +46,10 @@ impl Form {
     /// one is faster than none. Unknown sizes are `None`.
     pub fn choose(policy: Winograd, op: &Conv, weights: &[usize], image: Option<[usize; 3]>) -> Option<Form> {
         let ones = |sizes: &[usize]| sizes.iter().all(|&size| size == 1);
-        let fits = op.channels_last && op.transposed.is_none() && op.groups <= 1 && op.multiply.is_none();
+        let fits = op.channels_last && op.transposed.is_none() && op.groups <= 1;
+        let narrow = op.multiply == Some(Factors::Bf16);
         let [outputs, inputs, 3, 3] = *weights else { return None };
-        if !fits || !ones(&op.strides) || !ones(&op.dilations) {
+        if !fits || op.multiply.is_some() != narrow || !ones(&op.strides) || !ones(&op.dilations) {
             return None;
         }
         match policy {
@@ -54,6 +57,7 @@ impl Form {
             Winograd::F2 => Some(Form::F2),
             Winograd::F4 => Some(Form::F4),
             Winograd::F6 => Some(Form::F6),
+            Winograd::WherePays if narrow => pays_beside_bf16(outputs, inputs, image?),
             Winograd::WherePays => pays(outputs, inputs, image?),
         }
     }
@@ -86,6 +90,17 @@ impl Form {
         self.outputs() + 2
     }
 
+    /// Tiles of `[batch, height, width]` outputs.
+    fn tiles(self, [batch, height, width]: [usize; 3]) -> usize {
+        batch * height.div_ceil(self.outputs()) * width.div_ceil(self.outputs())
+    }
+
+    /// How many times fewer multiplications there are, with what lies beyond the border.
+    fn saved(self, image: [usize; 3]) -> f64 {
+        let made = self.points() * self.points() * self.tiles(image);
+        (9 * image.iter().product::<usize>()) as f64 / made.max(1) as f64
+    }
+
     /// The name in listings.
     pub fn name(self) -> &'static str {
         match self {
@@ -98,18 +113,22 @@ impl Form {
 
 /// The form that was measured to be faster than none for such a layer, by the rule that
 /// `docs/benchmarks/winograd.md` draws from the measurements. F(6x6, 3x3) is outside of the error budget.
-fn pays(outputs: usize, inputs: usize, [batch, height, width]: [usize; 3]) -> Option<Form> {
+fn pays(outputs: usize, inputs: usize, image: [usize; 3]) -> Option<Form> {
     let channels = outputs.min(inputs);
-    let tiles = |form: Form| batch * height.div_ceil(form.outputs()) * width.div_ceil(form.outputs());
-    // How many times fewer multiplications there are, with what lies beyond the border.
-    let saved =
-        |form: Form| (9 * batch * height * width) as f64 / (form.points() * form.points() * tiles(form).max(1)) as f64;
+    let (tiles, saved) = (|form: Form| form.tiles(image), |form: Form| form.saved(image));
     // Each of the transformed weights is read for every block of tiles, so there have to be many for one.
     let enough = if channels >= 64 { 24 } else { 128 };
     if channels >= 16 && is_small(outputs, inputs) && tiles(Form::F4) >= enough && saved(Form::F4) >= 2.0 {
         return Some(Form::F4);
     }
     (channels >= 128 && tiles(Form::F2) >= 32 && saved(Form::F2) >= 2.0).then_some(Form::F2)
+}
+
+/// The form in f32 that was measured to be faster than products of bf16 on vectors, which are twice as fast as those of
+/// f32: where `F(4x4, 3x3)` saves nearly all that it can, and sums are long enough to hide its transforms.
+fn pays_beside_bf16(outputs: usize, inputs: usize, image: [usize; 3]) -> Option<Form> {
+    let pays = outputs.min(inputs) >= 64 && is_small(outputs, inputs);
+    (pays && Form::F4.tiles(image) >= 24 && Form::F4.saved(image) >= 3.0).then_some(Form::F4)
 }
 
 /// Whether the weights are few enough to be held four times.

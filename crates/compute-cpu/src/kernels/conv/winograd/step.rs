@@ -1,14 +1,15 @@
 //! The run of a Winograd convolution.
 
+use super::ends::Ends;
 use super::transform::{Input, Output, Transforms};
 use super::{Grid, Weights};
 use crate::gemm::{Ahead, KC, Micro};
 use crate::kernels::Machine;
-use crate::kernels::conv::finish::Finish;
 use crate::kernels::conv::window::Window;
-use crate::kernels::epilogue::Epilogue;
+use crate::kernels::tiled::Piece;
 use crate::map::Register;
-use halimede_compute::{Arguments, Step};
+use crate::real::Real;
+use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::View;
 use std::ops::Range;
 use std::sync::Arc;
@@ -22,14 +23,14 @@ const LEAST_GROUPS: usize = 4;
 /// Floats of a cache line.
 const LINE: usize = 16;
 
-pub(in crate::kernels::conv) struct WinogradStep {
+/// On data in such numbers.
+pub(in crate::kernels::conv) struct WinogradStep<T> {
     window: Window,
     weights: Arc<Weights>,
-    has_bias: bool,
-    epilogue: Option<Epilogue>,
+    ends: Ends,
     machine: Machine,
     micro: Micro,
-    transforms: Transforms,
+    transforms: Transforms<T>,
     grid: Grid,
     blocks: Blocks,
 }
@@ -88,22 +89,15 @@ struct Scratch<'a> {
     strip: &'a mut [f32],
 }
 
-impl WinogradStep {
-    pub fn new(
-        window: Window,
-        weights: Arc<Weights>,
-        has_bias: bool,
-        epilogue: Option<Epilogue>,
-        machine: Machine,
-        micro: Micro,
-    ) -> WinogradStep {
+impl<T: Real> WinogradStep<T> {
+    pub fn new(window: Window, weights: Arc<Weights>, ends: Ends, machine: Machine, micro: Micro) -> WinogradStep<T> {
         let form = weights.form;
         let grid = Grid::new(&window, form);
         let tile_bytes = form.points() * form.points() * (window.inputs + window.rows) * size_of::<f32>();
         let panels = window.rows.div_ceil(micro.nr);
         let blocks = Blocks::new(&grid, tile_bytes, panels, &micro, &machine);
         let transforms = Transforms::new(machine.isa, form);
-        WinogradStep { window, weights, has_bias, epilogue, machine, micro, transforms, grid, blocks }
+        WinogradStep { window, weights, ends, machine, micro, transforms, grid, blocks }
     }
 
     fn points(&self) -> usize {
@@ -135,23 +129,24 @@ impl WinogradStep {
         (tiles * self.grid.outputs * self.grid.outputs * self.micro.nr).next_multiple_of(LINE)
     }
 
-    fn registers_bytes(&self) -> usize {
-        self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
+    fn thread_bytes(&self) -> usize {
+        self.ends.registers_bytes() + (self.products_len() + self.strip_len()) * size_of::<f32>()
     }
 
-    fn thread_bytes(&self) -> usize {
-        self.registers_bytes() + (self.products_len() + self.strip_len()) * size_of::<f32>()
+    pub fn prepared(self) -> Prepared {
+        let workspace = self.workspace();
+        Prepared { step: Box::new(self), workspace }
     }
 
     /// Transformed inputs, of every thread or of all together, then what each thread has for itself.
-    pub fn workspace(&self) -> usize {
+    fn workspace(&self) -> usize {
         let threads = self.machine.threads();
         let inputs = if self.blocks.shared.is_some() { 1 } else { threads };
         inputs * self.inputs_len() * size_of::<f32>() + threads * self.thread_bytes()
     }
 }
 
-impl Step for WinogradStep {
+impl<T: Real> Step for WinogradStep<T> {
     fn run(&self, arguments: &Arguments<'_>) {
         if arguments.outputs[0].is_empty() {
             return;
@@ -193,7 +188,7 @@ impl Step for WinogradStep {
     }
 }
 
-impl WinogradStep {
+impl<T: Real> WinogradStep<T> {
     /// # Safety
     /// Each thread asks for its own number while the scratch lives; `inputs` sets of transformed inputs
     /// come first in the workspace.
@@ -202,8 +197,8 @@ impl WinogradStep {
         unsafe {
             let start = arguments.workspace.as_ptr().add(inputs * self.inputs_len() * size_of::<f32>());
             let start = start.add(thread * self.thread_bytes());
-            let products = start.add(self.registers_bytes()).cast::<f32>();
-            let registers = self.registers_bytes() / size_of::<Register>();
+            let products = start.add(self.ends.registers_bytes()).cast::<f32>();
+            let registers = self.ends.registers_bytes() / size_of::<Register>();
             Scratch {
                 registers: std::slice::from_raw_parts_mut(start.cast::<Register>(), registers),
                 products: std::slice::from_raw_parts_mut(products, self.products_len()),
@@ -221,7 +216,7 @@ impl WinogradStep {
         let view = arguments.inputs[0].unwrap_or(View::empty());
         // SAFETY: inputs are not written during the step; else the caller's promise.
         unsafe {
-            let x = view.slice::<f32>();
+            let x = view.slice::<T>();
             self.transforms.input(&Input { window: &self.window, grid: &self.grid, x, tiles, to, plane, pitch });
         }
     }
@@ -240,10 +235,6 @@ impl WinogradStep {
     ) {
         let (window, nr, points) = (&self.window, self.micro.nr, self.points());
         let (from, to) = (self.inputs_layout(), self.products_layout());
-        let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
-        // SAFETY: inputs are not written during the step.
-        let bias: &[f32] = if self.has_bias { unsafe { view(2).slice() } } else { &[] };
-        let extra = arguments.inputs.get(3..).unwrap_or_default();
         let depth = window.inputs * nr;
         let weights_of = |point: usize, p: usize| &self.weights.elements[(p * points + point) * depth..][..depth];
         for (point, p) in (0..points).flat_map(|point| panels.clone().map(move |p| (point, p))) {
@@ -259,10 +250,9 @@ impl WinogradStep {
                 self.products(left, tiles.len(), (weights_of(point, p), next), (products, to.pitch));
             }
         }
+        let mut ending = self.ends.begin(arguments, scratch.registers, (self.machine.isa, nr));
         for p in panels.clone() {
             let (channel, wide) = (p * nr, nr.min(window.rows - p * nr));
-            let bias = bias.get(channel..channel + wide).unwrap_or_default();
-            let finish = Finish { bias, epilogue: self.epilogue.as_ref(), extra, isa: self.machine.isa, nr };
             let mut first = tiles.start;
             while first < tiles.end {
                 // The tiles of one row.
@@ -284,11 +274,9 @@ impl WinogradStep {
                     let sums = &mut scratch.strip[row * row_len..][..columns * nr];
                     let y = place.image * window.out[1] + place.row + row;
                     let start = (y * window.out[2] + place.column) * window.rows + channel;
+                    let piece = Piece { rows: columns, columns: wide, column: channel, start, row: window.rows };
                     // SAFETY: this task alone writes these channels of these pixels, which lie inside.
-                    unsafe {
-                        let target = arguments.outputs[0].as_ptr().cast::<f32>().add(start);
-                        finish.store(sums, (columns, wide), start, target, window.rows, &mut *scratch.registers);
-                    }
+                    unsafe { ending.store(piece, sums) };
                 }
                 first = last;
             }

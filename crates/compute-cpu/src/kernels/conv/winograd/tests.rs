@@ -4,8 +4,8 @@ use super::Form;
 use crate::kernels::tests::{check_with, floats};
 use crate::unit::Winograd;
 use halimede_graph::Op;
-use halimede_graph::ops::{Binary, Conv, Instruction, Map, Padding, Scalar, Unary};
-use halimede_tensor::{DType, Tensor};
+use halimede_graph::ops::{Binary, Conv, Factors, Instruction, Map, Padding, Scalar, Unary};
+use halimede_tensor::{CastOptions, DType, Tensor};
 
 const FORMS: [Winograd; 3] = [Winograd::F2, Winograd::F4, Winograd::F6];
 
@@ -83,6 +83,50 @@ fn epilogues() {
             check_with(*form, Op::Conv(op.clone()), &inputs, &[1, 2], bound(*form));
         }
     }
+}
+
+/// Of data and weights rounded to bf16, which the definition rounds and this does not.
+const NARROW_BOUND: f32 = 2e-2;
+
+#[test]
+fn factors_that_may_be_of_bf16() {
+    let narrow = |tensor: Tensor| tensor.cast(DType::Bf16, CastOptions::default()).unwrap();
+    let mut narrowed = Map::default();
+    let sum = narrowed.push(Instruction::Input(0));
+    let zero = narrowed.push(Instruction::Constant(Scalar::Float(0.0, DType::F32)));
+    let positive = narrowed.push(Instruction::Binary(Binary::Max, sum, zero));
+    narrowed.push(Instruction::Cast(DType::Bf16, positive));
+    for &form in &FORMS[..2] {
+        for (x, outputs) in [([1, 9, 5, 64], 33), ([2, 33, 31, 64], 40), ([1, 4, 4, 300], 9), ([2, 7, 7, 17], 64)] {
+            for (epilogue, is_narrow) in [(None, false), (None, true), (Some(&narrowed), true)] {
+                let data = floats(&x, 1);
+                let data = if is_narrow { narrow(data) } else { data };
+                let inputs = [Some(data), Some(floats(&[outputs, x[3], 3, 3], 2)), Some(floats(&[outputs], 3))];
+                let op = Conv { multiply: Some(Factors::Bf16), epilogue: epilogue.cloned(), ..conv(&[1, 1, 1, 1]) };
+                check_with(form, Op::Conv(op), &inputs, &[1], NARROW_BOUND);
+            }
+        }
+    }
+}
+
+#[test]
+fn the_rule_beside_bf16_follows_the_measurements() {
+    let op = Conv { multiply: Some(Factors::Bf16), ..conv(&[1, 1, 1, 1]) };
+    let choose = |channels: usize, image: [usize; 3]| {
+        Form::choose(Winograd::WherePays, &op, &[channels, channels, 3, 3], Some(image))
+    };
+    for (channels, image, form) in [
+        (64, [1, 56, 56], Some(Form::F4)),
+        (128, [1, 28, 28], Some(Form::F4)),
+        (256, [1, 14, 14], None),
+        (256, [1, 20, 20], Some(Form::F4)),
+        (32, [1, 160, 160], None),
+        (512, [1, 16, 16], None),
+    ] {
+        assert_eq!(choose(channels, image), form, "{channels} channels, {image:?}");
+    }
+    let integers = Conv { multiply: Some(Factors::Integers), ..op.clone() };
+    assert_eq!(Form::choose(Winograd::F4, &integers, &[64, 64, 3, 3], None), None);
 }
 
 #[test]

@@ -22,6 +22,7 @@
 use super::{Form, Grid};
 use crate::Isa;
 use crate::kernels::conv::window::Window;
+use crate::real::Real;
 use crate::vector::{Four, MOST_LANES, Vector};
 use std::ops::Range;
 
@@ -165,20 +166,21 @@ unsafe fn backward<V: Vector, const N: usize, const A: usize>(products: &[V; A])
 
 /// Elements that a tile sees at one place of the image.
 #[derive(Clone, Copy)]
-struct Pixel {
-    start: *const f32,
+struct Pixel<T> {
+    start: *const T,
     /// 0 in the border, where every channel is that of [`BORDER`]; all ones elsewhere.
     mask: usize,
 }
 
+/// Zeros of every type of numbers.
 static BORDER: [f32; MOST_LANES] = [0.0; MOST_LANES];
 
 /// Tiles of the input to transform.
-pub(super) struct Input<'a> {
+pub(super) struct Input<'a, T> {
     pub window: &'a Window,
     pub grid: &'a Grid,
     /// The whole input.
-    pub x: &'a [f32],
+    pub x: &'a [T],
     pub tiles: Range<usize>,
     /// Where element (point, tile, channel) goes: `point·plane + tile·pitch + channel` from here on, with
     /// tiles from the first one on.
@@ -187,8 +189,8 @@ pub(super) struct Input<'a> {
     pub pitch: usize,
 }
 
-impl Input<'_> {
-    fn pixels(&self, tile: usize) -> [[Pixel; MOST]; MOST] {
+impl<T: Real> Input<'_, T> {
+    fn pixels(&self, tile: usize) -> [[Pixel<T>; MOST]; MOST] {
         let (window, [_, height, width]) = (self.window, self.window.x);
         let place = self.grid.place(tile);
         let coordinate = |first: usize, index: usize, axis: usize, size: usize| {
@@ -199,7 +201,7 @@ impl Input<'_> {
         std::array::from_fn(|row| {
             let y = coordinate(place.row, row, 1, height);
             columns.map(|x| match y.zip(x) {
-                None => Pixel { start: BORDER.as_ptr(), mask: 0 },
+                None => Pixel { start: BORDER.as_ptr().cast(), mask: 0 },
                 Some((y, x)) => {
                     let at = ((place.image * height + y) * width + x) * window.inputs;
                     Pixel { start: self.x[at..at + window.inputs].as_ptr(), mask: usize::MAX }
@@ -212,7 +214,7 @@ impl Input<'_> {
 /// # Safety
 /// As [`Vector`]; the places in `job` are valid.
 #[inline(always)]
-unsafe fn input<V: Vector, const N: usize, const A: usize>(job: &Input<'_>) {
+unsafe fn input<V: Vector, T: Real, const N: usize, const A: usize>(job: &Input<'_, T>) {
     let channels = job.window.inputs;
     for (index, tile) in job.tiles.clone().enumerate() {
         let pixels = job.pixels(tile);
@@ -221,9 +223,9 @@ unsafe fn input<V: Vector, const N: usize, const A: usize>(job: &Input<'_>) {
             unsafe {
                 let to = job.to.add(index * job.pitch + channel);
                 if channel + V::LANES <= channels {
-                    input_block::<V, N, A, true>(&pixels, channel, V::LANES, to, job.plane);
+                    input_block::<V, T, N, A, true>(&pixels, channel, V::LANES, to, job.plane);
                 } else {
-                    input_block::<V, N, A, false>(&pixels, channel, channels - channel, to, job.plane);
+                    input_block::<V, T, N, A, false>(&pixels, channel, channels - channel, to, job.plane);
                 }
             }
         }
@@ -236,8 +238,8 @@ unsafe fn input<V: Vector, const N: usize, const A: usize>(job: &Input<'_>) {
 /// # Safety
 /// As [`input`].
 #[inline(always)]
-unsafe fn input_block<V: Vector, const N: usize, const A: usize, const WHOLE: bool>(
-    pixels: &[[Pixel; MOST]; MOST],
+unsafe fn input_block<V: Vector, T: Real, const N: usize, const A: usize, const WHOLE: bool>(
+    pixels: &[[Pixel<T>; MOST]; MOST],
     channel: usize,
     lanes: usize,
     to: *mut f32,
@@ -246,17 +248,17 @@ unsafe fn input_block<V: Vector, const N: usize, const A: usize, const WHOLE: bo
     // SAFETY: the caller's promise.
     unsafe {
         let mut half = [[V::splat(0.0); A]; A];
-        let mut rest = [0f32; MOST_LANES];
+        let mut rest = [T::nearest(0.0); MOST_LANES];
         for column in 0..A {
             let mut d = [V::splat(0.0); A];
             for row in 0..A {
                 let pixel = pixels[row][column];
                 let from = pixel.start.add(channel & pixel.mask);
                 if WHOLE {
-                    d[row] = V::load(from);
+                    d[row] = T::load::<V>(from);
                 } else {
                     std::ptr::copy_nonoverlapping(from, rest.as_mut_ptr(), lanes);
-                    d[row] = V::load(rest.as_ptr());
+                    d[row] = T::load::<V>(rest.as_ptr());
                 }
             }
             let u = forward::<V, N, A>(&d);
@@ -320,14 +322,13 @@ unsafe fn output<V: Vector, const N: usize, const A: usize>(job: &Output) {
 }
 
 /// Both transforms of a form. Having them proves that the machine has their instructions.
-#[derive(Clone, Copy)]
-pub(super) struct Transforms {
-    input: unsafe fn(&Input<'_>),
+pub(super) struct Transforms<T> {
+    input: unsafe fn(&Input<'_, T>),
     output: unsafe fn(&Output),
 }
 
-impl Transforms {
-    pub fn new(isa: Isa, form: Form) -> Transforms {
+impl<T: Real> Transforms<T> {
+    pub fn new(isa: Isa, form: Form) -> Transforms<T> {
         match form {
             Form::F2 => Transforms::of::<1, 4>(isa),
             Form::F4 => Transforms::of::<2, 6>(isa),
@@ -335,24 +336,24 @@ impl Transforms {
         }
     }
 
-    fn of<const N: usize, const A: usize>(isa: Isa) -> Transforms {
+    fn of<const N: usize, const A: usize>(isa: Isa) -> Transforms<T> {
         const { assert!(A == 2 * N + 2 && A <= MOST) };
         #[cfg(target_arch = "x86_64")]
         {
             if isa.has_avx512() {
-                return Transforms { input: x86::input_avx512::<N, A>, output: x86::output_avx512::<N, A> };
+                return Transforms { input: x86::input_avx512::<T, N, A>, output: x86::output_avx512::<N, A> };
             }
             if isa.has_avx2() {
-                return Transforms { input: x86::input_avx2::<N, A>, output: x86::output_avx2::<N, A> };
+                return Transforms { input: x86::input_avx2::<T, N, A>, output: x86::output_avx2::<N, A> };
             }
         }
         let _ = isa;
-        Transforms { input: input::<Four, N, A>, output: output::<Four, N, A> }
+        Transforms { input: input::<Four, T, N, A>, output: output::<Four, N, A> }
     }
 
     /// # Safety
     /// The places in `job` are valid, those written nobody else's.
-    pub unsafe fn input(&self, job: &Input<'_>) {
+    pub unsafe fn input(&self, job: &Input<'_, T>) {
         // SAFETY: the caller's promise; `new` chose instructions that the machine has.
         unsafe { (self.input)(job) }
     }
@@ -368,14 +369,15 @@ impl Transforms {
 #[cfg(target_arch = "x86_64")]
 mod x86 {
     use super::{Input, Output, input, output};
+    use crate::real::Real;
     use crate::vector::{Avx2, Avx512};
 
     /// # Safety
     /// As [`input`], on a machine with AVX-512 F.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn input_avx512<const N: usize, const A: usize>(job: &Input<'_>) {
+    pub(super) unsafe fn input_avx512<T: Real, const N: usize, const A: usize>(job: &Input<'_, T>) {
         // SAFETY: the caller's promise, here and below.
-        unsafe { input::<Avx512, N, A>(job) }
+        unsafe { input::<Avx512, T, N, A>(job) }
     }
 
     /// # Safety
@@ -389,9 +391,9 @@ mod x86 {
     /// # Safety
     /// As [`input`], on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn input_avx2<const N: usize, const A: usize>(job: &Input<'_>) {
+    pub(super) unsafe fn input_avx2<T: Real, const N: usize, const A: usize>(job: &Input<'_, T>) {
         // SAFETY: as above.
-        unsafe { input::<Avx2, N, A>(job) }
+        unsafe { input::<Avx2, T, N, A>(job) }
     }
 
     /// # Safety
