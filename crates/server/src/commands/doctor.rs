@@ -1,7 +1,11 @@
-//! `halimede doctor`: what this machine has.
+//! `halimede doctor`: what this machine has, and what becomes of a repository's models here.
+
+mod remedies;
+mod repository;
 
 use std::{
     io::{self, BufRead, Write},
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
 };
@@ -16,15 +20,22 @@ use halimede_platform::{
 use crate::units::{self, Choice};
 
 /// Print the compute units, instruction sets, caches and memory of this machine, and whether its speed is
-/// steady enough to measure.
+/// steady enough to measure; or, of model repositories, whether each model loads here, what is done otherwise, and the way
+/// out for those that do not load.
 #[derive(Debug, clap::Args)]
 pub struct Args {
+    /// Folders of models as Triton has them. Each model is loaded, its own code included, and unloaded.
+    #[arg(value_name = "REPOSITORY")]
+    repositories: Vec<PathBuf>,
+    /// Of repositories: print a JSON array.
+    #[arg(long, requires = "repositories")]
+    json: bool,
     /// How long to watch the speed.
     #[arg(long, default_value = "1", value_parser = super::seconds)]
     seconds: Duration,
     /// Print nothing of that, but for each line on standard input one line with the rates of this moment,
     /// `{"f32_gflops":…,"l1_read_gbps":…}`: for those who measure on a machine whose speed changes.
-    #[arg(long)]
+    #[arg(long, conflicts_with = "repositories")]
     probe: bool,
 }
 
@@ -32,6 +43,13 @@ pub struct Args {
 pub fn run(args: &Args) -> ExitCode {
     if args.probe {
         return super::exit_code(answer_probes().map_err(Into::into));
+    }
+    if !args.repositories.is_empty() {
+        return match repository::examine(&args.repositories, args.json) {
+            Ok(true) => ExitCode::SUCCESS,
+            Ok(false) => ExitCode::FAILURE,
+            Err(error) => super::exit_code(Err(error.into())),
+        };
     }
     let chip = Chip::detect();
     let unknown = || "unknown".to_owned();

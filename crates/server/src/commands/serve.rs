@@ -124,23 +124,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
 
     let tracing = Tracing::new(&flags.trace)?;
 
-    let mut options = flags.server_options();
-    // No more threads than cores: they would only take turns.
-    let cores = halimede_platform::threads::parallelism();
-    let matrix = flags.matrix;
-    let unit = move |threads: Option<usize>, choices| {
-        let threads = threads.map(|count| count.min(cores));
-        units::find("cpu", Choice { threads, matrix, choices }).map(Arc::from)
-    };
-    let precision = flags.precision.unwrap_or(name.precision());
-    let kept = Kept {
-        verdicts: directories::cache().map(|cache| cache.join("precision")),
-        packed: flags.packed_weights.path("packed").map(|folder| Store::new(folder, flags.packed_weights_bytes_max)),
-        choices: flags.tuning_database.read_or_warn(matrix, &|warning| tracing::warn!("{warning}")),
-    };
-    options.backends.push(Arc::new(Onnx::new(precision, kept, tuning(flags)?, unit)));
-    options.backends.push(Arc::new(Python::default()));
-    options.cache = cache::from_settings(&flags.caches).map_err(during("creating server"))?;
+    let options = options(flags, flags.precision.unwrap_or(name.precision()))?;
     let server = Server::start(options).map_err(during("creating server"))?;
     let server = Arc::new(server);
     let services = Arc::new(Services {
@@ -177,6 +161,27 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     let ended = end(&signals, deadline, &server, &runtime, listening);
     services.tracing.end(deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1)));
     ended
+}
+
+/// What a server is made with; models compute in `precision` where nobody said another.
+pub(super) fn options(flags: &Flags, precision: Precision) -> Result<halimede_serving::Options, String> {
+    let mut options = flags.server_options();
+    // No more threads than cores: they would only take turns.
+    let cores = halimede_platform::threads::parallelism();
+    let matrix = flags.matrix;
+    let unit = move |threads: Option<usize>, choices| {
+        let threads = threads.map(|count| count.min(cores));
+        units::find("cpu", Choice { threads, matrix, choices }).map(Arc::from)
+    };
+    let kept = Kept {
+        verdicts: directories::cache().map(|cache| cache.join("precision")),
+        packed: flags.packed_weights.path("packed").map(|folder| Store::new(folder, flags.packed_weights_bytes_max)),
+        choices: flags.tuning_database.read_or_warn(matrix, &|warning| tracing::warn!("{warning}")),
+    };
+    options.backends.push(Arc::new(Onnx::new(precision, kept, tuning(flags)?, unit)));
+    options.backends.push(Arc::new(Python::default()));
+    options.cache = cache::from_settings(&flags.caches).map_err(during("creating server"))?;
+    Ok(options)
 }
 
 /// How models are tuned, where there is a place to remember what is found.
