@@ -70,6 +70,15 @@ impl Files {
     }
 }
 
+impl Drop for Files {
+    /// The backend goes when the server ends, on which a process that is just being started has no say.
+    fn drop(&mut self) {
+        if let Some(directory) = self.0.get_mut() {
+            let _ = fs::remove_dir_all(&directory.path);
+        }
+    }
+}
+
 impl Directory {
     fn unpack(place: &Path) -> io::Result<Self> {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
@@ -127,8 +136,10 @@ mod tests {
         for (script, text) in SCRIPTS {
             assert_eq!(fs::read_to_string(path.join(script)).unwrap(), text);
         }
-        drop((files, first));
+        drop(files);
         assert!(!path.exists());
+        // Whoever still had it finds it gone.
+        drop(first);
     }
 
     #[test]

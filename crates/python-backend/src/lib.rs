@@ -23,6 +23,8 @@ use halimede_serving::{
 
 use self::files::Files;
 
+pub use self::segment::key_prefix as segment_key_prefix;
+
 /// The backend `python`.
 #[derive(Debug, Default)]
 pub struct Python {

@@ -27,6 +27,11 @@ const BYTES_MIN: usize = 64 << 10;
 const FREE: u8 = 0;
 const IN_USE: u8 = 1;
 
+/// What the keys of all segments of this process begin with, behind the slash.
+pub fn key_prefix() -> String {
+    format!("hm{:x}-", process::id())
+}
+
 /// A segment.
 #[derive(Debug)]
 pub(crate) struct Segment {
@@ -45,7 +50,7 @@ impl Segment {
         let capacity = rounded(bytes.saturating_add(ALIGNMENT).max(BYTES_MIN));
         // At most 31 bytes, for macOS. Another process with this number may have left objects behind.
         let count = COUNT.fetch_add(1, Relaxed);
-        let key = format!("/hm{:x}-{:x}-{count:x}", process::id(), *START);
+        let key = format!("/{}{:x}-{count:x}", key_prefix(), *START);
         let memory = OwnedSharedMemory::create(&key, capacity as u64)?;
         Ok(Self { number, memory, is_named: AtomicBool::new(true) })
     }

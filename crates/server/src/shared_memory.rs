@@ -53,11 +53,14 @@ impl Regions {
     /// Maps `len` bytes from `offset` of the object `key` and calls them `name`.
     pub fn register(&self, name: &str, key: &str, offset: u64, len: u64) -> Result<(), Error> {
         self.check_allowed()?;
-        if key.trim_start_matches('/').starts_with(RESERVED_PREFIX) {
-            return Err(Error::invalid(format!(
-                "cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved \
-                 prefix '{RESERVED_PREFIX}'"
-            )));
+        // The second are those of this server's Python models, where requests of others lie.
+        for prefix in [RESERVED_PREFIX, &halimede_python_backend::segment_key_prefix()] {
+            if key.trim_start_matches('/').starts_with(prefix) {
+                return Err(Error::invalid(format!(
+                    "cannot register shared memory region '{name}' with key '{key}' as the key contains the reserved \
+                     prefix '{prefix}'"
+                )));
+            }
         }
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         if regions.contains_key(name) {
@@ -205,7 +208,10 @@ mod tests {
         assert!(place.write("o", &[0; 5]).unwrap_err().message.contains("(4 bytes) should be at least 5 bytes"));
         assert!(regions.register("r", &key, 0, 1).unwrap_err().message.contains("already in manager"));
         assert!(regions.register("s", &key, 0, 65).unwrap_err().message.ends_with("'s': invalid args"));
-        assert!(regions.register("t", "/triton_python_backend_shm_region_1", 0, 1).is_err());
+        let own = format!("/hm{:x}-1-1", std::process::id());
+        for key in ["/triton_python_backend_shm_region_1", "triton_python_backend_shm_region_1", &own, &own[1..]] {
+            assert!(regions.register("t", key, 0, 1).unwrap_err().message.contains("reserved prefix"), "{key}");
+        }
         regions.unregister("r").unwrap();
         assert_eq!(regions.status(Some("r")).unwrap_err().code, Code::NotFound);
         assert_eq!(Regions::new(false).status(None).unwrap_err().code, Code::Unsupported);

@@ -339,8 +339,11 @@ fn end(
     let (sender, ended) = std::sync::mpsc::channel();
     let draining = server.clone();
     let drain = move || {
+        let done = draining.shutdown(timeout);
+        // The process ends when it has heard: what the server has to remove must be gone by then.
+        drop(draining);
         // Nobody listens any more only if a second signal ended the wait.
-        let _ = sender.send(draining.shutdown(timeout));
+        let _ = sender.send(done);
     };
     std::thread::Builder::new().name("shutdown".to_owned()).spawn(drain).map_err(|error| error.to_string())?;
     loop {

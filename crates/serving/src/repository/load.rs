@@ -23,6 +23,7 @@ use crate::{
     instance::{Runner, RunnerSettings, WarmUp},
     model::{Execution, Model, SequenceSpec, Signature, read_labels, wants_cache},
     options::Options,
+    paths::is_inside_above,
     rate_limiter::RateLimiter,
     scheduler::Scheduler,
     statistics::{Histogram, Recorder},
@@ -138,6 +139,13 @@ impl Loader {
             )));
         };
         config::check_runtime(config)?;
+        // The version's folder lies in the model's, where versions may share a file.
+        if !is_inside_above(&config.default_model_filename, 1) {
+            return Err(Error::invalid(format!(
+                "default_model_filename '{}' of model '{}' is outside the model's directory",
+                config.default_model_filename, id.name
+            )));
+        }
         let options = self.config_options(&config.backend)?;
         let context = ModelContext {
             // What is wrong with the groups is told before a backend looks for files.

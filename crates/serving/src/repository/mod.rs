@@ -209,6 +209,12 @@ impl Repository {
             if !seen.insert(next.clone()) {
                 continue;
             }
+            // An ensemble may name its members anything.
+            if check_name(&next).is_err() {
+                tracing::error!("failed to poll model '{next}': a member's name must be the name of a directory");
+                polled.errors.push(Error::not_found(""));
+                continue;
+            }
             let is_first = next == name;
             let no_parameters = LoadParameters::default();
             let parameters = if is_first { parameters } else { &no_parameters };

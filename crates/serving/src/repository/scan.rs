@@ -149,7 +149,7 @@ fn newest(path: &Path, depth: usize) -> SystemTime {
     children.map(|child| newest(&child.path(), depth - 1)).chain([own]).max().unwrap_or(own)
 }
 
-/// A directory for files that a client sent; removed when the last owner lets go of it.
+/// A directory for files that a client sent, which only this user can read; removed when the last owner lets go of it.
 #[derive(Debug)]
 pub(super) struct TemporaryDirectory(pub PathBuf);
 
@@ -160,7 +160,7 @@ impl TemporaryDirectory {
         for attempt in 0..100u32 {
             let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
             let path = base.join(format!("halimede-{}-{}-{attempt}", std::process::id(), since.as_nanos()));
-            match fs::create_dir(&path) {
+            match private_directory().create(&path) {
                 Ok(()) => return Ok(Self(path)),
                 Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
                 Err(error) => return Err(error),
@@ -168,6 +168,15 @@ impl TemporaryDirectory {
         }
         Err(io::Error::other(format!("no free name for a directory in {}", base.display())))
     }
+}
+
+/// Makes directories that other users cannot look into, where the system knows users.
+fn private_directory() -> fs::DirBuilder {
+    #[allow(unused_mut)] // Only Unix changes it.
+    let mut builder = fs::DirBuilder::new();
+    #[cfg(unix)]
+    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
+    builder
 }
 
 impl Drop for TemporaryDirectory {
@@ -235,5 +244,13 @@ mod tests {
         fs::write(path.join("file"), "").unwrap();
         drop(directory);
         assert!(!path.exists());
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn other_users_cannot_look_into_a_temporary_directory() {
+        use std::os::unix::fs::PermissionsExt;
+        let directory = TemporaryDirectory::new().unwrap();
+        assert_eq!(fs::metadata(&directory.0).unwrap().permissions().mode() & 0o077, 0);
     }
 }

@@ -53,15 +53,19 @@ fn a_missing_repository_makes_a_server_that_is_not_live() {
 }
 
 #[test]
-fn groups_and_runtime_are_checked_before_the_model_file() {
+fn groups_runtime_and_file_name_are_checked_before_the_model_file() {
     let files = Files::new();
     files.model("m", &identity("[ 1 ]", "instance_group { kind: KIND_GPU }"));
     files.model("r", &identity("[ 1 ]", "runtime: 'model.py'"));
+    files.model("f", &identity("[ 1 ]", "default_model_filename: '../../other/1/model.onnx'"));
+    files.model("g", &identity("[ 1 ]", "default_model_filename: '/model.onnx'"));
     let backends = vec![Scripted::backend("identity", |_, _| panic!("the backend is not asked"))];
     let server = Server::start(Options { backends, ..explicit(&files) }).unwrap();
     for (model, expected) in [
         ("m", "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"),
         ("r", "unable to find backend library 'model.py' for model 'r'"),
+        ("f", "default_model_filename '../../other/1/model.onnx' of model 'f' is outside the model's directory"),
+        ("g", "default_model_filename '/model.onnx' of model 'g' is outside the model's directory"),
     ] {
         let error = server.load(model, LoadParameters::default()).unwrap_err();
         assert!(error.message.contains(expected), "{error}");
@@ -156,6 +160,28 @@ fn models_are_loaded_and_unloaded_on_request() {
     );
     for name in ["", "..", "a/b", "../m"] {
         assert_eq!(server.load(name, LoadParameters::default()).unwrap_err().code, Code::InvalidArgument, "{name}");
+    }
+}
+
+#[test]
+fn members_of_ensembles_are_names_and_no_paths() {
+    let files = Files::new();
+    files.model("m", &identity("[ 1 ]", ""));
+    let server = Server::start(explicit(&files)).unwrap();
+    for (member, is_loaded) in [("m", true), ("./m", false), ("e/../m", false), ("..", false)] {
+        let config = format!(
+            "platform: 'ensemble' input {{ name: 'IN' data_type: TYPE_FP32 dims: [ 1 ] }}
+             output {{ name: 'OUT' data_type: TYPE_FP32 dims: [ 1 ] }}
+             ensemble_scheduling {{ step {{ model_name: '{member}' model_version: -1
+               input_map {{ key: 'INPUT0' value: 'IN' }} output_map {{ key: 'OUTPUT0' value: 'OUT' }} }} }}"
+        );
+        files.write("e/1/.keep", "").write("e/config.pbtxt", config);
+        let loaded = server.load("e", LoadParameters::default());
+        match is_loaded {
+            true => loaded.unwrap(),
+            false => assert!(loaded.unwrap_err().message.contains("failed to poll from model repository"), "{member}"),
+        }
+        server.unload("e", true).unwrap();
     }
 }
 
