@@ -16,27 +16,8 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support import models
+from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config
 from support.server import ROOT, Server
-
-INTERPRETER = f"--backend-config=python,interpreter={sys.executable}"
-HEAD = "import json, os, threading, time\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\n"
-CPU = "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
-DECOUPLED = "model_transaction_policy { decoupled: true }\n"
-
-
-def config(inputs, outputs, batch=0, extra=CPU):
-    text = f'backend: "python"\nmax_batch_size: {batch}\n'
-    for kind, tensors in (("input", inputs), ("output", outputs)):
-        for name, datatype in tensors.items():
-            text += models.io(kind, name, datatype, [-1])
-    return text + extra
-
-
-def add(repository, name, code, settings=None):
-    repository.add(name, config=settings)
-    (repository.path / name / "1" / "model.py").write_text(HEAD + code)
-    return repository
-
 
 IDENTITY = """
 class TritonPythonModel:

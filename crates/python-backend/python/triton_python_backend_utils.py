@@ -8,13 +8,13 @@ from halimede_host.messages import (
     InferenceResponse,
     InferenceResponseSender,
     InferenceTrace,
-    MetricFamily,
     PreferredMemory,
     TritonError,
     is_model_ready,
     load_model,
     unload_model,
 )
+from halimede_host.metrics import Metric, MetricFamily, MetricKind
 from halimede_host.model_config import ModelConfig
 from halimede_host.tensor import (
     Tensor,
@@ -28,7 +28,8 @@ from halimede_host.tensor import (
 import numpy as _np
 
 # As texts of errors spell them.
-for _type in (Tensor, TritonModelException, InferenceRequest, InferenceResponse, InferenceResponseSender, TritonError):
+for _type in (Tensor, TritonModelException, InferenceRequest, InferenceResponse, InferenceResponseSender, TritonError,
+              Metric, MetricFamily, MetricKind):  # fmt: skip
     _type.__module__ = "c_python_backend_utils"
 
 TRITONSERVER_REQUEST_FLAG_SEQUENCE_START = 1

@@ -95,6 +95,7 @@ mod tests {
             version: 1,
             settings: BTreeMap::from_iter(settings),
             peers: Default::default(),
+            metrics: Default::default(),
         }
     }
 

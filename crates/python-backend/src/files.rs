@@ -28,7 +28,7 @@ macro_rules! scripts {
 }
 
 /// Every script, by its path.
-const SCRIPTS: [(&str, &str); 11] = scripts![
+const SCRIPTS: [(&str, &str); 12] = scripts![
     "start.py",
     "triton_python_backend_utils.py",
     "c_python_backend_utils.py",
@@ -38,6 +38,7 @@ const SCRIPTS: [(&str, &str); 11] = scripts![
     "halimede_host/host.py",
     "halimede_host/logger.py",
     "halimede_host/messages.py",
+    "halimede_host/metrics.py",
     "halimede_host/model_config.py",
     "halimede_host/tensor.py",
 ];

@@ -10,6 +10,7 @@ mod calls;
 mod environment;
 mod files;
 mod instance;
+mod metrics;
 mod model;
 mod process;
 mod protocol;

@@ -19,6 +19,7 @@ use halimede_platform::shared_memory::SharedMemoryError;
 use halimede_serving::{
     Code, Error, OutputTensor, Parameter,
     backend::{Peers, ResponseSender},
+    metrics::CustomMetrics,
 };
 use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
@@ -27,6 +28,7 @@ use crate::{
     calls,
     environment::Environment,
     files::Directory,
+    metrics::ProcessMetrics,
     protocol::{self, Answer, Call, Memory, Message, ResponseEntry, SegmentEntry, Task, TensorEntry},
     segment::{Pool, Segment, Taken},
     tensors,
@@ -46,6 +48,8 @@ pub(crate) struct Launcher {
     pub files: Arc<Directory>,
     /// The models that the model may call.
     pub peers: Peers,
+    /// Where the model may have metrics of its own.
+    pub metrics: CustomMetrics,
 }
 
 /// A running process. Dropped, it ends.
@@ -67,6 +71,7 @@ pub(crate) struct Shared {
     is_ending: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
+    metrics: Mutex<ProcessMetrics>,
 }
 
 /// Who a process works for.
@@ -143,6 +148,7 @@ impl Launcher {
             is_ending: AtomicBool::new(false),
             state: Mutex::default(),
             changed: Condvar::new(),
+            metrics: Mutex::new(ProcessMetrics::new(self.metrics.clone())),
         });
         let for_reader = shared.clone();
         let reader = thread::Builder::new()
@@ -366,6 +372,7 @@ impl Shared {
         for mut sender in requests {
             sender.fail(self.death(), true);
         }
+        *self.metrics.lock() = ProcessMetrics::default();
         self.changed.notify_all();
     }
 
@@ -390,6 +397,7 @@ impl Shared {
                     *is_cancelled = true;
                 }
             }
+            Message::ForgetMetric { number } => self.metrics.lock().forget(number),
             Message::Log { level, text } => match &*level {
                 "error" => tracing::error!("{text}"),
                 "warning" => tracing::warn!("{text}"),
@@ -436,12 +444,16 @@ impl Shared {
             Call::IsCancelled { request } => {
                 let state = self.state.lock();
                 let is_cancelled = state.requests.get(&request).is_none_or(ResponseSender::is_cancelled);
-                Answer { call, value: Some(is_cancelled), ..Answer::default() }
+                Answer { call, value: Some(is_cancelled.into()), ..Answer::default() }
             }
             Call::IsModelReady { model, version } => {
                 let version = (version >= 0).then_some(version);
-                Answer { call, value: Some(self.peers.is_ready(&model, version)), ..Answer::default() }
+                Answer { call, value: Some(self.peers.is_ready(&model, version).into()), ..Answer::default() }
             }
+            Call::Metric(what) => match self.metrics.lock().answer(what) {
+                Ok(value) => Answer { call, value: Some(value), ..Answer::default() },
+                Err(error) => Answer { call, error: Some(error.message), ..Answer::default() },
+            },
             Call::Infer { request, decoupled } => match calls::infer(self, call, request, decoupled) {
                 Ok(()) => return,
                 Err(error) => Answer { call, error: Some(error.message), ..Answer::default() },

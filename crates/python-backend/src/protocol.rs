@@ -81,7 +81,7 @@ pub(crate) struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub error: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub value: Option<bool>,
+    pub value: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
     pub segment: Option<SegmentEntry>,
     /// Of a call with several answers: whether no other follows.
@@ -149,6 +149,8 @@ pub(crate) enum Message {
     },
     /// The answers to a call are not wanted any more.
     Cancel { call: u64 },
+    /// A metric or a family of metrics is not used any more.
+    ForgetMetric { number: u64 },
     /// A line for the log.
     Log { level: String, text: String },
 }
@@ -166,6 +168,42 @@ pub(crate) enum Call {
     IsModelReady { model: String, version: i64 },
     /// A request for another model; `decoupled` where any number of responses is expected.
     Infer { request: CalledRequest, decoupled: bool },
+    /// Something about a metric of the model's own.
+    Metric(MetricCall),
+}
+
+/// What the host does with metrics. Families and metrics are named by the numbers that answers give them; values are
+/// texts, since they may be infinite or none.
+#[derive(Debug, Deserialize)]
+#[serde(tag = "metric_call", rename_all = "snake_case")]
+pub(crate) enum MetricCall {
+    /// A family of kind 0, 1, 2: counters, gauges, histograms.
+    NewFamily {
+        name: String,
+        description: String,
+        kind: u8,
+    },
+    /// A metric; a histogram has the upper bounds of its buckets.
+    NewMetric {
+        family: u64,
+        labels: Value,
+        bounds: Option<Vec<String>>,
+    },
+    Increment {
+        metric: u64,
+        by: String,
+    },
+    Set {
+        metric: u64,
+        to: String,
+    },
+    Observe {
+        metric: u64,
+        value: String,
+    },
+    Value {
+        metric: u64,
+    },
 }
 
 /// A request of a model for another one.
@@ -273,7 +311,7 @@ mod tests {
     #[test]
     fn what_is_written_is_framed() {
         let mut bytes = Vec::new();
-        write(&mut bytes, &Answer { call: 1, value: Some(true), ..Answer::default() }).unwrap();
+        write(&mut bytes, &Answer { call: 1, value: Some(Value::from(true)), ..Answer::default() }).unwrap();
         assert_eq!(bytes, framed(r#"{"call":1,"value":true}"#));
     }
 

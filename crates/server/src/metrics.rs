@@ -47,9 +47,9 @@ impl Metrics {
     fn families(&self) -> Vec<Family> {
         let mut families = self.services.server.metrics();
         families.extend(self.services.tracing.metrics());
-        let mut gauge = |name, help, value: f64| {
+        let mut gauge = |name: &'static str, help: &'static str, value: f64| {
             let samples = vec![Sample { labels: Vec::new(), value: Value::Number(value) }];
-            families.push(Family { name, help, kind: Kind::Gauge, samples });
+            families.push(Family { name: name.into(), help: help.into(), kind: Kind::Gauge, samples });
         };
         gauge(
             "nv_pinned_memory_pool_total_bytes",
@@ -81,6 +81,7 @@ impl Metrics {
                 );
             }
         }
+        add(&mut families, self.services.server.custom_metrics());
         families
     }
 
@@ -110,6 +111,18 @@ pub(crate) async fn serve_connection(stream: TcpStream, metrics: Arc<Metrics>, s
     connection::serve(stream, stop, |request| std::future::ready(metrics.answer(&request))).await;
 }
 
+/// Adds what models count. What they count under a name of the server's is told there, if it is of the same kind: two
+/// families of one name are none for whoever reads them.
+fn add(families: &mut Vec<Family>, custom: Vec<Family>) {
+    for custom in custom {
+        match families.iter_mut().find(|family| family.name == custom.name) {
+            None => families.push(custom),
+            Some(family) if family.kind == custom.kind => family.samples.extend(custom.samples),
+            Some(_) => {}
+        }
+    }
+}
+
 /// The exposition format, version 0.0.4.
 fn text(families: &[Family]) -> String {
     let mut out = String::new();
@@ -121,9 +134,9 @@ fn text(families: &[Family]) -> String {
             Kind::Summary => "summary",
         };
         // Writing to a string does not fail, here and below.
-        let _ = write!(out, "# HELP {} {}\n# TYPE {} {kind}\n", family.name, family.help, family.name);
+        let _ = write!(out, "# HELP {} {}\n# TYPE {} {kind}\n", family.name, line(&family.help), family.name);
         for sample in &family.samples {
-            write_sample(&mut out, family.name, sample);
+            write_sample(&mut out, &family.name, sample);
         }
     }
     out
@@ -167,8 +180,13 @@ fn number(value: f64) -> String {
     }
 }
 
+/// A text that stays on its line.
+fn line(text: &str) -> String {
+    text.replace('\\', "\\\\").replace('\n', "\\n")
+}
+
 fn escaped(value: &str) -> String {
-    value.replace('\\', "\\\\").replace('\n', "\\n").replace('"', "\\\"")
+    line(value).replace('"', "\\\"")
 }
 
 #[cfg(test)]
@@ -178,23 +196,23 @@ mod tests {
     #[test]
     fn every_kind_prints() {
         let labels = vec![("model".to_owned(), "a\"b".to_owned()), ("version".to_owned(), "1".to_owned())];
-        let family = |name, kind, value| Family {
-            name,
-            help: "Help.",
+        let family = |name: &'static str, kind, value| Family {
+            name: name.into(),
+            help: "Help.".into(),
             kind,
             samples: vec![Sample { labels: labels.clone(), value }],
         };
         let bare = vec![Sample { labels: Vec::new(), value: Value::Number(2.5) }];
         let printed = text(&[
             family("c", Kind::Counter, Value::Number(25_274_793_984.0)),
-            Family { name: "g", help: "Help.", kind: Kind::Gauge, samples: bare },
+            Family { name: "g".into(), help: "Help\nme.".into(), kind: Kind::Gauge, samples: bare },
             family("h", Kind::Histogram, Value::Histogram { buckets: vec![(100.0, 1), (f64::INFINITY, 3)], sum: 7.0 }),
             family("s", Kind::Summary, Value::Summary { quantiles: vec![(0.5, f64::NAN)], sum: 7.0, count: 2 }),
         ]);
         let expected = r#"# HELP c Help.
 # TYPE c counter
 c{model="a\"b",version="1"} 25274793984
-# HELP g Help.
+# HELP g Help\nme.
 # TYPE g gauge
 g 2.5
 # HELP h Help.

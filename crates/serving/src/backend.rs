@@ -16,6 +16,7 @@ use crate::{
     config::{Completion, ModelConfig},
     ensemble::Members,
     error::Error,
+    metrics::CustomMetrics,
     request::Request,
 };
 
@@ -47,6 +48,8 @@ pub struct ModelContext {
     pub settings: BTreeMap<String, String>,
     /// The models that this one may call.
     pub peers: Peers,
+    /// Where the model may have metrics of its own.
+    pub metrics: CustomMetrics,
 }
 
 /// The models of a server, for a model that calls others.

@@ -225,6 +225,11 @@ impl Server {
         self.repository.metrics(Instant::now())
     }
 
+    /// The metrics that models made for themselves.
+    pub fn custom_metrics(&self) -> Vec<Family> {
+        self.repository.custom_metrics()
+    }
+
     /// All models with everything that is known of them. Reads directories.
     ///
     /// # Errors

@@ -20,6 +20,28 @@ ALIGNMENT = 64
 FREE, IN_USE = 0, 1
 
 
+# The way to the server that this process works for.
+_server = None
+
+
+def connect(channel):
+    """From now on this process works for the server at the other end."""
+    global _server
+    _server = channel
+
+
+def is_connected():
+    """Whether there is a server."""
+    return _server is not None
+
+
+def server():
+    """The way to the server."""
+    if _server is None:
+        raise RuntimeError("there is no server: this works inside a model that a server runs")
+    return _server
+
+
 class ServerGone(Exception):
     """The server closed its end."""
 
@@ -77,7 +99,8 @@ class Channel:
 
     def __init__(self, descriptor):
         self.socket = socket.socket(fileno=descriptor)
-        self.sending = threading.Lock()
+        # What is collected as garbage while its thread sends may send too: between messages, not inside.
+        self.sending = threading.RLock()
         self.unread = bytearray()
         self.changed = threading.Condition()
         self.is_reading = False

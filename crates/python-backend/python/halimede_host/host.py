@@ -8,7 +8,7 @@ import sys
 import threading
 
 from . import logger
-from .channel import Channel, ServerGone
+from .channel import Channel, ServerGone, connect
 from .messages import InferenceRequest, InferenceResponse
 from .model_config import ModelConfig
 
@@ -208,7 +208,7 @@ def main():
     # The server ends its instances itself, when their requests are answered.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
-    logger.connect(channel)
+    connect(channel)
     try:
         Host(channel).run()
     except ServerGone:

@@ -1,12 +1,6 @@
 """The server's log."""
 
-_channel = None
-
-
-def connect(channel):
-    """From now on messages go to the server."""
-    global _channel
-    _channel = channel
+from . import channel
 
 
 class Logger:
@@ -22,10 +16,10 @@ class Logger:
     @staticmethod
     def log(message, level=INFO):
         """Writes a message."""
-        if _channel is None:
-            print(message, flush=True)
+        if channel.is_connected():
+            channel.server().send({"is": "log", "level": level, "text": str(message)})
         else:
-            _channel.send({"is": "log", "level": level, "text": str(message)})
+            print(message, flush=True)
 
     @staticmethod
     def log_info(message):

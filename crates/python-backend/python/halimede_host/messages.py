@@ -307,15 +307,6 @@ def unload_model(model_name, unload_dependents=False):
     raise TritonModelException("Python models cannot unload other models on this server yet (unload_model).")
 
 
-class MetricFamily:
-    """Not there yet."""
-
-    COUNTER, GAUGE, HISTOGRAM = range(3)
-
-    def __init__(self, name, description, kind):
-        raise TritonModelException("Python models have no metrics of their own on this server yet (MetricFamily).")
-
-
 class ResponseIterator:
     """The responses of another model. They can be gone through again."""
 

@@ -246,8 +246,8 @@ impl ResponseCache for RedisCache {
     fn metrics(&self) -> Vec<Family> {
         let value = Value::Number(self.skipped.load(Relaxed) as f64);
         vec![Family {
-            name: "halimede_cache_skipped",
-            help: "Number of lookups and insertions left out because too many waited for the response cache",
+            name: "halimede_cache_skipped".into(),
+            help: "Number of lookups and insertions left out because too many waited for the response cache".into(),
             kind: metrics::Kind::Counter,
             samples: vec![Sample { labels: Vec::new(), value }],
         }]

@@ -163,7 +163,7 @@ impl Writer {
         ]
         .map(|(name, help, count)| {
             let samples = vec![Sample { labels: Vec::new(), value: Value::Number(count as f64) }];
-            Family { name, help, kind: Kind::Counter, samples }
+            Family { name: name.into(), help: help.into(), kind: Kind::Counter, samples }
         })
         .into()
     }

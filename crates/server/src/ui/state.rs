@@ -23,7 +23,7 @@ pub(super) struct State<'s> {
     process: Process,
     machine: Machine,
     /// What the cache of responses counts, by the metrics' names; empty without one.
-    cache: BTreeMap<&'static str, f64>,
+    cache: BTreeMap<String, f64>,
     models: Vec<Model>,
 }
 
@@ -171,7 +171,7 @@ impl<'s> State<'s> {
         let cache = server.cache_metrics().into_iter().filter_map(|family| {
             let value = family.samples.first().map(|sample| &sample.value)?;
             let Value::Number(number) = value else { return None };
-            Some((family.name, *number))
+            Some((family.name.into_owned(), *number))
         });
         Ok(Self {
             server: About {

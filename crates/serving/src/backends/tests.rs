@@ -154,8 +154,15 @@ fn in_one_batch(model: &str, requests: Vec<Vec<InputTensor>>) -> Vec<Response> {
     let files = config::VersionFiles::read(&directory).unwrap();
     let config = config::parse(&config, &directory).unwrap();
     let config = config::prepare(config, model, &files, &options).unwrap();
-    let context =
-        ModelContext { config, options, directory, version: 1, settings: BTreeMap::new(), peers: Default::default() };
+    let context = ModelContext {
+        config,
+        options,
+        directory,
+        version: 1,
+        settings: BTreeMap::new(),
+        peers: Default::default(),
+        metrics: Default::default(),
+    };
     let loaded = onnx().load(&context).unwrap();
     let signature = Arc::new(Signature::new(&loaded.completion.config).unwrap());
     assert!(signature.is_batched());

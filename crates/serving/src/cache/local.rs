@@ -144,7 +144,7 @@ impl ResponseCache for LocalCache {
         ]
         .map(|(name, help, value)| {
             let sample = Sample { labels: Vec::new(), value: Value::Number(value) };
-            Family { name, help, kind: Kind::Gauge, samples: vec![sample] }
+            Family { name: name.into(), help: help.into(), kind: Kind::Gauge, samples: vec![sample] }
         })
         .into()
     }

@@ -77,6 +77,7 @@ fn runner_of(
         version: 1,
         settings: BTreeMap::new(),
         peers: Default::default(),
+        metrics: Default::default(),
     };
     let settings = RunnerSettings {
         model: Scripted::backend("identity", execute).load(&context).unwrap().model,

@@ -21,6 +21,7 @@ use crate::{
     ensemble::{Ensemble, Members},
     error::Error,
     instance::{Runner, RunnerSettings, WarmUp},
+    metrics::CustomMetrics,
     model::{Execution, Model, SequenceSpec, Signature, read_labels, wants_cache},
     options::Options,
     paths::is_inside_above,
@@ -43,6 +44,8 @@ pub(super) struct Loader {
     pub rate_limiter: Option<Arc<RateLimiter>>,
     /// Loads so far.
     generations: AtomicU64,
+    /// The metrics that models made for themselves.
+    pub custom_metrics: CustomMetrics,
 }
 
 impl Loader {
@@ -59,6 +62,7 @@ impl Loader {
             permit_returned: Condvar::new(),
             rate_limiter,
             generations: AtomicU64::new(0),
+            custom_metrics: CustomMetrics::default(),
         }
     }
 
@@ -155,6 +159,7 @@ impl Loader {
             version,
             settings: self.settings(&config.backend),
             peers: Peers(Some(self.members(&id.namespace))),
+            metrics: self.custom_metrics.clone(),
         };
         let LoadedModel { completion, model } = backend.load(&context)?;
         let config = completion.config;

@@ -216,14 +216,19 @@ const SUMMARIES: [(&str, &str, fn(bool) -> bool); SUMMARY_COUNT] = [
 ];
 
 impl Repository {
+    /// The metrics that models made for themselves.
+    pub fn custom_metrics(&self) -> Vec<Family> {
+        self.loader.custom_metrics.families()
+    }
+
     /// The metrics of all models that are ready.
     pub fn metrics(&self, now: Instant) -> Vec<Family> {
         let options = &self.options().metrics;
         let quantiles: Vec<f64> = options.summary_quantiles.iter().map(|(quantile, _)| *quantile).collect();
         let readings: Vec<Reading> = self.readings(&quantiles, now);
-        let family = |name, help, kind, value: &dyn Fn(&Reading) -> Value| Family {
-            name,
-            help,
+        let family = |name: &'static str, help: &'static str, kind, value: &dyn Fn(&Reading) -> Value| Family {
+            name: name.into(),
+            help: help.into(),
             kind,
             samples: readings
                 .iter()
@@ -247,7 +252,8 @@ impl Repository {
                     let value = Value::Number(value(&reading.statistics));
                     Sample { labels: reading.labels.clone(), value }
                 };
-                Family { name, help, kind: Kind::Counter, samples: readings.map(sample).collect() }
+                let samples = readings.map(sample).collect();
+                Family { name: name.into(), help: help.into(), kind: Kind::Counter, samples }
             });
             families.extend(families_of_cache.filter(|family| !family.samples.is_empty()));
         }
@@ -280,24 +286,26 @@ impl Repository {
                     let value = reading.summary(index, &quantiles);
                     Sample { labels: reading.labels.clone(), value }
                 };
-                Family { name, help, kind: Kind::Summary, samples: readings.map(sample).collect() }
+                let samples = readings.map(sample).collect();
+                Family { name: name.into(), help: help.into(), kind: Kind::Summary, samples }
             });
             families.extend(summaries.filter(|family| !family.samples.is_empty()));
         }
         families.extend(OPERATORS.map(|(name, help, kind, value)| {
             let samples = readings.iter().flat_map(|reading| reading.of_operators(value)).collect();
-            Family { name, help, kind, samples }
+            Family { name: name.into(), help: help.into(), kind, samples }
         }));
         families.extend(MEMORY.map(|(name, help, samples)| {
             let samples = readings.iter().flat_map(|reading| reading.of_memory(samples)).collect();
-            Family { name, help, kind: Kind::Gauge, samples }
+            Family { name: name.into(), help: help.into(), kind: Kind::Gauge, samples }
         }));
         families.extend(TUNING.map(|(name, help, kind, value)| {
             let sample = |reading: &Reading| {
                 let value = Value::Number(value(reading.tuning.as_ref()?));
                 Some(Sample { labels: reading.labels.clone(), value })
             };
-            Family { name, help, kind, samples: readings.iter().filter_map(sample).collect() }
+            let samples = readings.iter().filter_map(sample).collect();
+            Family { name: name.into(), help: help.into(), kind, samples }
         }));
         families
     }
@@ -338,8 +346,8 @@ fn failures(readings: &[Reading]) -> Family {
         Sample { labels, value: Value::Number(reading.model.recorder.failure_count(reason) as f64) }
     };
     Family {
-        name: "nv_inference_request_failure",
-        help: "Number of failed inference requests, all batch sizes",
+        name: "nv_inference_request_failure".into(),
+        help: "Number of failed inference requests, all batch sizes".into(),
         kind: Kind::Counter,
         samples: readings.iter().flat_map(|reading| FailureReason::ALL.map(|reason| sample(reading, reason))).collect(),
     }

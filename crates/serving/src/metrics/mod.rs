@@ -1,12 +1,20 @@
 //! Metrics as plain data; whoever serves them chooses the format.
 
+mod custom;
+#[cfg(test)]
+mod tests;
+
+use std::borrow::Cow;
+
+pub use custom::{CustomFamily, CustomMetric, CustomMetrics};
+
 /// All samples of one metric.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Family {
     /// Name of the metric, such as `nv_inference_count`.
-    pub name: &'static str,
+    pub name: Cow<'static, str>,
     /// What is counted.
-    pub help: &'static str,
+    pub help: Cow<'static, str>,
     /// What kind of metric.
     pub kind: Kind,
     /// The samples, one per set of labels.

@@ -1,0 +1,34 @@
+"""Models in Python, written into repositories."""
+
+import sys
+
+import numpy as np
+import tritonclient.http as httpclient
+
+from support import models
+
+INTERPRETER = f"--backend-config=python,interpreter={sys.executable}"
+HEAD = "import json, os, threading, time\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\n"
+CPU = "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
+DECOUPLED = "model_transaction_policy { decoupled: true }\n"
+
+
+def config(inputs, outputs, batch=0, extra=CPU):
+    text = f'backend: "python"\nmax_batch_size: {batch}\n'
+    for kind, tensors in (("input", inputs), ("output", outputs)):
+        for name, datatype in tensors.items():
+            text += models.io(kind, name, datatype, [-1])
+    return text + extra
+
+
+def add(repository, name, code, settings=None):
+    repository.add(name, config=settings)
+    (repository.path / name / "1" / "model.py").write_text(HEAD + code)
+    return repository
+
+
+def ask(http, model, text, name="IN"):
+    """What a model answers to a text, as bytes."""
+    tensor = httpclient.InferInput(name, [1], "BYTES")
+    tensor.set_data_from_numpy(np.array([text], dtype=object))
+    return http.infer(model, [tensor]).as_numpy("OUT")[0]
