@@ -227,15 +227,6 @@ class TritonPythonModel:
         elif what == "ready":
             names = [("add_sub", ""), ("add_sub", "1"), ("add_sub", "2"), ("nothing", "")]
             result = [pb_utils.is_model_ready(model_name=name, model_version=version) for name, version in names]
-        elif what == "not yet":
-            result = []
-            counter = {"name": "n", "description": "d", "kind": pb_utils.MetricFamily.COUNTER}
-            for attempt in (lambda: pb_utils.load_model("m"), lambda: pb_utils.unload_model("m"),
-                            lambda: pb_utils.MetricFamily(**counter)):
-                try:
-                    attempt()
-                except pb_utils.TritonModelException as error:
-                    result.append(str(error))
         elif what == "built in":
             identity = request("built_in", ["OUTPUT0"], INPUT0=np.array([7], np.float32)).exec()
             result = [identity.output_tensors()[0].as_numpy().tolist(), json.loads(identity.parameters())["param1"]]
@@ -435,8 +426,6 @@ def test_calls_of_other_models(http):
 def test_calls_that_are_wrong(http):
     assert called(http, "unknown") == "Failed for execute the inference request. Model 'nothing' is not ready."
     assert called(http, "not decoupled").startswith("Model stream is using the decoupled.")
-    refusals = called(http, "not yet")
-    assert len(refusals) == 3 and all("on this server yet" in text for text in refusals)
     is_invalid, text = called(http, "wrong")
     assert is_invalid and "expected 2 inputs but got 1 inputs for model 'add_sub'" in text
 

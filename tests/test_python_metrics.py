@@ -6,32 +6,11 @@ import pytest
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from support import models
-from support.python_models import INTERPRETER, add, ask, config
+from support.python_models import INTERPRETER, RUNS, add, ask, config
 from support.server import ROOT
 
 TEXTS = config({"IN": "STRING"}, {"OUT": "STRING"})
 TWO = config({"IN": "STRING"}, {"OUT": "STRING"}, extra="instance_group [ { kind: KIND_CPU count: 2 } ]\n")
-
-# Runs the text of its input, with what earlier texts left, and answers with `result`.
-RUNS = """
-class TritonPythonModel:
-    def initialize(self, args):
-        self.names = {"pb_utils": pb_utils, "np": np, "os": os, "threading": threading}
-
-    def execute(self, requests):
-        answers = []
-        for request in requests:
-            self.names["result"] = "nothing"
-            text = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0].decode()
-            try:
-                exec(text, self.names)
-            except Exception as error:
-                self.names["result"] = f"{type(error).__name__}: {error}"
-            tensor = pb_utils.Tensor("OUT", np.array([str(self.names["result"])], dtype=object))
-            answers.append(pb_utils.InferenceResponse([tensor]))
-        return answers
-"""
 
 # The model of the documentation.
 DOCUMENT = (ROOT / "docs" / "python-models.md").read_text().split("## Metrics of a model's own")[1]
@@ -78,12 +57,12 @@ def test_counters_gauges_and_histograms(runs):
     assert run("n.set(float('nan'))", "result = n.value()") == "nan"
     run("n.set(float('-inf'))")
     assert metrics("mine ")[-1] == "mine -Inf"
-    run("h = pb_utils.MetricFamily('sizes', 'd', pb_utils.MetricFamily.HISTOGRAM)")
+    run("h = pb_utils.MetricFamily('my_sizes', 'd', pb_utils.MetricFamily.HISTOGRAM)")
     run("o = h.Metric(labels={'a': 'b'}, buckets=[0.1, 1, 2.5])", "[o.observe(value) for value in (0.05, 1, 6.0)]")
-    assert metrics("sizes") == [
-        "# HELP sizes d", "# TYPE sizes histogram", 'sizes_count{a="b"} 3', 'sizes_sum{a="b"} 7.05',
-        'sizes_bucket{a="b",le="0.1"} 1', 'sizes_bucket{a="b",le="1"} 2', 'sizes_bucket{a="b",le="2.5"} 2',
-        'sizes_bucket{a="b",le="+Inf"} 3',
+    assert metrics("my_sizes") == [
+        "# HELP my_sizes d", "# TYPE my_sizes histogram", 'my_sizes_count{a="b"} 3', 'my_sizes_sum{a="b"} 7.05',
+        'my_sizes_bucket{a="b",le="0.1"} 1', 'my_sizes_bucket{a="b",le="1"} 2', 'my_sizes_bucket{a="b",le="2.5"} 2',
+        'my_sizes_bucket{a="b",le="+Inf"} 3',
     ]  # fmt: skip
 
 
@@ -156,14 +135,18 @@ class TritonPythonModel:
     for name in ("a", "b"):
         add(repository, name, code, TWO)
     server = serve(repository, INTERPRETER, "--model-control-mode=explicit", "--load-model=*")
-    with httpclient.InferenceServerClient(server.http_address, concurrency=8) as http:
+    with httpclient.InferenceServerClient(server.http_address) as http:
 
         def calls():
             lines = [line for line in server.metrics_text().splitlines() if line.startswith("calls ")]
             return [float(line.split()[1]) for line in lines]
 
+        def ask_alone(name):
+            with httpclient.InferenceServerClient(server.http_address) as mine:
+                ask(mine, name, "x")
+
         assert calls() == [4.0]
-        threads = [threading.Thread(target=ask, args=(http, name, "x")) for name in ("a", "b") * 4]
+        threads = [threading.Thread(target=ask_alone, args=(name,)) for name in ("a", "b") * 4]
         [thread.start() for thread in threads]
         [thread.join() for thread in threads]
         assert calls() == [4004.0]

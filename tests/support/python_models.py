@@ -12,6 +12,26 @@ HEAD = "import json, os, threading, time\nimport numpy as np\nimport triton_pyth
 CPU = "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
 DECOUPLED = "model_transaction_policy { decoupled: true }\n"
 
+# A model that runs the text of its input, with what earlier texts left, and answers with `result`.
+RUNS = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.names = {"pb_utils": pb_utils, "np": np, "os": os, "threading": threading}
+
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            self.names["result"] = "nothing"
+            text = pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0].decode()
+            try:
+                exec(text, self.names)
+            except Exception as error:
+                self.names["result"] = f"{type(error).__name__}: {error}"
+            tensor = pb_utils.Tensor("OUT", np.array([str(self.names["result"])], dtype=object))
+            answers.append(pb_utils.InferenceResponse([tensor]))
+        return answers
+"""
+
 
 def config(inputs, outputs, batch=0, extra=CPU):
     text = f'backend: "python"\nmax_batch_size: {batch}\n'

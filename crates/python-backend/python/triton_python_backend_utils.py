@@ -10,12 +10,10 @@ from halimede_host.messages import (
     InferenceTrace,
     PreferredMemory,
     TritonError,
-    is_model_ready,
-    load_model,
-    unload_model,
 )
 from halimede_host.metrics import Metric, MetricFamily, MetricKind
 from halimede_host.model_config import ModelConfig
+from halimede_host.models import is_model_ready, load_model, unload_model
 from halimede_host.tensor import (
     Tensor,
     TritonModelException,

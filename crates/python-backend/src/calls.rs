@@ -1,17 +1,24 @@
 //! Calls of a model to other models (Triton's business logic scripting).
 
-use std::sync::{Arc, Weak};
+use std::{
+    sync::{Arc, Weak},
+    thread,
+};
 
 use halimede_serving::{
-    CorrelationId, Error, InputTensor, Parameter, Reply, Request, RequestedOutput, Responder, Response,
+    CorrelationId, Error, InputTensor, LoadParameters, OutputTensor, Parameter, Reply, Request, RequestedOutput,
+    Responder, Response, backend::Asker,
 };
 use serde_json::{Map, Value};
 
 use crate::{
     process::{Shared, number_of, parameters},
-    protocol::{Answer, CalledRequest, CalledResponse},
+    protocol::{Answer, CalledRequest, CalledResponse, TensorEntry},
     tensors,
 };
+
+/// What names of files begin with, where a model that is to be loaded brings some.
+const FILE_PREFIX: &str = "file:";
 
 /// The request is the first of its sequence.
 pub(crate) const FLAG_START: u32 = 1;
@@ -63,6 +70,46 @@ pub(crate) fn infer(caller: &Arc<Shared>, call: u64, called: CalledRequest, deco
         .collect();
     caller.peers.infer(request);
     Ok(())
+}
+
+/// What a model wants to become of another.
+pub(crate) enum Change {
+    /// It is loaded, as a client loads it.
+    Load(LoadParameters),
+    /// It is unloaded, maybe with those that only it uses.
+    Unload { dependents: bool },
+}
+
+/// Loads or unloads a model on a thread of its own, which answers the call.
+pub(crate) fn change(caller: &Arc<Shared>, call: u64, model: String, change: Change) -> Result<(), Error> {
+    let (peers, asker, is_serving) = (caller.peers.clone(), caller.model.clone(), caller.is_serving());
+    let caller = Arc::downgrade(caller);
+    let work = move || {
+        let asker = if is_serving { Asker::RunningModel(&asker) } else { Asker::ChangingModel };
+        let done = match change {
+            Change::Load(parameters) => peers.load(&model, &parameters, asker),
+            Change::Unload { dependents } => peers.unload(&model, dependents, asker),
+        };
+        let Some(caller) = caller.upgrade() else { return };
+        // A process that has ended needs no answer.
+        let _ = caller.send(&Answer { call, error: done.err().map(|error| error.message), ..Answer::default() });
+    };
+    let thread = thread::Builder::new().name("python-change".to_owned()).spawn(work);
+    thread.map(drop).map_err(|error| Error::internal(format!("cannot start a thread: {error}")))
+}
+
+/// What a call says about a model that is to be loaded.
+pub(crate) fn load_parameters(
+    caller: &Shared,
+    config: String,
+    files: Vec<TensorEntry>,
+) -> Result<LoadParameters, Error> {
+    let file = |tensor: OutputTensor| match tensor.name.strip_prefix(FILE_PREFIX) {
+        Some(path) => Ok((path.to_owned(), tensor.data)),
+        None => Err(Error::invalid(format!("Unrecognized load parameter '{}' with type 'BYTES'", tensor.name))),
+    };
+    let files = caller.tensors(files)?.into_iter().map(file).collect::<Result<_, Error>>()?;
+    Ok(LoadParameters { config: (!config.is_empty()).then_some(config), files })
 }
 
 /// The way back of a call.

@@ -28,7 +28,7 @@ macro_rules! scripts {
 }
 
 /// Every script, by its path.
-const SCRIPTS: [(&str, &str); 12] = scripts![
+const SCRIPTS: [(&str, &str); 13] = scripts![
     "start.py",
     "triton_python_backend_utils.py",
     "c_python_backend_utils.py",
@@ -40,6 +40,7 @@ const SCRIPTS: [(&str, &str); 12] = scripts![
     "halimede_host/messages.py",
     "halimede_host/metrics.py",
     "halimede_host/model_config.py",
+    "halimede_host/models.py",
     "halimede_host/tensor.py",
 ];
 

@@ -97,7 +97,7 @@ impl Slot {
             model_version: &self.definition.version.to_string(),
             model_name: &self.definition.name,
         };
-        process.ask(&Task::Initialize { arguments, is_decoupled: self.definition.is_decoupled })?;
+        process.initialize(&Task::Initialize { arguments, is_decoupled: self.definition.is_decoupled })?;
         Ok(process)
     }
 

@@ -53,7 +53,13 @@ pub(crate) fn load(context: &ModelContext, files: Arc<Directory>) -> Result<Load
         return Err(Error::internal(format!("Python model file not found in '{}'", path.display())));
     }
     let environment = Environment::of(context)?;
-    let launcher = Launcher { environment, files, peers: context.peers.clone(), metrics: context.metrics.clone() };
+    let launcher = Launcher {
+        model: context.config.name.clone(),
+        environment,
+        files,
+        peers: context.peers.clone(),
+        metrics: context.metrics.clone(),
+    };
     let mut config = context.config.clone();
     let mut first = None;
     if context.options.auto_complete {

@@ -25,7 +25,7 @@ use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
 
 use crate::{
-    calls,
+    calls::{self, Change},
     environment::Environment,
     files::Directory,
     metrics::ProcessMetrics,
@@ -44,6 +44,8 @@ const FINALIZE_MAX: Duration = Duration::from_secs(30);
 /// What starting a process needs.
 #[derive(Debug, Clone)]
 pub(crate) struct Launcher {
+    /// The model's name.
+    pub model: String,
     pub environment: Environment,
     pub files: Arc<Directory>,
     /// The models that the model may call.
@@ -61,12 +63,16 @@ pub(crate) struct Process {
 pub(crate) struct Shared {
     /// The models that the model may call.
     pub peers: Peers,
+    /// The model's name.
+    pub model: String,
     /// Who it works for.
     owner: Mutex<Owner>,
     started: Instant,
     socket: UnixStream,
     writing: Mutex<()>,
     child: Mutex<Child>,
+    /// Whether the model is made.
+    is_made: AtomicBool,
     /// Whether it is asked to end.
     is_ending: AtomicBool,
     state: Mutex<State>,
@@ -140,11 +146,13 @@ impl Launcher {
         drop(command);
         let shared = Arc::new(Shared {
             peers: self.peers.clone(),
+            model: self.model.clone(),
             owner: Mutex::new(Owner { name: name.to_owned(), on_death: None }),
             started: Instant::now(),
             socket,
             writing: Mutex::new(()),
             child: Mutex::new(child),
+            is_made: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             state: Mutex::default(),
             changed: Condvar::new(),
@@ -174,6 +182,13 @@ impl Process {
             Ok(Reply::Executed(_)) => Err(Error::internal("the host answered something else than it was asked")),
             Err(Gone) => Err(self.death()),
         }
+    }
+
+    /// Makes the model. Waits for it.
+    pub fn initialize(&self, task: &Task<'_>) -> Result<(), Error> {
+        self.ask(task)?;
+        self.shared.is_made.store(true, SeqCst);
+        Ok(())
     }
 
     /// Lets the host run a batch.
@@ -266,6 +281,11 @@ impl Shared {
     /// Whether the process has ended.
     pub fn is_gone(&self) -> bool {
         self.state.lock().is_gone
+    }
+
+    /// Whether the model runs requests: it is made, and not asked to end.
+    pub fn is_serving(&self) -> bool {
+        self.is_made.load(SeqCst) && !self.is_ending.load(SeqCst)
     }
 
     /// A call of another model is on its way.
@@ -449,6 +469,19 @@ impl Shared {
             Call::IsModelReady { model, version } => {
                 let version = (version >= 0).then_some(version);
                 Answer { call, value: Some(self.peers.is_ready(&model, version).into()), ..Answer::default() }
+            }
+            Call::LoadModel { model, config, files } => {
+                let parameters = calls::load_parameters(self, config, files);
+                match parameters.and_then(|parameters| calls::change(self, call, model, Change::Load(parameters))) {
+                    Ok(()) => return,
+                    Err(error) => Answer { call, error: Some(error.message), ..Answer::default() },
+                }
+            }
+            Call::UnloadModel { model, dependents } => {
+                match calls::change(self, call, model, Change::Unload { dependents }) {
+                    Ok(()) => return,
+                    Err(error) => Answer { call, error: Some(error.message), ..Answer::default() },
+                }
             }
             Call::Metric(what) => match self.metrics.lock().answer(what) {
                 Ok(value) => Answer { call, value: Some(value), ..Answer::default() },

@@ -168,6 +168,10 @@ pub(crate) enum Call {
     IsModelReady { model: String, version: i64 },
     /// A request for another model; `decoupled` where any number of responses is expected.
     Infer { request: CalledRequest, decoupled: bool },
+    /// A model to be loaded: a configuration in JSON, or none; files are tensors with their paths as names.
+    LoadModel { model: String, config: String, files: Vec<TensorEntry> },
+    /// A model to be unloaded.
+    UnloadModel { model: String, dependents: bool },
     /// Something about a metric of the model's own.
     Metric(MetricCall),
 }

@@ -8,16 +8,21 @@ use std::{
     time::Duration,
 };
 
-pub use crate::instance::{
-    batch::{Batch, Gathered},
-    sender::ResponseSender,
-};
 use crate::{
     config::{Completion, ModelConfig},
     ensemble::Members,
     error::Error,
     metrics::CustomMetrics,
+    options::LoadParameters,
+    repository::ModelControl,
     request::Request,
+};
+pub use crate::{
+    instance::{
+        batch::{Batch, Gathered},
+        sender::ResponseSender,
+    },
+    repository::Asker,
 };
 
 /// A way to run models. Known to the server by its name, which configurations give as `backend`.
@@ -54,7 +59,10 @@ pub struct ModelContext {
 
 /// The models of a server, for a model that calls others.
 #[derive(Clone, Default)]
-pub struct Peers(pub(crate) Option<Weak<dyn Members>>);
+pub struct Peers {
+    pub(crate) members: Option<Weak<dyn Members>>,
+    pub(crate) control: Option<Weak<dyn ModelControl>>,
+}
 
 impl Peers {
     /// Takes a request and answers it through its responder, in any case.
@@ -82,8 +90,28 @@ impl Peers {
         self.model(model, version).is_ok_and(|model| model.is_ready())
     }
 
+    /// Loads a model, as [`Server::load`](crate::Server::load) does.
+    ///
+    /// # Errors
+    /// It does not load, or models are not loaded by request.
+    pub fn load(&self, model: &str, parameters: &LoadParameters, asker: Asker<'_>) -> Result<(), Error> {
+        self.control()?.load(model, parameters, asker)
+    }
+
+    /// Unloads a model, as [`Server::unload`](crate::Server::unload) does.
+    ///
+    /// # Errors
+    /// Models are not unloaded by request.
+    pub fn unload(&self, model: &str, dependents: bool, asker: Asker<'_>) -> Result<(), Error> {
+        self.control()?.unload(model, dependents, asker)
+    }
+
+    fn control(&self) -> Result<Arc<dyn ModelControl>, Error> {
+        self.control.as_ref().and_then(Weak::upgrade).ok_or_else(|| Error::unavailable("Server not ready"))
+    }
+
     fn model(&self, model: &str, version: Option<i64>) -> Result<Arc<crate::model::Model>, Error> {
-        let members = self.0.as_ref().and_then(Weak::upgrade);
+        let members = self.members.as_ref().and_then(Weak::upgrade);
         members.ok_or_else(|| Error::unavailable("Server not ready"))?.model(model, version)
     }
 }

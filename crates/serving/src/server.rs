@@ -19,7 +19,7 @@ use crate::{
     metadata::{IndexEntry, ModelMetadata, ServerMetadata},
     metrics::Family,
     options::{ControlMode, LoadParameters, Options},
-    repository::{Repository, overview::ModelOverview},
+    repository::{Asker, Repository, overview::ModelOverview},
     request::Request,
     statistics::ModelStatistics,
 };
@@ -87,11 +87,11 @@ impl Server {
                 return Err(error);
             }
             tracing::error!("{}", error.message);
-            let repository = Arc::new(Repository::new(options.clone()));
+            let repository = Repository::new(options.clone());
             let exiting = AtomicBool::new(false);
             return Ok(Self { repository, options, exiting, has_failed: true, poller: Mutex::default() });
         }
-        let repository = Arc::new(Repository::new(options.clone()));
+        let repository = Repository::new(options.clone());
         let loaded = match options.control {
             ControlMode::Explicit => load_startup_models(&repository, &options.startup_models)?,
             ControlMode::None | ControlMode::Poll(_) => repository.poll(),
@@ -103,6 +103,7 @@ impl Server {
             ControlMode::Poll(interval) => Some(Poller::start(repository.clone(), interval)?),
             ControlMode::None | ControlMode::Explicit => None,
         };
+        repository.open_to_models(true);
         let exiting = AtomicBool::new(false);
         Ok(Self { repository, options, exiting, has_failed: false, poller: Mutex::new(poller) })
     }
@@ -206,7 +207,7 @@ impl Server {
     /// The control mode forbids it, there is no such model, or it does not load.
     pub fn load(&self, model: &str, parameters: LoadParameters) -> Result<(), Error> {
         self.check_explicit()?;
-        self.repository.load(model, &parameters)
+        self.repository.load(model, &parameters, Asker::Client)
     }
 
     /// Unloads a model; with `dependents`, the models that only it uses too. A model that is not loaded is
@@ -216,8 +217,7 @@ impl Server {
     /// The control mode forbids it.
     pub fn unload(&self, model: &str, dependents: bool) -> Result<(), Error> {
         self.check_explicit()?;
-        self.repository.unload(model, dependents);
-        Ok(())
+        self.repository.unload(model, dependents, Asker::Client)
     }
 
     /// The metrics of all models.
@@ -260,6 +260,7 @@ impl Server {
     /// Some were still in flight after `timeout`.
     pub fn shutdown(&self, timeout: Duration) -> Result<(), Error> {
         self.exiting.store(true, SeqCst);
+        self.repository.open_to_models(false);
         let deadline = Instant::now() + timeout;
         if let Some(poller) = self.poller.lock().take() {
             poller.stop();
@@ -306,10 +307,7 @@ impl Server {
 
     fn check_explicit(&self) -> Result<(), Error> {
         self.check_ready()?;
-        match self.options.control {
-            ControlMode::Explicit => Ok(()),
-            _ => Err(Error::unavailable("explicit model load / unload is not allowed if polling is enabled")),
-        }
+        self.repository.check_explicit()
     }
 }
 
@@ -335,8 +333,8 @@ fn load_startup_models(repository: &Repository, names: &[String]) -> Result<Resu
             _ => Err(Error::invalid("Wildcard model name '*' must be the ONLY startup model if specified at all.")),
         };
     }
-    let results: Vec<_> =
-        names.iter().map(|name| repository.load(name, &LoadParameters::default())).filter(Result::is_err).collect();
+    let load = |name: &String| repository.load(name, &LoadParameters::default(), Asker::Client);
+    let results: Vec<_> = names.iter().map(load).filter(Result::is_err).collect();
     let all = if results.is_empty() { Ok(()) } else { Err(Error::internal("failed to load all models")) };
     Ok(all)
 }

@@ -285,28 +285,6 @@ def other_models():
     return InferenceRequest._models
 
 
-def is_model_ready(model_name, model_version=""):
-    """Whether a version of another model takes requests; an empty version is the newest."""
-    try:
-        version = int(model_version) if model_version else -1
-    except ValueError:
-        raise TritonModelException(
-            f"failed to get model version from specified version string '{model_version}', version should be an "
-            "integral value > 0"
-        ) from None
-    return other_models().call("is_model_ready", model=model_name, version=version)["value"]
-
-
-def load_model(model_name, config="", files=None):
-    """Not there yet."""
-    raise TritonModelException("Python models cannot load other models on this server yet (load_model).")
-
-
-def unload_model(model_name, unload_dependents=False):
-    """Not there yet."""
-    raise TritonModelException("Python models cannot unload other models on this server yet (unload_model).")
-
-
 class ResponseIterator:
     """The responses of another model. They can be gone through again."""
 

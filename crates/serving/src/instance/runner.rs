@@ -257,7 +257,7 @@ impl Runner {
             expiry: Mutex::new(None),
             instances_made: AtomicUsize::new(0),
         };
-        runner.resize(groups)?;
+        runner.resize(groups, true)?;
         if has_timeouts {
             let shared = runner.shared.clone();
             let thread = spawn(&format!("{}-expiry", runner.shared.signature.model), move || expiry::run(&shared))?;
@@ -268,7 +268,7 @@ impl Runner {
 
     /// Changes the instances to those of `groups`. Instances that fit stay; the others end after their
     /// current batch, and after the sequences that they have. On an error nothing changes.
-    pub fn resize(&self, groups: &[Group]) -> Result<(), Error> {
+    pub fn resize(&self, groups: &[Group], waits: bool) -> Result<(), Error> {
         let mut workers = self.workers.lock();
         let mut kept = Vec::new();
         let mut missing = Vec::new();
@@ -313,10 +313,10 @@ impl Runner {
         drop(state);
         self.shared.work.notify_all();
         let threads = quitting.into_iter().map(|(_, worker)| worker.thread);
-        match has_sequences {
-            // Their clients decide when they are over.
-            true => self.leaving.lock().extend(threads),
-            false => threads.for_each(join),
+        // The clients of sequences decide when they are over.
+        match waits && !has_sequences {
+            true => threads.for_each(join),
+            false => self.leaving.lock().extend(threads),
         }
         Ok(())
     }

@@ -198,10 +198,11 @@ impl Model {
         self.config.read().clone()
     }
 
-    /// Takes a configuration that differs in its instance groups alone.
-    pub fn update_instances(&self, config: ModelConfig) -> Result<(), Error> {
+    /// Takes a configuration that differs in its instance groups alone. With `waits`, instances that are not wanted any
+    /// more have ended when this returns.
+    pub fn update_instances(&self, config: ModelConfig, waits: bool) -> Result<(), Error> {
         if let Some(Execution::Runner(runner)) = &self.execution {
-            runner.resize(&config.instance_group)?;
+            runner.resize(&config.instance_group, waits)?;
         }
         *self.config.write() = Arc::new(config);
         Ok(())

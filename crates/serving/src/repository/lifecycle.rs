@@ -3,6 +3,7 @@
 use std::{collections::BTreeSet, path::Path, sync::Arc, thread};
 
 use super::{
+    control::Asker,
     load::Loader,
     scan::{self, Timestamps},
     table::{Identifier, Slot, Table, UNLOADED, Versions},
@@ -21,6 +22,10 @@ pub(super) struct Candidate<'a> {
     pub config: &'a ModelConfig,
     pub loaded: &'a Timestamps,
     pub current: &'a Timestamps,
+    /// Whether somebody sent its files, which have no timestamps.
+    pub is_sent: bool,
+    /// Who wants it to be loaded.
+    pub asker: Asker<'a>,
 }
 
 /// What is to be done for one version.
@@ -41,7 +46,7 @@ impl Loader {
     /// Loads the versions that the version policy selects, several at once, and unloads the others. If one
     /// fails, nothing that served before changes.
     pub fn load_versions(&self, candidate: &Candidate<'_>) -> Result<(), Error> {
-        let Candidate { id, directory, config, .. } = candidate;
+        let Candidate { id, directory, config, asker, .. } = *candidate;
         let versions = scan::versions(directory, config).map_err(|error| {
             Error::internal(format!("failed to read the directory '{}': {error}", directory.display()))
         })?;
@@ -52,7 +57,7 @@ impl Loader {
             )));
         }
         let generation = self.next_generation();
-        let source = Arc::new((*config).clone());
+        let source = Arc::new(config.clone());
         let work = self.table.change(id, |slots| {
             versions
                 .iter()
@@ -61,8 +66,8 @@ impl Loader {
         });
         let results: Vec<(i64, Result<Done, Error>)> = thread::scope(|scope| {
             let run = |version: i64, work: Work| match work {
-                Work::Load => self.load(id, directory, config, version).map(Done::Loaded),
-                Work::Update(model) => self.update(&model, config).map(|()| Done::Updated),
+                Work::Load => self.load(id, directory, config, version, asker).map(Done::Loaded),
+                Work::Update(model) => self.update(&model, config, asker).map(|()| Done::Updated),
             };
             // The last version needs no thread of its own.
             let mut work = work;
@@ -91,6 +96,7 @@ impl Loader {
     ) -> Work {
         if let Some(Slot { state: ModelState::Ready, model: Some(model), source, .. }) = slots.get(&version) {
             let is_same = !candidate.config.is_ensemble()
+                && !candidate.is_sent
                 && !candidate.loaded.is_version_modified(candidate.current, version)
                 && !source.requires_reload(candidate.config);
             return if is_same { Work::Update(model.clone()) } else { Work::Load };
@@ -100,8 +106,9 @@ impl Loader {
         Work::Load
     }
 
-    /// Changes the instances of a model to those of `config`.
-    fn update(&self, model: &Model, config: &ModelConfig) -> Result<(), Error> {
+    /// Changes the instances of a model to those of `config`. Those that are too many may run a request of who asks:
+    /// only clients wait until they have ended.
+    fn update(&self, model: &Model, config: &ModelConfig, asker: Asker<'_>) -> Result<(), Error> {
         let options = self.config_options(&config.backend)?;
         let mut new = (*model.config()).clone();
         new.instance_group.clone_from(&config.instance_group);
@@ -109,7 +116,7 @@ impl Loader {
         config::normalize_instance_groups(&mut new, &options.gpus);
         config::validate_instance_groups(&new, &options.gpus)?;
         config::check_supported(&new)?;
-        model.update_instances(new)
+        model.update_instances(new, asker == Asker::Client)
     }
 
     fn commit(

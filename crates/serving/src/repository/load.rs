@@ -13,7 +13,10 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-use super::table::{Identifier, NamespaceMembers, Table};
+use super::{
+    control::{Asker, ModelControl},
+    table::{Identifier, NamespaceMembers, Table},
+};
 use crate::{
     backend::{Backend, LoadedModel, ModelContext, Peers},
     cache::ModelCache,
@@ -46,10 +49,12 @@ pub(super) struct Loader {
     generations: AtomicU64,
     /// The metrics that models made for themselves.
     pub custom_metrics: CustomMetrics,
+    /// What loads and unloads models for models.
+    control: Weak<dyn ModelControl>,
 }
 
 impl Loader {
-    pub fn new(options: Options, table: Arc<Table>) -> Self {
+    pub fn new(options: Options, table: Arc<Table>, control: Weak<dyn ModelControl>) -> Self {
         let backends = options.backends.iter().map(|backend| (backend.name().to_owned(), backend.clone())).collect();
         let permits = Mutex::new(options.load_threads.max(1));
         let rate_limiter = options.rate_limit.clone().map(|available| Arc::new(RateLimiter::new(available)));
@@ -63,6 +68,7 @@ impl Loader {
             rate_limiter,
             generations: AtomicU64::new(0),
             custom_metrics: CustomMetrics::default(),
+            control,
         }
     }
 
@@ -91,15 +97,16 @@ impl Loader {
     }
 
     /// Loads a version, again if it fails and the options say so. At most so many loads run at once as
-    /// the options allow.
+    /// the options allow, without those that models ask for: a load may wait for such a one.
     pub fn load(
         &self,
         id: &Identifier,
         directory: &Path,
         config: &ModelConfig,
         version: i64,
+        asker: Asker<'_>,
     ) -> Result<Arc<Model>, Error> {
-        let _permit = Permit::take(self);
+        let _permit = (asker == Asker::Client).then(|| Permit::take(self));
         let mut attempts = (0..=self.options.load_retries).map(|_| {
             let start = Instant::now();
             let load = || self.load_once(id, directory, config, version);
@@ -158,7 +165,7 @@ impl Loader {
             directory: directory.to_path_buf(),
             version,
             settings: self.settings(&config.backend),
-            peers: Peers(Some(self.members(&id.namespace))),
+            peers: Peers { members: Some(self.members(&id.namespace)), control: Some(self.control.clone()) },
             metrics: self.custom_metrics.clone(),
         };
         let LoadedModel { completion, model } = backend.load(&context)?;

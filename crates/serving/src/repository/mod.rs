@@ -4,6 +4,7 @@
 //! [`lifecycle`] loads and replaces its versions, and [`table`] is what requests look models up in.
 //! Changes of the same models follow each other; changes of others run at the same time.
 
+mod control;
 mod graph;
 mod index;
 mod lifecycle;
@@ -19,12 +20,14 @@ mod tests;
 use std::{
     collections::{BTreeMap, BTreeSet},
     path::{Path, PathBuf},
-    sync::Arc,
+    sync::{Arc, Weak, atomic::AtomicBool},
     thread,
 };
 
 use parking_lot::{Condvar, Mutex};
 
+pub use self::control::Asker;
+pub(crate) use self::control::ModelControl;
 use self::{
     graph::Sources,
     lifecycle::Candidate,
@@ -48,6 +51,8 @@ pub(crate) struct Repository {
     state: Mutex<State>,
     /// A change of models is over.
     changed: Condvar,
+    /// Whether models may change models.
+    is_open: AtomicBool,
 }
 
 #[derive(Default)]
@@ -75,10 +80,12 @@ struct Polled {
 type Results = BTreeMap<Identifier, Result<(), Error>>;
 
 impl Repository {
-    pub fn new(options: Options) -> Self {
+    pub fn new(options: Options) -> Arc<Self> {
         let table = Arc::new(Table::default());
-        let loader = Loader::new(options, table.clone());
-        Self { table, loader, state: Mutex::default(), changed: Condvar::new() }
+        Arc::new_cyclic(|own: &Weak<Self>| {
+            let loader = Loader::new(options, table.clone(), own.clone());
+            Self { table, loader, state: Mutex::default(), changed: Condvar::new(), is_open: AtomicBool::new(false) }
+        })
     }
 
     fn options(&self) -> &Options {
@@ -107,7 +114,7 @@ impl Repository {
             }
         };
         drop(state);
-        self.change(claim);
+        self.change(claim, Asker::Client);
         let all_serve = self.state.lock().sources.keys().all(|id| {
             let versions = self.table.versions(id).unwrap_or_default();
             !versions.is_empty() && versions.values().all(|slot| slot.state == ModelState::Ready)
@@ -119,7 +126,7 @@ impl Repository {
     }
 
     /// Loads a model, or loads it again where it changed, with the models that it uses.
-    pub fn load(&self, name: &str, parameters: &LoadParameters) -> Result<(), Error> {
+    pub fn load(&self, name: &str, parameters: &LoadParameters, asker: Asker<'_>) -> Result<(), Error> {
         check_name(name)?;
         let mut state = self.state.lock();
         let claim = loop {
@@ -130,13 +137,16 @@ impl Repository {
                 let text = format!("failed to load '{name}', failed to poll from model repository{why}");
                 return Err(Error::internal(text));
             }
-            match state.claim(&polled.changed, &polled.removed) {
+            // What is unchanged may not be loaded yet.
+            let is_busy = polled.unchanged.iter().any(|id| state.busy.contains(id));
+            let claim = if is_busy { None } else { state.claim(&polled.changed, &polled.removed) };
+            match claim {
                 Some(claim) => break claim,
-                None => self.changed.wait(&mut state),
+                None => self.wait_for_others(&mut state, name, asker)?,
             }
         };
         drop(state);
-        let results = self.change(claim);
+        let results = self.change(claim, asker);
         let failed: String = results
             .iter()
             .filter(|(id, _)| id.name == name)
@@ -147,29 +157,40 @@ impl Repository {
     }
 
     /// Unloads a model; with `dependents` also the models that only it uses. Ensembles that use it end too.
-    pub fn unload(&self, name: &str, dependents: bool) {
-        self.remove(|sources| {
+    ///
+    /// # Errors
+    /// Who asks cannot wait until somebody else has changed it.
+    pub fn unload(&self, name: &str, dependents: bool, asker: Asker<'_>) -> Result<(), Error> {
+        let which = |sources: &Sources| {
             let named: BTreeSet<Identifier> = sources.keys().filter(|id| id.name == name).cloned().collect();
             if dependents { graph::orphans(sources, &named) } else { named }
-        });
+        };
+        self.remove(which, name, asker)
     }
 
     /// Unloads everything.
     pub fn unload_all(&self) {
-        self.remove(|sources| sources.keys().cloned().collect());
+        // Nobody stands in the way of the server itself for good.
+        let _ = self.remove(|sources| sources.keys().cloned().collect(), "", Asker::Client);
     }
 
-    fn remove(&self, which: impl Fn(&Sources) -> BTreeSet<Identifier>) {
+    fn remove(
+        &self,
+        which: impl Fn(&Sources) -> BTreeSet<Identifier>,
+        name: &str,
+        asker: Asker<'_>,
+    ) -> Result<(), Error> {
         let mut state = self.state.lock();
         let claim = loop {
             let removed = which(&state.sources);
             match state.claim(&Sources::new(), &removed) {
                 Some(claim) => break claim,
-                None => self.changed.wait(&mut state),
+                None => self.wait_for_others(&mut state, name, asker)?,
             }
         };
         drop(state);
-        self.change(claim);
+        self.change(claim, asker);
+        Ok(())
     }
 
     /// Looks at every directory of every repository.
@@ -289,12 +310,12 @@ impl Repository {
     }
 
     /// Does what was claimed.
-    fn change(&self, claim: Claim) -> Results {
+    fn change(&self, claim: Claim, asker: Asker<'_>) -> Results {
         let Claim { sources, todo, removed } = claim;
         for id in &removed {
             self.loader.unload_versions(id);
         }
-        let results = self.load_in_order(&sources, &todo);
+        let results = self.load_in_order(&sources, &todo, asker);
 
         let mut state = self.state.lock();
         for id in todo.iter().chain(&removed) {
@@ -312,7 +333,7 @@ impl Repository {
     }
 
     /// Loads `todo`, members before the ensembles that use them, as many at once as possible.
-    fn load_in_order(&self, sources: &Sources, todo: &BTreeSet<Identifier>) -> Results {
+    fn load_in_order(&self, sources: &Sources, todo: &BTreeSet<Identifier>, asker: Asker<'_>) -> Results {
         let mut results = Results::new();
         let mut waiting = todo.clone();
         while !waiting.is_empty() {
@@ -327,7 +348,7 @@ impl Repository {
             let loaded: Vec<(Identifier, Result<(), Error>)> = thread::scope(|scope| {
                 let results = &results;
                 let load = |id: Identifier| {
-                    let result = self.load_one(sources, &id, results);
+                    let result = self.load_one(sources, &id, results, asker);
                     (id, result)
                 };
                 let last = wave.pop();
@@ -341,7 +362,7 @@ impl Repository {
         results
     }
 
-    fn load_one(&self, sources: &Sources, id: &Identifier, results: &Results) -> Result<(), Error> {
+    fn load_one(&self, sources: &Sources, id: &Identifier, results: &Results, asker: Asker<'_>) -> Result<(), Error> {
         let Some(source) = sources.get(id) else { return Ok(()) };
         let mut config = source.config.clone();
         if config.is_ensemble()
@@ -351,8 +372,16 @@ impl Repository {
             self.loader.unload_versions(id);
             return Err(error);
         }
-        let Source { directory, loaded, timestamps, .. } = source;
-        self.loader.load_versions(&Candidate { id, directory, config: &config, loaded, current: timestamps })
+        let Source { directory, loaded, timestamps, is_sent, .. } = source;
+        self.loader.load_versions(&Candidate {
+            id,
+            directory,
+            config: &config,
+            loaded,
+            current: timestamps,
+            is_sent: *is_sent,
+            asker,
+        })
     }
 
     /// Checks an ensemble against its members, which are loaded by now.

@@ -33,7 +33,7 @@ pub(super) struct Source {
     pub explicit: bool,
     /// Whether a client sent the files: the next load undoes that. A configuration that a client sent stays
     /// until the repository changes, as in Triton.
-    overridden: bool,
+    pub is_sent: bool,
     /// Where the files lie that a client sent.
     _files: Option<Arc<TemporaryDirectory>>,
 }
@@ -60,13 +60,13 @@ impl Loader {
                 timestamps,
                 loaded,
                 explicit: false,
-                overridden: true,
+                is_sent: true,
                 _files: Some(files),
             }));
         }
         let config_path = scan::config_path(directory, &self.options.model_config_name);
         let mut timestamps = Timestamps::read(directory, &config_path);
-        let is_unmodified = known.is_some_and(|known| !known.overridden && !known.timestamps.is_modified(&timestamps));
+        let is_unmodified = known.is_some_and(|known| !known.is_sent && !known.timestamps.is_modified(&timestamps));
         if parameters.config.is_some() {
             timestamps.set_config_time(SystemTime::now());
         } else if is_unmodified {
@@ -74,7 +74,7 @@ impl Loader {
         }
         let config = self.prepare(id, directory, parameters)?;
         let directory = directory.to_path_buf();
-        Ok(Some(Source { directory, config, timestamps, loaded, explicit: false, overridden: false, _files: None }))
+        Ok(Some(Source { directory, config, timestamps, loaded, explicit: false, is_sent: false, _files: None }))
     }
 
     fn prepare(&self, id: &Identifier, directory: &Path, parameters: &LoadParameters) -> Result<ModelConfig, Error> {

@@ -1,0 +1,61 @@
+"""Other models of the server: loading them, unloading them, asking for them."""
+
+import numpy as np
+
+from . import channel
+from .channel import CallFailed
+from .tensor import Tensor, TritonModelException, store
+
+
+def ask(failure, what, **arguments):
+    """Asks the server something about a model, from any thread."""
+    try:
+        return channel.server().call(what, **arguments)
+    except CallFailed as error:
+        raise TritonModelException(f"{failure}: {error}") from None
+
+
+def check_texts(**texts):
+    for name, text in texts.items():
+        if not isinstance(text, str):
+            raise TypeError(f"{name} has to be a str, found type {type(text)}")
+
+
+def load_model(model_name, config="", files=None):
+    """Loads a model, or loads it again; returns when it is ready. A configuration in JSON may take the place of the one
+    in the repository, and files, by `file:` and their path, the place of the model's directory."""
+    check_texts(model_name=model_name, config=config)
+    if files is not None and not isinstance(files, dict):
+        raise TritonModelException(
+            f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
+        )
+    tensors = []
+    for path, content in (files or {}).items():
+        check_texts(path=path)
+        if not isinstance(content, (bytes, bytearray)):
+            raise TypeError(f"the content of '{path}' has to be bytes, found type {type(content)}")
+        tensors.append(Tensor(path, np.asarray(memoryview(content))))
+    files = store(tensors, channel.server(), may_share=False)
+    ask("Failed to load model", "load_model", model=model_name, config=config, files=files)
+
+
+def unload_model(model_name, unload_dependents=False):
+    """Unloads a model, and with it those that only it uses if that is wanted. Requests that it has are answered
+    before it ends, which this does not wait for."""
+    check_texts(model_name=model_name)
+    ask("Failed to unload model", "unload_model", model=model_name, dependents=bool(unload_dependents))
+
+
+def is_model_ready(model_name, model_version=""):
+    """Whether a version of another model takes requests; an empty version is the newest."""
+    check_texts(model_name=model_name, model_version=model_version)
+    failure = "Failed to check model readiness: failed to get model version from specified version string"
+    try:
+        version = int(model_version) if model_version else -1
+    except ValueError:
+        raise TritonModelException(
+            f"{failure} '{model_version}' (details: stol), version should be an integral value > 0"
+        ) from None
+    if model_version and version < 0:
+        raise TritonModelException(f"{failure} '{model_version}', version should be an integral value > 0")
+    return ask("Failed to check model readiness", "is_model_ready", model=model_name, version=version)["value"]
