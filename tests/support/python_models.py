@@ -47,8 +47,8 @@ def add(repository, name, code, settings=None):
     return repository
 
 
-def ask(http, model, text, name="IN"):
+def ask(http, model, text, version=""):
     """What a model answers to a text, as bytes."""
-    tensor = httpclient.InferInput(name, [1], "BYTES")
+    tensor = httpclient.InferInput("IN", [1], "BYTES")
     tensor.set_data_from_numpy(np.array([text], dtype=object))
-    return http.infer(model, [tensor]).as_numpy("OUT")[0]
+    return http.infer(model, [tensor], version).as_numpy("OUT")[0]

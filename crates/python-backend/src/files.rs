@@ -100,6 +100,11 @@ impl Directory {
         Ok(directory)
     }
 
+    /// Where environments of models are unpacked; they go with the directory.
+    pub fn environments(&self) -> PathBuf {
+        self.path.join("environments")
+    }
+
     /// The script to start the interpreter with.
     pub fn start(&self) -> PathBuf {
         self.path.join(START)

@@ -6,6 +6,7 @@
 
 #![forbid(unsafe_code)]
 
+mod archive;
 mod calls;
 mod environment;
 mod files;
@@ -22,7 +23,7 @@ use halimede_serving::{
     backend::{Backend, LoadedModel, ModelContext},
 };
 
-use self::files::Files;
+use self::{environment::Archives, files::Files};
 
 pub use self::segment::key_prefix as segment_key_prefix;
 
@@ -31,6 +32,8 @@ pub use self::segment::key_prefix as segment_key_prefix;
 pub struct Python {
     /// The scripts, once a model needed them.
     files: Files,
+    /// Environments of models that came as archives.
+    archives: Archives,
 }
 
 impl Backend for Python {
@@ -39,6 +42,6 @@ impl Backend for Python {
     }
 
     fn load(&self, context: &ModelContext) -> Result<LoadedModel, Error> {
-        model::load(context, self.files.unpacked()?)
+        model::load(context, &self.archives, self.files.unpacked()?)
     }
 }

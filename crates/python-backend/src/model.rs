@@ -16,7 +16,7 @@ use halimede_serving::{
 use parking_lot::Mutex;
 
 use crate::{
-    environment::Environment,
+    environment::{Archives, Environment},
     files::Directory,
     instance::{PythonInstance, Slot},
     process::{Launcher, Process},
@@ -39,20 +39,23 @@ pub(crate) struct Definition {
     pub outputs: Vec<String>,
     pub is_decoupled: bool,
     file: String,
+    /// The folder of a Python-based backend, whose script the model is.
+    backend: Option<String>,
     launcher: Launcher,
     /// The process that completed the configuration, for the first instance.
     first: Mutex<Option<Process>>,
 }
 
 /// Loads a model.
-pub(crate) fn load(context: &ModelContext, files: Arc<Directory>) -> Result<LoadedModel, Error> {
+pub(crate) fn load(context: &ModelContext, archives: &Archives, files: Arc<Directory>) -> Result<LoadedModel, Error> {
     let named = &context.config.default_model_filename;
     let file = if named.is_empty() { FILE } else { named };
+    let backend = context.backend_directory.as_ref().map(|backend| backend.to_string_lossy().into_owned());
     let path = context.version_directory().join(file);
-    if file.contains('/') || !path.is_file() {
+    if backend.is_none() && (file.contains('/') || !path.is_file()) {
         return Err(Error::internal(format!("Python model file not found in '{}'", path.display())));
     }
-    let environment = Environment::of(context)?;
+    let environment = Environment::of(context, archives, &files)?;
     let launcher = Launcher {
         model: context.config.name.clone(),
         environment,
@@ -64,7 +67,7 @@ pub(crate) fn load(context: &ModelContext, files: Arc<Directory>) -> Result<Load
     let mut first = None;
     if context.options.auto_complete {
         let process = launcher.start(&config.name)?;
-        import(&process, &context.directory.to_string_lossy(), context.version, file)?;
+        import(&process, &context.directory.to_string_lossy(), context.version, file, backend.as_deref())?;
         let completed = process.ask(&Task::Complete { config: &config::to_json(&config) })?;
         take_completed(&mut config, config::parse_json(&completed.to_string())?);
         first = Some(process);
@@ -78,6 +81,7 @@ pub(crate) fn load(context: &ModelContext, files: Arc<Directory>) -> Result<Load
         outputs: config.output.iter().map(|output| output.name.clone()).collect(),
         is_decoupled: config.is_decoupled(),
         file: file.to_owned(),
+        backend,
         launcher,
         first: Mutex::new(first),
     });
@@ -97,8 +101,8 @@ fn take_completed(config: &mut ModelConfig, completed: ModelConfig) {
     config::normalize(config);
 }
 
-fn import(process: &Process, directory: &str, version: i64, file: &str) -> Result<(), Error> {
-    process.ask(&Task::Load { directory, version: version.to_string(), file }).map(drop)
+fn import(process: &Process, directory: &str, version: i64, file: &str, backend: Option<&str>) -> Result<(), Error> {
+    process.ask(&Task::Load { directory, version: version.to_string(), file, backend }).map(drop)
 }
 
 impl Definition {
@@ -109,7 +113,7 @@ impl Definition {
             Some(process) => process,
             None => {
                 let process = self.launcher.start(name)?;
-                import(&process, &self.directory, self.version, &self.file)?;
+                import(&process, &self.directory, self.version, &self.file, self.backend.as_deref())?;
                 process
             }
         };

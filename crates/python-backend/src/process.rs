@@ -138,9 +138,7 @@ impl Launcher {
         let reading = socket.try_clone().map_err(failed)?;
         let mut command = Command::new(interpreter);
         command.arg(self.files.start()).stdin(Stdio::from(OwnedFd::from(theirs)));
-        if let Some(path) = self.environment.path() {
-            command.env("PATH", path);
-        }
+        command.envs(self.environment.variables());
         let child = command.spawn().map_err(failed)?;
         // The command holds the other end.
         drop(command);

@@ -26,8 +26,8 @@ pub(crate) type SegmentEntry = (u32, String, usize);
 #[derive(Debug, Serialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(crate) enum Task<'a> {
-    /// Import the model.
-    Load { directory: &'a str, version: String, file: &'a str },
+    /// Import the model: `file` of its version, or the script in the folder `backend`.
+    Load { directory: &'a str, version: String, file: &'a str, backend: Option<&'a str> },
     /// Complete the configuration, a text of JSON; the answer's value is one.
     Complete { config: &'a str },
     /// Make the model.

@@ -49,6 +49,8 @@ pub struct ModelContext {
     pub directory: PathBuf,
     /// The version, whose files lie in `directory/version`.
     pub version: i64,
+    /// The folder of a Python-based backend, whose `model.py` runs the model; `None` for a model that brings its own.
+    pub backend_directory: Option<PathBuf>,
     /// The server's settings for the backend.
     pub settings: BTreeMap<String, String>,
     /// The models that this one may call.

@@ -31,6 +31,8 @@ pub struct Options {
     pub load_retries: u32,
     /// Whether models in different repositories may have the same name.
     pub model_namespacing: bool,
+    /// Where backends lie that are not built in: a folder with a `model.py` for each.
+    pub backend_directory: PathBuf,
     /// Settings of backends: backend name (empty: all backends) to key to value.
     pub backend_settings: BTreeMap<String, BTreeMap<String, String>>,
     /// Which metrics are collected.
@@ -57,6 +59,7 @@ impl Default for Options {
             load_threads: 4,
             load_retries: 0,
             model_namespacing: false,
+            backend_directory: PathBuf::from("/opt/tritonserver/backends"),
             backend_settings: BTreeMap::new(),
             metrics: MetricsOptions::default(),
             cache: None,

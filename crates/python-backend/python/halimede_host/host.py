@@ -76,11 +76,16 @@ class Host:
 
     def load(self, task):
         """Imports the model's module."""
-        self.attempt(self._load, task["directory"], task["version"], task["file"])
+        self.attempt(self._load, task["directory"], task["version"], task["file"], task["backend"])
 
-    def _load(self, directory, version, file):
+    def _load(self, directory, version, file, backend):
         global model_directory
         model_directory = os.path.join(directory, version)
+        if backend is not None:
+            # The script of a Python-based backend is one module for all its models.
+            sys.path.append(backend)
+            self.module = importlib.import_module("model")
+            return
         # The model is imported as a module of its version, so that it may import its neighbours either way.
         sys.path += [model_directory, directory]
         self.module = importlib.import_module(f"{version}.{os.path.splitext(file)[0]}")

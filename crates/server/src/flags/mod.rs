@@ -42,6 +42,7 @@ pub(crate) struct Flags {
     pub load_retries: u32,
     pub model_namespacing: bool,
     pub backend_settings: BTreeMap<String, BTreeMap<String, String>>,
+    pub backend_directory: PathBuf,
     pub has_rate_limit: bool,
     pub rate_limit_resources: Available,
     pub http: HttpFlags,
@@ -222,6 +223,7 @@ impl Flags {
             load_retries: 0,
             model_namespacing: false,
             backend_settings: BTreeMap::new(),
+            backend_directory: halimede_serving::Options::default().backend_directory,
             has_rate_limit: false,
             rate_limit_resources: Available::default(),
             http: HttpFlags {
@@ -318,6 +320,7 @@ impl Flags {
             load_retries: self.load_retries,
             model_namespacing: self.model_namespacing,
             backend_settings: self.backend_settings.clone(),
+            backend_directory: self.backend_directory.clone(),
             metrics: self.metrics.options.clone(),
             rate_limit: self.has_rate_limit.then(|| self.rate_limit_resources.clone()),
             ..halimede_serving::Options::default()

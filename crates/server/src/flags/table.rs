@@ -596,8 +596,8 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Backends",
         name: "backend-directory",
         value: "path",
-        help: "Accepted; backends are built in.",
-        set: |_, _| Ok(()),
+        help: "Where backends lie that are not built in: folders with a model.py. Default: /opt/tritonserver/backends.",
+        set: |flags, value| set(&mut flags.backend_directory, not_empty(value).map(Into::into)),
     },
     Flag {
         group: "Backends",

@@ -160,6 +160,7 @@ fn in_one_batch(model: &str, requests: Vec<Vec<InputTensor>>) -> Vec<Response> {
         directory,
         version: 1,
         settings: BTreeMap::new(),
+        backend_directory: None,
         peers: Default::default(),
         metrics: Default::default(),
     };

@@ -76,6 +76,7 @@ fn runner_of(
         directory: directory.clone(),
         version: 1,
         settings: BTreeMap::new(),
+        backend_directory: None,
         peers: Default::default(),
         metrics: Default::default(),
     };

@@ -14,6 +14,7 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 use super::{
+    backends::Found,
     control::{Asker, ModelControl},
     table::{Identifier, NamespaceMembers, Table},
 };
@@ -36,7 +37,7 @@ use crate::{
 /// What loading needs besides the model.
 pub(super) struct Loader {
     pub options: Options,
-    backends: BTreeMap<String, Arc<dyn Backend>>,
+    pub backends: BTreeMap<String, Arc<dyn Backend>>,
     pub table: Arc<Table>,
     /// The members of ensembles by namespace; ensembles hold them weakly.
     members: Mutex<HashMap<String, Arc<NamespaceMembers>>>,
@@ -137,19 +138,8 @@ impl Loader {
             let cache = self.model_cache(id, &config, &recorder, version, false);
             return Ok(Model::new(version, config, signature, recorder, Execution::Ensemble(ensemble), cache));
         }
-        if config.backend.is_empty() {
-            return Err(Error::invalid(format!("unknown platform '{}'", config.platform)));
-        }
-        let Some(backend) = self.backends.get(&config.backend) else {
-            let known: Vec<&str> = self.backends.keys().map(String::as_str).collect();
-            return Err(Error::invalid(format!(
-                "unable to find backend library for backend '{}', try specifying runtime on the model configuration. \
-                 Backends of this server: {}",
-                config.backend,
-                known.join(", ")
-            )));
-        };
-        config::check_runtime(config)?;
+        let mut config = config.clone();
+        let Found { backend, name, directory: backend_directory } = self.backend_of(&mut config)?;
         // The version's folder lies in the model's, where versions may share a file.
         if !is_inside_above(&config.default_model_filename, 1) {
             return Err(Error::invalid(format!(
@@ -157,14 +147,15 @@ impl Loader {
                 config.default_model_filename, id.name
             )));
         }
-        let options = self.config_options(&config.backend)?;
+        let options = self.config_options(name)?;
         let context = ModelContext {
             // What is wrong with the groups is told before a backend looks for files.
-            config: config::prepare_instance_groups(config.clone(), &options)?,
+            config: config::prepare_instance_groups(config, &options)?,
             options,
             directory: directory.to_path_buf(),
             version,
-            settings: self.settings(&config.backend),
+            backend_directory,
+            settings: self.settings(name),
             peers: Peers { members: Some(self.members(&id.namespace)), control: Some(self.control.clone()) },
             metrics: self.custom_metrics.clone(),
         };

@@ -4,6 +4,7 @@
 //! [`lifecycle`] loads and replaces its versions, and [`table`] is what requests look models up in.
 //! Changes of the same models follow each other; changes of others run at the same time.
 
+mod backends;
 mod control;
 mod graph;
 mod index;
