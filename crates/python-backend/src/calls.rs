@@ -49,6 +49,7 @@ pub(crate) fn infer(caller: &Arc<Shared>, call: u64, called: CalledRequest, deco
     let answers = Answers { caller: Arc::downgrade(caller), call, early: None, decoupled };
     let mut request = Request::new(model, Responder::new(answers));
     request.version = version;
+    request.trace = called.trace.and_then(|origin| caller.trace(origin)).map(|origin| origin.child());
     request.id = called.id;
     request.sequence.id = match called.correlation_id {
         Value::String(id) => CorrelationId::String(id),

@@ -9,6 +9,7 @@ use std::{
 use halimede_serving::{
     CorrelationId, Error, Request,
     backend::{Batch, Instance},
+    trace::Trace,
 };
 use parking_lot::Mutex;
 use serde_json::Value;
@@ -164,7 +165,11 @@ impl PythonInstance {
             })
             .collect();
         let inputs = inputs.inspect_err(|_| segment.release())?;
-        let numbers: Vec<u64> = all.clone().map(|index| process.register(batch.response_sender(index))).collect();
+        let register = |index: usize| {
+            let origin = batch.request(index).trace.as_ref().map(Trace::origin);
+            process.register(batch.response_sender(index), origin)
+        };
+        let numbers: Vec<u64> = all.clone().map(register).collect();
         batch.inputs_ready();
         let requests = numbers.iter().zip(inputs).enumerate();
         let requests = requests.map(|(index, (number, inputs))| self.entry(batch.request(index), *number, inputs));
@@ -216,6 +221,8 @@ impl PythonInstance {
             parameters: calls::parameters_text(&request.parameters),
             outputs,
             inputs,
+            is_traced: request.trace.is_some(),
+            trace_context: request.trace.as_ref().and_then(|trace| trace.origin().context()),
         }
     }
 }

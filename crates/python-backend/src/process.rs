@@ -20,6 +20,7 @@ use halimede_serving::{
     Code, Error, OutputTensor, Parameter,
     backend::{Peers, ResponseSender},
     metrics::CustomMetrics,
+    trace::TraceOrigin,
 };
 use parking_lot::{Condvar, Mutex};
 use serde_json::Value;
@@ -94,6 +95,8 @@ struct State {
     reply: Option<Reply>,
     /// What answers the requests that the host has, by number.
     requests: HashMap<u64, ResponseSender>,
+    /// The traces of those that are traced.
+    traces: HashMap<u64, TraceOrigin>,
     request_count: u64,
     inputs: Pool,
     segments: HashMap<u32, Arc<Segment>>,
@@ -215,17 +218,18 @@ impl Process {
     }
 
     /// The number by which the host names the request that `sender` answers.
-    pub fn register(&self, sender: ResponseSender) -> u64 {
+    pub fn register(&self, sender: ResponseSender, trace: Option<TraceOrigin>) -> u64 {
         let mut state = self.shared.state.lock();
         state.request_count += 1;
         let number = state.request_count;
         state.requests.insert(number, sender);
+        state.traces.extend(trace.map(|trace| (number, trace)));
         number
     }
 
     /// What answers a request, unless it has its last response.
     pub fn take(&self, request: u64) -> Option<ResponseSender> {
-        self.shared.state.lock().requests.remove(&request)
+        self.shared.take_request(request)
     }
 }
 
@@ -284,6 +288,11 @@ impl Shared {
     /// Whether the model runs requests: it is made, and not asked to end.
     pub fn is_serving(&self) -> bool {
         self.is_made.load(SeqCst) && !self.is_ending.load(SeqCst)
+    }
+
+    /// The trace of a request that the host has.
+    pub fn trace(&self, request: u64) -> Option<TraceOrigin> {
+        self.state.lock().traces.get(&request).cloned()
     }
 
     /// A call of another model is on its way.
@@ -385,6 +394,7 @@ impl Shared {
         let requests: Vec<ResponseSender> = {
             let mut state = self.state.lock();
             state.is_gone = true;
+            state.traces.clear();
             state.requests.drain().map(|(_, sender)| sender).collect()
         };
         for mut sender in requests {
@@ -431,7 +441,9 @@ impl Shared {
     }
 
     fn take_request(&self, request: u64) -> Option<ResponseSender> {
-        self.state.lock().requests.remove(&request)
+        let mut state = self.state.lock();
+        state.traces.remove(&request);
+        state.requests.remove(&request)
     }
 
     /// Sends a response. The sender is not there where its request was answered: the host checks that, and what
@@ -439,6 +451,8 @@ impl Shared {
     fn respond(&self, request: u64, last: bool, response: Option<ResponseEntry>) {
         let mut state = self.state.lock();
         let Some(mut sender) = state.requests.remove(&request) else { return };
+        // The trace of a request may be told of once it is answered.
+        let trace = if last { state.traces.remove(&request) } else { None };
         let response = response.map(|entry| read(&state, entry));
         drop(state);
         match response {
@@ -451,6 +465,7 @@ impl Shared {
             // Taken out of the list while it sent; only this thread ends the list.
             state.requests.insert(request, sender);
         }
+        drop(trace);
     }
 
     fn answer(self: &Arc<Self>, call: u64, what: Call) {

@@ -71,6 +71,10 @@ pub(crate) struct RequestEntry<'a> {
     /// The outputs that are wanted.
     pub outputs: Vec<&'a str>,
     pub inputs: Vec<TensorEntry>,
+    /// Whether it is traced.
+    pub is_traced: bool,
+    /// What lets other programs go on with its trace, as JSON.
+    pub trace_context: Option<String>,
 }
 
 /// The answer to a call.
@@ -225,6 +229,8 @@ pub(crate) struct CalledRequest {
     pub parameters: String,
     pub outputs: Vec<String>,
     pub inputs: Vec<TensorEntry>,
+    /// The number of the request whose trace it belongs to.
+    pub trace: Option<u64>,
 }
 
 /// A response.

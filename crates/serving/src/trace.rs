@@ -26,6 +26,11 @@ pub trait TraceRecord: Send + Sync {
 
     /// A tensor passed.
     fn tensor(&self, id: u64, tensor: TracedTensor<'_>);
+
+    /// What lets another program go on with the trace from a request, as JSON; `None` where none can.
+    fn context(&self, _id: u64) -> Option<String> {
+        None
+    }
 }
 
 /// A request of a trace.
@@ -110,7 +115,12 @@ impl Trace {
 
     /// The trace of a request that this one sets off.
     pub(crate) fn child(&self) -> Self {
-        Self { record: self.record.clone(), id: self.record.next_id(), parent: self.id, has_begun: false }
+        self.origin().child()
+    }
+
+    /// What requests that this one sets off need to know. The trace is complete when that is dropped too.
+    pub fn origin(&self) -> TraceOrigin {
+        TraceOrigin { record: self.record.clone(), id: self.id }
     }
 
     /// The request was accepted by a version of its model, and is about to be queued.
@@ -153,6 +163,31 @@ impl Drop for Trace {
         if self.has_begun {
             self.reach(&[(Activity::RequestEnd, Instant::now())]);
         }
+    }
+}
+
+/// A request of a trace that sets off others.
+#[derive(Clone)]
+pub struct TraceOrigin {
+    record: Arc<dyn TraceRecord>,
+    id: u64,
+}
+
+impl TraceOrigin {
+    /// The trace of a request that this one sets off.
+    pub fn child(&self) -> Trace {
+        Trace { record: self.record.clone(), id: self.record.next_id(), parent: self.id, has_begun: false }
+    }
+
+    /// What lets another program go on with the trace, as JSON; `None` where none can.
+    pub fn context(&self) -> Option<String> {
+        self.record.context(self.id)
+    }
+}
+
+impl fmt::Debug for TraceOrigin {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TraceOrigin").field("id", &self.id).finish_non_exhaustive()
     }
 }
 

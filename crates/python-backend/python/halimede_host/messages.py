@@ -1,9 +1,11 @@
 """Requests, responses and the senders of responses, as models see them."""
 
 import asyncio
+import enum
 import json
 import threading
 
+from .arguments import check_kind, check_text, check_whole
 from .channel import CallFailed
 from .tensor import Tensor, TritonModelException, store
 
@@ -17,8 +19,8 @@ class TritonError:
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
     def __init__(self, message, code=INTERNAL):
-        if not isinstance(message, str):
-            raise TypeError("TritonError(message: str, code: int = TritonError.INTERNAL)")
+        check_text("message", message)
+        check_whole("code", code, 3)
         self._message, self._code = message, int(code)
 
     def message(self):
@@ -30,22 +32,41 @@ class TritonError:
         return self._code
 
 
+class MemoryType(enum.IntEnum):
+    """Where tensors lie."""
+
+    TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = range(2)
+
+
+TRITONSERVER_MEMORY_GPU, TRITONSERVER_MEMORY_CPU = MemoryType
+
+
 class PreferredMemory:
     """Where a model wants the answers of other models; there is one kind of memory."""
 
     def __init__(self, preferred_memory_type, preferred_device_id=0):
+        check_kind("preferred_memory_type", preferred_memory_type, MemoryType)
+        check_whole("preferred_device_id", preferred_device_id, 64, is_signed=True)
         self._kind, self._device = preferred_memory_type, preferred_device_id
 
 
-TRITONSERVER_MEMORY_CPU, TRITONSERVER_MEMORY_GPU = 0, 2
-
-
 class InferenceTrace:
-    """The trace that a request belongs to: none."""
+    """The trace that a request belongs to, if any. A request for another model that gets it belongs there too."""
+
+    def __init__(self):
+        # The number of the request that is traced.
+        self._origin, self._context = None, None
+
+    @classmethod
+    def _received(cls, entry):
+        trace = cls()
+        if entry["is_traced"]:
+            trace._origin, trace._context = entry["request"], entry["trace_context"]
+        return trace
 
     def get_context(self):
-        """The context for OpenTelemetry."""
-        return None
+        """What a program needs to go on with the trace, as JSON with `traceparent`; None where no collector gets it."""
+        return self._context
 
 
 def parameters_json(parameters):
@@ -65,10 +86,12 @@ class InferenceResponse:
 
     def __init__(self, output_tensors=(), error=None, parameters=None):
         tensors = list(output_tensors)
-        if any(not isinstance(tensor, Tensor) for tensor in tensors):
-            raise TypeError("InferenceResponse(output_tensors: list of Tensor, error: TritonError = None)")
-        if error is not None and not isinstance(error, TritonError):
-            raise TypeError("InferenceResponse(error): a TritonError is expected")
+        for tensor in tensors:
+            if tensor is None:
+                raise TritonModelException("Output tensor for inference response should not be empty.")
+            check_kind("output_tensors", tensor, Tensor)
+        if error is not None:
+            check_kind("error", error, TritonError)
         self._tensors, self._error, self._parameters = tensors, error, parameters_json(parameters)
 
     def output_tensors(self):
@@ -173,12 +196,34 @@ class InferenceRequest:
 
     def __init__(self, *, request_id="", correlation_id=0, inputs, requested_output_names, model_name,
                  model_version=-1, flags=0, timeout=0, preferred_memory=None, trace=None, parameters=None):  # fmt: skip
+        if correlation_id is None:
+            raise TypeError("correlation_id has to be an int or a str")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
+        if isinstance(correlation_id, int):
+            check_whole("correlation_id", correlation_id, 64)
+        check_text("request_id", request_id)
+        check_text("model_name", model_name)
+        check_whole("model_version", model_version, 64, is_signed=True)
+        check_whole("flags", flags, 32)
+        check_whole("timeout", timeout, 64)
         self._id, self._correlation_id, self._inputs = request_id, correlation_id, list(inputs)
         self._wanted = set(requested_output_names)
+        request = f"request with id '{request_id}' and model name '{model_name}' should not be empty."
+        for tensor in self._inputs:
+            if tensor is None:
+                raise TritonModelException(f"Input tensor for {request}")
+            check_kind("inputs", tensor, Tensor)
+        for name in self._wanted:
+            check_text("requested_output_names", name)
+            if not name:
+                raise TritonModelException(f"Requested output name for {request}")
         self._model_name, self._model_version = model_name, model_version
         self._flags, self._timeout, self._parameters = flags, timeout, parameters_json(parameters)
+        if preferred_memory is not None:
+            check_kind("preferred_memory", preferred_memory, PreferredMemory)
+        if trace is not None:
+            check_kind("trace", trace, InferenceTrace)
         self._trace = trace or InferenceTrace()
         self._sender, self._channel, self._release_flags = None, None, RELEASE_ALL
 
@@ -191,7 +236,7 @@ class InferenceRequest:
             flags=entry["flags"], timeout=entry["timeout"],
         )  # fmt: skip
         request._parameters = entry["parameters"]
-        request._channel = channel
+        request._channel, request._trace = channel, InferenceTrace._received(entry)
         request._sender = InferenceResponseSender(channel, entry["request"], request._wanted, is_decoupled)
         return request
 
@@ -221,6 +266,7 @@ class InferenceRequest:
 
     def set_flags(self, flags):
         """Sets start and end of a sequence."""
+        check_whole("flags", flags, 32)
         self._flags = flags
 
     def timeout(self):
@@ -270,7 +316,7 @@ class InferenceRequest:
             "id": self._id, "correlation_id": self._correlation_id, "model": self._model_name,
             "version": self._model_version, "flags": self._flags, "timeout": self._timeout,
             "parameters": self._parameters, "outputs": sorted(self._wanted),
-            "inputs": store(self._inputs, channel, may_share=False),
+            "inputs": store(self._inputs, channel, may_share=False), "trace": self._trace._origin,
         }  # fmt: skip
         return ResponseIterator(channel, channel.open("infer", request=request, decoupled=decoupled))
 

@@ -12,7 +12,12 @@ use std::{
 use halimede_serving::trace::{Activity, Trace, TraceRecord, TraceStart, TracedTensor};
 use halimede_tensor::{Buffer, DType};
 
-use super::{context::Parent, held::Held, settings::Setting};
+use super::{
+    context::{Names, Parent, new_id},
+    held::Held,
+    settings::Setting,
+};
+use crate::json::Writer;
 
 /// Events that one trace keeps: a stream may go on for ever.
 const EVENTS_MAX: usize = 10_000;
@@ -54,14 +59,13 @@ pub(crate) struct Record {
     ids: Arc<AtomicU64>,
     /// The number of the client's request.
     id: u64,
-    /// The client's span that the request belongs to.
-    parent: Option<Parent>,
     kept: Mutex<Kept>,
 }
 
 /// What is kept of a trace, and how much is not.
 struct Kept {
     events: Vec<Event>,
+    names: Names,
     /// Room for the tensors.
     held: Held,
     activities_left_out: u64,
@@ -71,8 +75,10 @@ struct Kept {
 impl Record {
     pub(super) fn new(setting: Arc<Setting>, ids: Arc<AtomicU64>, parent: Option<Parent>) -> Self {
         let id = ids.fetch_add(1, Relaxed);
-        let kept = Kept { events: Vec::new(), held: setting.held(), activities_left_out: 0, tensors_left_out: 0 };
-        Self { setting, ids, id, parent, kept: Mutex::new(kept) }
+        let names = Names::of(parent);
+        let kept =
+            Kept { events: Vec::new(), names, held: setting.held(), activities_left_out: 0, tensors_left_out: 0 };
+        Self { setting, ids, id, kept: Mutex::new(kept) }
     }
 
     /// What a request takes along.
@@ -116,6 +122,21 @@ impl TraceRecord for Record {
         self.push(Event::Reach { id, name: activity.name(), at });
     }
 
+    fn context(&self, id: u64) -> Option<String> {
+        // Nobody else knows what is written to files.
+        if !self.setting.continues() {
+            return None;
+        }
+        let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
+        let traceparent = kept.names.traceparent(id, &mut new_id);
+        drop(kept);
+        let mut writer = Writer::default();
+        writer.begin_object();
+        writer.member("traceparent", &traceparent);
+        writer.end_object();
+        Some(String::from_utf8_lossy(&writer.into_bytes()).into_owned())
+    }
+
     fn tensor(&self, id: u64, tensor: TracedTensor<'_>) {
         let TracedTensor { is_output, name, dtype, shape, data } = tensor;
         let (name, shape, data) = (name.to_owned(), shape.to_vec(), data.clone());
@@ -142,7 +163,7 @@ impl Drop for Record {
             kept.events.push(Event::LeftOut { id: self.id, activities, tensors });
         }
         let held = mem::replace(&mut kept.held, self.setting.held());
-        self.setting.take(mem::take(&mut kept.events), self.parent, held);
+        self.setting.take(mem::take(&mut kept.events), mem::take(&mut kept.names), held);
     }
 }
 

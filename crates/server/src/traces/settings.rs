@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 
 use super::{
-    context::Parent,
+    context::Names,
     files::Destination,
     held::Held,
     otlp::Collector,
@@ -184,13 +184,13 @@ impl Setting {
     }
 
     /// A trace ended.
-    pub fn take(&self, events: Vec<Event>, parent: Option<Parent>, held: Held) {
+    pub fn take(&self, events: Vec<Event>, names: Names, held: Held) {
         let mut counts = self.counts();
         counts.collected += 1;
         // Triton compares with the requests that came, so that with a rate above 1 no file is written before the end.
         let is_last = counts.left == 0 && counts.collected == counts.begun;
         // Under the lock: no trace comes behind the last one.
-        self.writer.take(&self.destination, Taken { events, parent, held }, is_last);
+        self.writer.take(&self.destination, Taken { events, names, held }, is_last);
     }
 
     /// Room for what a trace holds.

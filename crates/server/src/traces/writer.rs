@@ -14,7 +14,7 @@ use std::{
 use halimede_serving::metrics::{Family, Kind, Sample, Value};
 
 use super::{
-    context::Parent,
+    context::Names,
     files::{Destination, Files, Outcome},
     held::Held,
     otlp::{Collector, Exporter},
@@ -57,7 +57,7 @@ struct Queue {
 pub(super) struct Taken {
     pub events: Vec<Event>,
     /// The client's span that its request belongs to.
-    pub parent: Option<Parent>,
+    pub names: Names,
     /// Gives back the room of the events.
     pub held: Held,
 }
@@ -216,7 +216,7 @@ impl Sink {
             }
             (Sink::Files(files), Job::Complete(destination)) => files.complete(&destination),
             (Sink::Files(files), Job::Forget(destination)) => files.flush(&destination),
-            (Sink::Collector(exporter), Job::Trace { taken, .. }) => exporter.add(&taken.events, taken.parent, epoch),
+            (Sink::Collector(exporter), Job::Trace { taken, .. }) => exporter.add(&taken.events, taken.names, epoch),
             (Sink::Collector(_), Job::Complete(_) | Job::Forget(_)) => {}
         }
     }

@@ -15,7 +15,12 @@ use prost::Message;
 use self::messages::{
     ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span,
 };
-use super::{context::Parent, files::Outcome, record::Event, render::Epoch};
+use super::{
+    context::{Names, new_id},
+    files::Outcome,
+    record::Event,
+    render::Epoch,
+};
 
 /// Where spans go, and in which portions.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -181,8 +186,8 @@ impl Exporter {
     }
 
     /// Takes a trace; sends what waits where that is a whole portion.
-    pub fn add(&mut self, events: &[Event], parent: Option<Parent>, epoch: Epoch) {
-        let spans = spans::spans(events, parent, epoch, &mut new_id);
+    pub fn add(&mut self, events: &[Event], names: Names, epoch: Epoch) {
+        let spans = spans::spans(events, names, epoch, &mut new_id);
         if self.waiting.len() + spans.len() > self.collector.queue_max {
             self.outcome.dropped += 1;
             return;
@@ -256,20 +261,5 @@ impl Exporter {
 impl fmt::Debug for Exporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exporter").field("collector", &self.collector).finish_non_exhaustive()
-    }
-}
-
-/// A random number that is not 0.
-fn new_id() -> u64 {
-    loop {
-        match getrandom::u64() {
-            Ok(0) => {}
-            Ok(id) => return id,
-            // Without the system's random numbers, the clock's: not secret, and different all the same.
-            Err(_) => {
-                let now = std::time::SystemTime::now().duration_since(std::time::UNIX_EPOCH).unwrap_or_default();
-                return (now.as_nanos() as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
-            }
-        }
     }
 }

@@ -4,7 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::{
-    super::{context::Parent, record::Event, render::Epoch},
+    super::{
+        context::{Names, NewId},
+        record::Event,
+        render::Epoch,
+    },
     messages::{KIND_SERVER, KeyValue, Span, SpanEvent},
 };
 
@@ -12,13 +16,10 @@ use super::{
 pub(super) const ROOT: &str = "InferRequest";
 const COMPUTE: &str = "compute";
 
-/// Makes an identifier; none is all zeros.
-pub(super) type NewId<'a> = &'a mut dyn FnMut() -> u64;
-
 /// The spans of a trace, the root first.
-pub(super) fn spans(events: &[Event], parent: Option<Parent>, epoch: Epoch, new_id: NewId<'_>) -> Vec<Span> {
-    let trace_id = parent
-        .map_or_else(|| [new_id().to_be_bytes(), new_id().to_be_bytes()].concat(), |parent| parent.trace_id.to_vec());
+pub(super) fn spans(events: &[Event], mut names: Names, epoch: Epoch, new_id: NewId<'_>) -> Vec<Span> {
+    let trace_id = names.trace_id(new_id).to_vec();
+    let parent = names.parent;
     let mut span = |name: &str, parent: Vec<u8>| Span {
         trace_id: trace_id.clone(),
         span_id: new_id().to_be_bytes().to_vec(),
@@ -45,6 +46,8 @@ pub(super) fn spans(events: &[Event], parent: Option<Parent>, epoch: Epoch, new_
                 if !request_id.is_empty() {
                     request.attributes.push(KeyValue::text("triton.request_id", request_id));
                 }
+                // Somebody may know it already.
+                request.span_id = names.span_id(*id, &mut || own_id(&request)).to_vec();
                 requests.insert(*id, request);
             }
             Event::Reach { id, name, at } => {
@@ -87,11 +90,16 @@ pub(super) fn spans(events: &[Event], parent: Option<Parent>, epoch: Epoch, new_
     all
 }
 
+/// The identifier of a span as a number.
+fn own_id(span: &Span) -> u64 {
+    span.span_id.iter().fold(0, |id, byte| id << 8 | u64::from(*byte))
+}
+
 #[cfg(test)]
 mod tests {
     use std::time::{Duration, Instant};
 
-    use super::*;
+    use super::{super::super::context::Parent, *};
 
     #[test]
     fn an_ensemble() {
@@ -124,7 +132,7 @@ mod tests {
             last
         };
         let parent = Parent { trace_id: [7; 16], span_id: [8; 8] };
-        let all = spans(&events, Some(parent), epoch, &mut new_id);
+        let all = spans(&events, Names::of(Some(parent)), epoch, &mut new_id);
         let found = all.iter().map(|span| (&*span.name, span.start_time_unix_nano, span.end_time_unix_nano));
         let expected = [(ROOT, 1_005, 1_031), ("all", 1_007, 1_031), ("step", 1_008, 1_025), (COMPUTE, 1_010, 1_020)];
         assert_eq!(found.collect::<Vec<_>>(), expected);
