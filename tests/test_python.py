@@ -98,6 +98,9 @@ class TritonPythonModel:
             return [good, good]
         if what == "a number":
             return [3]
+        if what == "again":
+            request.set_release_flags(pb_utils.TRITONSERVER_REQUEST_RELEASE_RESCHEDULE)
+            return [good]
         if what == "none":
             return [None]
         if what == "nothing":
@@ -445,6 +448,10 @@ def test_what_a_model_does_wrong_is_told(http):
     assert error_of(http, "a number") == (
         failed + "Expected an 'InferenceResponse' object in the execute function return list, found type "
         "'<class 'int'>'."
+    )
+    assert error_of(http, "again") == (
+        failed + "Expected a None object in the execute function return list for reschduled request, found type "
+        "'<class 'c_python_backend_utils.InferenceResponse'>'."
     )
     assert error_of(http, "dtype").startswith(failed + "TritonModelException: NumPy dtype is not supported.")
     text = "TritonModelException: Tensor name cannot be an empty string."

@@ -28,11 +28,12 @@ macro_rules! scripts {
 }
 
 /// Every script, by its path.
-const SCRIPTS: [(&str, &str); 13] = scripts![
+const SCRIPTS: [(&str, &str); 14] = scripts![
     "start.py",
     "triton_python_backend_utils.py",
     "c_python_backend_utils.py",
     "halimede_host/__init__.py",
+    "halimede_host/arguments.py",
     "halimede_host/channel.py",
     "halimede_host/dlpack.py",
     "halimede_host/host.py",

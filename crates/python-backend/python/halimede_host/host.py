@@ -9,7 +9,7 @@ import threading
 
 from . import logger
 from .channel import Channel, ServerGone, connect
-from .messages import InferenceRequest, InferenceResponse
+from .messages import RELEASE_RESCHEDULE, InferenceRequest, InferenceResponse
 from .model_config import ModelConfig
 
 # The directory of the model's version; set with the model.
@@ -176,7 +176,12 @@ class Host:
                 "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                 f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
             )
-        for response in returned:
+        for request, response in zip(requests, returned):
+            if response is not None and request._release_flags == RELEASE_RESCHEDULE:
+                raise Mistake(
+                    "Expected a None object in the execute function return list for reschduled request, found type "
+                    f"'{type(response)}'."
+                )
             if response is not None and not isinstance(response, InferenceResponse):
                 raise Mistake(
                     "Expected an 'InferenceResponse' object in the execute function return list, found type "

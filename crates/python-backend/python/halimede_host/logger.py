@@ -1,23 +1,30 @@
 """The server's log."""
 
+import enum
+
 from . import channel
+from .arguments import check_kind, check_text
+
+
+class LogLevel(enum.Enum):
+    """How important a message is."""
+
+    INFO, WARNING, ERROR, VERBOSE = "info", "warning", "error", "verbose"
 
 
 class Logger:
     """Writes to the server's log."""
 
-    INFO, WARNING, ERROR, VERBOSE = "info", "warning", "error", "verbose"
-
-    class LogLevel:
-        """How important a message is."""
-
-        INFO, WARNING, ERROR, VERBOSE = "info", "warning", "error", "verbose"
+    LogLevel = LogLevel
+    INFO, WARNING, ERROR, VERBOSE = LogLevel
 
     @staticmethod
     def log(message, level=INFO):
         """Writes a message."""
+        check_text("message", message)
+        check_kind("level", level, LogLevel)
         if channel.is_connected():
-            channel.server().send({"is": "log", "level": level, "text": str(message)})
+            channel.server().send({"is": "log", "level": level.value, "text": message})
         else:
             print(message, flush=True)
 

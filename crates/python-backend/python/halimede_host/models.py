@@ -3,6 +3,7 @@
 import numpy as np
 
 from . import channel
+from .arguments import check_text
 from .channel import CallFailed
 from .tensor import Tensor, TritonModelException, store
 
@@ -15,23 +16,18 @@ def ask(failure, what, **arguments):
         raise TritonModelException(f"{failure}: {error}") from None
 
 
-def check_texts(**texts):
-    for name, text in texts.items():
-        if not isinstance(text, str):
-            raise TypeError(f"{name} has to be a str, found type {type(text)}")
-
-
 def load_model(model_name, config="", files=None):
     """Loads a model, or loads it again; returns when it is ready. A configuration in JSON may take the place of the one
     in the repository, and files, by `file:` and their path, the place of the model's directory."""
-    check_texts(model_name=model_name, config=config)
+    check_text("model_name", model_name)
+    check_text("config", config)
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
         )
     tensors = []
     for path, content in (files or {}).items():
-        check_texts(path=path)
+        check_text("path", path)
         if not isinstance(content, (bytes, bytearray)):
             raise TypeError(f"the content of '{path}' has to be bytes, found type {type(content)}")
         tensors.append(Tensor(path, np.asarray(memoryview(content))))
@@ -42,13 +38,14 @@ def load_model(model_name, config="", files=None):
 def unload_model(model_name, unload_dependents=False):
     """Unloads a model, and with it those that only it uses if that is wanted. Requests that it has are answered
     before it ends, which this does not wait for."""
-    check_texts(model_name=model_name)
+    check_text("model_name", model_name)
     ask("Failed to unload model", "unload_model", model=model_name, dependents=bool(unload_dependents))
 
 
 def is_model_ready(model_name, model_version=""):
     """Whether a version of another model takes requests; an empty version is the newest."""
-    check_texts(model_name=model_name, model_version=model_version)
+    check_text("model_name", model_name)
+    check_text("model_version", model_version)
     failure = "Failed to check model readiness: failed to get model version from specified version string"
     try:
         version = int(model_version) if model_version else -1
