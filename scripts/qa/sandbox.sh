@@ -2,7 +2,7 @@
 # Run a command where NVIDIA's test scripts find what they expect:
 #   /opt/tritonserver/bin/tritonserver   the server under test
 #   /data/inferenceserver/VERSION        the generated models
-#   ports 8000 to 8003 of a network of its own
+#   ports 8000 to 8003 of a network of its own, and shared memory of its own
 # in namespaces of their own, so nothing outside changes and runs can overlap.
 # Linux only; needs root or user namespaces.
 #
@@ -31,6 +31,8 @@ for entry in /*; do
     mount --rbind "$entry" "$root/$name"
   fi
 done
+# Scripts count what lies there.
+mount -t tmpfs none "$root/dev/shm"
 mkdir -p "$root/proc" "$root/opt/tritonserver/bin" "$root/opt/tritonserver/backends" "$root/data/inferenceserver/$version"
 mount -t proc none "$root/proc"
 # A script rather than a link: the server looks at the name that it was started under.

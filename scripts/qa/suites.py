@@ -8,6 +8,7 @@ the whole script), or test modules beside a server that the harness starts
 
 from dataclasses import dataclass, field
 
+import python_backend
 import repositories
 
 PYTHON_BACKEND = "open: not run since Python models are served"
@@ -176,7 +177,10 @@ SUITES = [
                    ("--trace-config triton,file=global_unittest.log", "--trace-config level=TIMESTAMPS",
                     "--trace-config rate=1")),
         ],
-        left={"opentelemetry_unittest.py": "open: traces are not sent to OpenTelemetry collectors"},
+        left={
+            "opentelemetry_unittest.py": "needs a collector that is downloaded (`otelcol`); its cases are in "
+            "`tests/test_opentelemetry.py` and `tests/test_python_traces.py`",
+        },
     ),
     Suite(
         "L0_response_cache",
@@ -288,3 +292,5 @@ SUITES = [
         },
     ),
 ]  # fmt: skip
+
+SUITES += python_backend.suites(Suite, Module)
