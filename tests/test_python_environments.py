@@ -13,7 +13,7 @@ import pytest
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from support.python_models import INTERPRETER, add, ask, config
+from support.python_models import INTERPRETER, add, ask, config, wait_until
 from support.server import Server
 
 TEXTS = config({"IN": "STRING"}, {"OUT": "STRING"})
@@ -103,9 +103,9 @@ def test_models_share_an_archive_that_is_unpacked_once(repository, places):
             http.unload_model("one")
             http.load_model("one")
             assert (told(server, "one")["text"], told(server, "two")["text"]) == ("of later", "as packed")
-            assert len(unpacked(places)) == 2
+            wait_until(lambda: len(unpacked(places)) == 2, "there are two environments")
             http.unload_model("two")
-            assert len(unpacked(places)) == 1
+            wait_until(lambda: len(unpacked(places)) == 1, "the environment of before is gone")
     assert list(places.iterdir()) == []
 
 

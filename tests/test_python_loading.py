@@ -9,7 +9,7 @@ import pytest
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from support.python_models import CPU, INTERPRETER, RUNS, add, ask, config
+from support.python_models import CPU, INTERPRETER, RUNS, add, ask, config, wait_until
 from support.server import ROOT
 
 TEXTS = config({"IN": "STRING"}, {"OUT": "STRING"})
@@ -33,6 +33,7 @@ class TritonPythonModel:
     def initialize(self, args):
         self.config = json.loads(args["model_config"])
         self.did = self.do("initialize")
+        print("initialize:", self.did, flush=True)
 
     def do(self, when):
         text = self.config["parameters"].get(when, {}).get("string_value")
@@ -154,7 +155,10 @@ def test_models_are_loaded_from_initialize_and_unloaded_from_finalize(versioned,
             assert [ask(http, name, "").decode() for name in ("first", "second")] == ["True", "True"]
             assert ask(http, "other", "").decode() == "2 from the repository"
             http.unload_model("first")
-            assert not any(http.is_model_ready(name) for name in ("first", "second", "other"))
+            names = ("first", "second", "other")
+            wait_until(lambda: not any(http.is_model_ready(name) for name in names), "the models are unloaded")
+            reasons = lambda: [entry.get("reason") for entry in http.get_model_repository_index()]  # noqa: E731
+            wait_until(lambda: reasons().count("unloaded") == 3, "they have ended")
 
 
 def test_a_model_that_is_loaded_waits_for_no_load_that_waits_for_it(repository, serve):
@@ -168,7 +172,8 @@ def test_a_model_that_is_loaded_waits_for_no_load_that_waits_for_it(repository, 
     )
     with httpclient.InferenceServerClient(server.http_address, concurrency=2, network_timeout=60) as http:
         http.load_model("own")
-        assert ask(http, "own", "").decode() == refused.format("load", "own")
+        server.wait_log(f"initialize: {refused.format('load', 'own')}")
+        # It has no request, so that it ends while it is unloaded.
         http.unload_model("own")
         server.wait_log("finalize: Failed to load model: model 'own'")
         http.load_model("one")

@@ -1,6 +1,7 @@
 """Models in Python, written into repositories."""
 
 import sys
+import time
 
 import numpy as np
 import tritonclient.http as httpclient
@@ -45,6 +46,14 @@ def add(repository, name, code, settings=None):
     repository.add(name, config=settings)
     (repository.path / name / "1" / "model.py").write_text(HEAD + code)
     return repository
+
+
+def wait_until(condition, what, seconds=60):
+    """Until something is so: a model with a request that was just answered ends behind the back of who unloads it."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"it is not so that {what}"
+        time.sleep(0.01)
 
 
 def ask(http, model, text, version=""):
