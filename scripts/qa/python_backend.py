@@ -60,6 +60,7 @@ def suites(Suite, Module):
         return Module(f"-m pytest {leaks}", repository, environment=environment, label=f"{name}, {kind}")
 
     return [
+        Suite("L0_backend_python", left={"test.sh": "open: its own part installs Python 3.12 and PyTorch"}),
         *(folder(name, script="test.sh") for name in SCRIPTS),
         folder(
             "bls",
@@ -68,7 +69,11 @@ def suites(Suite, Module):
                   for name in ("bls_memory", "bls_memory_async") for kind in ("non_decoupled", "decoupled")),
                 Module("bls_parameters_test.py", copies("bls_parameters")),
             ],
-            left={"bls": TORCH, "bls_async": TORCH},
+            left={
+                "bls": TORCH,
+                "bls_async": TORCH,
+                "bls_model_loading, bls_init_error, bls_finalize_error": "open: not run apart from the script, which downloads",
+            },
         ),
         folder(
             "ensemble",

@@ -113,9 +113,10 @@ fn a_model_that_does_not_ask_for_it_has_no_cache() {
     let (_files, server, executions) = start("", Arc::new(LocalCache::new(1 << 20)));
     assert_eq!([answer(&server, 1.0), answer(&server, 1.0)], [[1.0], [1.0]]);
     assert_eq!(executions.load(SeqCst), 2);
-    let names = |server: &Server| server.metrics().into_iter().map(|family| family.name).collect::<Vec<_>>();
-    assert!(!names(&server).contains(&"nv_cache_num_hits_per_model"));
-    assert!(names(&server).contains(&"nv_cache_num_lookups"));
+    let names =
+        |server: &Server| server.metrics().into_iter().map(|family| family.name.into_owned()).collect::<Vec<_>>();
+    assert!(!names(&server).contains(&"nv_cache_num_hits_per_model".to_owned()));
+    assert!(names(&server).contains(&"nv_cache_num_lookups".to_owned()));
 }
 
 #[test]

@@ -56,14 +56,16 @@ fn a_missing_repository_makes_a_server_that_is_not_live() {
 fn groups_runtime_and_file_name_are_checked_before_the_model_file() {
     let files = Files::new();
     files.model("m", &identity("[ 1 ]", "instance_group { kind: KIND_GPU }"));
-    files.model("r", &identity("[ 1 ]", "runtime: 'model.py'"));
+    files.model("r", &identity("[ 1 ]", "runtime: 'other.so'")).model("p", &identity("[ 1 ]", "runtime: 'model.py'"));
     files.model("f", &identity("[ 1 ]", "default_model_filename: '../../other/1/model.onnx'"));
     files.model("g", &identity("[ 1 ]", "default_model_filename: '/model.onnx'"));
     let backends = vec![Scripted::backend("identity", |_, _| panic!("the backend is not asked"))];
-    let server = Server::start(Options { backends, ..explicit(&files) }).unwrap();
+    let backend_directory = "/no/backends".into();
+    let server = Server::start(Options { backends, backend_directory, ..explicit(&files) }).unwrap();
     for (model, expected) in [
         ("m", "instance group m_0 of model m has kind KIND_GPU but server does not support GPUs"),
-        ("r", "unable to find backend library 'model.py' for model 'r'"),
+        ("r", "unable to find backend library 'other.so' for model 'r'"),
+        ("p", "library 'model.py' for model 'p', searched: '/no/backends/identity/model.py'"),
         ("f", "default_model_filename '../../other/1/model.onnx' of model 'f' is outside the model's directory"),
         ("g", "default_model_filename '/model.onnx' of model 'g' is outside the model's directory"),
     ] {
