@@ -96,7 +96,7 @@ def test_spans_of_calls_lie_in_those_of_their_model(serve, models, collector):  
     context = request(server)
     check(collector.wait(5), context)
     collector.messages.clear()
-    context = request(server, TRACEPARENT)
+    context = request(server, dict(TRACEPARENT))
     found = check(collector.wait(5), context)
     assert found["InferRequest"].trace_id.hex() == TRACE and found["InferRequest"].parent_span_id.hex() == SPAN
 
@@ -104,7 +104,7 @@ def test_spans_of_calls_lie_in_those_of_their_model(serve, models, collector):  
 def test_a_request_that_is_not_traced_has_no_context(serve, models, collector):  # noqa: F811
     server = sent(serve, models, collector, rate=0)
     assert request(server) is None
-    context = request(server, TRACEPARENT)
+    context = request(server, dict(TRACEPARENT))
     check(collector.wait(5), context)
 
 

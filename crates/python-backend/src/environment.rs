@@ -225,7 +225,8 @@ mod tests {
         let programs = directory.join("env/bin");
         let python = programs.join("python");
         fs::write(&python, "").unwrap();
-        let (archives, files) = (Archives::default(), Files::default().unpacked().unwrap());
+        let (archives, scripts) = (Archives::default(), Files::default());
+        let files = scripts.unpacked().unwrap();
         let of = |parameter, setting| Environment::of(&context(parameter, setting, &directory), &archives, &files);
         let text = |parameter| of(Some(parameter), None).unwrap_err().message;
         assert_eq!(of(None, None).unwrap().interpreter, Path::new("python3"));
@@ -257,7 +258,8 @@ mod tests {
             builder.append_data(&mut header, "bin/python3", text.as_bytes()).unwrap();
             fs::write(&path, builder.into_inner().unwrap()).unwrap();
         };
-        let (archives, files) = (Archives::default(), Files::default().unpacked().unwrap());
+        let (archives, scripts) = (Archives::default(), Files::default());
+        let files = scripts.unpacked().unwrap();
         let context = context(Some("$$TRITON_MODEL_DIRECTORY/env.tar"), None, &directory);
         let of = || Environment::of(&context, &archives, &files).unwrap();
         write("one");
