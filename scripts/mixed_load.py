@@ -21,31 +21,12 @@ import numpy as np
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
 import tritonclient.utils.shared_memory as shm
-from onnx import TensorProto, helper, numpy_helper
 from tritonclient.utils import InferenceServerException
 
 from support import models
 from support.server import Server
 
 REPORTS = ("Sanitizer", "panicked")
-
-
-def network():
-    """Large enough that the pool's threads share its products."""
-    chance = np.random.default_rng(1)
-    weights = [numpy_helper.from_array(chance.normal(size=(256, 256)).astype(np.float32), f"w{i}") for i in range(2)]
-    nodes = [
-        helper.make_node("MatMul", ["INPUT0", "w0"], ["a"]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("MatMul", ["b", "w1"], ["c"]),
-        helper.make_node("Softmax", ["c"], ["OUTPUT0"]),
-    ]
-    return models.onnx_model(
-        nodes,
-        [models.info("INPUT0", TensorProto.FLOAT, ["n", 256])],
-        [models.info("OUTPUT0", TensorProto.FLOAT, ["n", 256])],
-        weights,
-    )
 
 
 class Load:
@@ -162,7 +143,7 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         models.standard(Path(folder))
         repository = models.Repository(Path(folder))
-        repository.add("network", network())
+        repository.add("network", models.two_products())
         repository.add("slow", config=models.identity_config(dims=(1,), batch=0, delay_ms=50))
         flags = ["--model-control-mode=explicit"]
         loaded = ("network", "slow", "simple", "twice", "add_sub")

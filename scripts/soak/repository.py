@@ -5,8 +5,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent / "tests"))
 
-import numpy as np
-from onnx import TensorProto, helper, numpy_helper
+from onnx import TensorProto, helper
 
 from support import models
 from support.models import info, io
@@ -43,20 +42,6 @@ class TritonPythonModel:
 """
 
 
-def network():
-    """Two products, large enough that threads share them."""
-    chance = np.random.default_rng(1)
-    weights = [numpy_helper.from_array(chance.normal(size=(256, 256)).astype(np.float32), f"w{i}") for i in range(2)]
-    nodes = [
-        helper.make_node("MatMul", ["INPUT0", "w0"], ["a"]),
-        helper.make_node("Relu", ["a"], ["b"]),
-        helper.make_node("MatMul", ["b", "w1"], ["c"]),
-        helper.make_node("Softmax", ["c"], ["OUTPUT0"]),
-    ]
-    inputs, outputs = [info("INPUT0", TensorProto.FLOAT, ["n", 256])], [info("OUTPUT0", TensorProto.FLOAT, ["n", 256])]
-    return models.onnx_model(nodes, inputs, outputs, weights)
-
-
 def running_sum():
     shape = ["batch", 1]
     nodes = [helper.make_node("Add", ["SUM_IN", "INPUT"], ["SUM_OUT"]), helper.make_node("Identity", ["SUM_OUT"], ["OUTPUT"])]
@@ -68,7 +53,7 @@ def make(folder):
     """The repository, and the names of the models that are loaded from the start."""
     repository = models.Repository(folder)
     batching = "max_batch_size: 16\ndynamic_batching { max_queue_delay_microseconds: 500 }\n"
-    repository.add("network", network(), 'backend: "onnxruntime"\n' + batching)
+    repository.add("network", models.two_products(), 'backend: "onnxruntime"\n' + batching)
     repository.add("simple", models.add_sub(TensorProto.INT32, ["batch", 16]), models.BATCHED_INT32)
     repository.add("twice", config=models.ENSEMBLE)
     repository.add("text", models.identity(TensorProto.STRING, [-1, -1]), models.copy_config("STRING"))
@@ -82,5 +67,5 @@ def make(folder):
     (repository.path / "python" / "1" / "model.py").write_text(PYTHON)
     loaded = sorted(path.name for path in repository.path.iterdir())
     # What comes and goes.
-    repository.add("guest", network(), 'backend: "onnxruntime"\n' + batching)
+    repository.add("guest", models.two_products(), 'backend: "onnxruntime"\n' + batching)
     return loaded

@@ -2,8 +2,9 @@
 
 from pathlib import Path
 
+import numpy as np
 import onnx
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 info = helper.make_tensor_value_info
 
@@ -66,6 +67,20 @@ def product(left, right):
         [info("Y", TensorProto.FLOAT, [left[0], right[1]])],
         [weights],
     )
+
+
+def two_products():
+    """INPUT0 [n, 256] times 256 x 256 twice, large enough that threads share them."""
+    chance = np.random.default_rng(1)
+    weights = [numpy_helper.from_array(chance.normal(size=(256, 256)).astype(np.float32), f"w{i}") for i in range(2)]
+    nodes = [
+        helper.make_node("MatMul", ["INPUT0", "w0"], ["a"]),
+        helper.make_node("Relu", ["a"], ["b"]),
+        helper.make_node("MatMul", ["b", "w1"], ["c"]),
+        helper.make_node("Softmax", ["c"], ["OUTPUT0"]),
+    ]
+    inputs, outputs = [info("INPUT0", TensorProto.FLOAT, ["n", 256])], [info("OUTPUT0", TensorProto.FLOAT, ["n", 256])]
+    return onnx_model(nodes, inputs, outputs, weights)
 
 
 def pick():

@@ -46,10 +46,10 @@ impl Form {
     /// one is faster than none. Unknown sizes are `None`.
     pub fn choose(policy: Winograd, op: &Conv, weights: &[usize], image: Option<[usize; 3]>) -> Option<Form> {
         let ones = |sizes: &[usize]| sizes.iter().all(|&size| size == 1);
-        let fits = op.channels_last && op.transposed.is_none() && op.groups <= 1;
-        let narrow = op.multiply == Some(Factors::Bf16);
+        let fits =
+            op.channels_last && op.transposed.is_none() && op.groups <= 1 && op.multiply != Some(Factors::Integers);
         let [outputs, inputs, 3, 3] = *weights else { return None };
-        if !fits || op.multiply.is_some() != narrow || !ones(&op.strides) || !ones(&op.dilations) {
+        if !fits || !ones(&op.strides) || !ones(&op.dilations) {
             return None;
         }
         match policy {
@@ -57,7 +57,7 @@ impl Form {
             Winograd::F2 => Some(Form::F2),
             Winograd::F4 => Some(Form::F4),
             Winograd::F6 => Some(Form::F6),
-            Winograd::WherePays if narrow => pays_beside_bf16(outputs, inputs, image?),
+            Winograd::WherePays if op.multiply == Some(Factors::Bf16) => pays_beside_bf16(outputs, inputs, image?),
             Winograd::WherePays => pays(outputs, inputs, image?),
         }
     }
@@ -115,13 +115,12 @@ impl Form {
 /// `docs/benchmarks/winograd.md` draws from the measurements. F(6x6, 3x3) is outside of the error budget.
 fn pays(outputs: usize, inputs: usize, image: [usize; 3]) -> Option<Form> {
     let channels = outputs.min(inputs);
-    let (tiles, saved) = (|form: Form| form.tiles(image), |form: Form| form.saved(image));
     // Each of the transformed weights is read for every block of tiles, so there have to be many for one.
     let enough = if channels >= 64 { 24 } else { 128 };
-    if channels >= 16 && is_small(outputs, inputs) && tiles(Form::F4) >= enough && saved(Form::F4) >= 2.0 {
+    if channels >= 16 && is_small(outputs, inputs) && Form::F4.tiles(image) >= enough && Form::F4.saved(image) >= 2.0 {
         return Some(Form::F4);
     }
-    (channels >= 128 && tiles(Form::F2) >= 32 && saved(Form::F2) >= 2.0).then_some(Form::F2)
+    (channels >= 128 && Form::F2.tiles(image) >= 32 && Form::F2.saved(image) >= 2.0).then_some(Form::F2)
 }
 
 /// The form in f32 that was measured to be faster than products of bf16 on vectors, which are twice as fast as those of
