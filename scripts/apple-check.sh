@@ -18,7 +18,7 @@ python="${PYTHON:-python3}"
 failed=0 # the link is tried even when clippy complains
 
 echo "== clippy for $target"
-cargo clippy --locked --target "$target" --workspace --all-targets --keep-going -- -D warnings || failed=1
+cargo clippy --locked --target "$target" --workspace --features halimede-server/cloud-repositories --all-targets --keep-going -- -D warnings || failed=1
 
 echo "== link for $target"
 sdk="$CARGO_TARGET_DIR/sdk"

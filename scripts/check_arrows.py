@@ -27,10 +27,11 @@ ARROWS = {
     "transformer": ["compute", "graph", "tensor"],
     "serving": ["transformer", "compute", "graph", "tensor"],
     "python-backend": ["serving", "tensor", "platform"],
+    "object-repository": ["serving"],
     "capi": ["serving", "tensor"],
     "server": [
         "serving", "transformer", "compute", "compute-cpu", "compute-gpu", "compute-neural-engine",
-        "conformance", "coreml", "graph", "python-backend", "tensor", "platform",
+        "conformance", "coreml", "graph", "object-repository", "python-backend", "tensor", "platform",
     ],
 }
 

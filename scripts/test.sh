@@ -13,11 +13,33 @@ mkdir -p target
 : >"$totals"
 failed=0
 
+# With everything that a build may leave out.
+features=(--features halimede-server/cloud-repositories)
+
+# Makes .venv, and brings it up to date when a requirements file has changed.
+python_environment() {
+    local stamp=.venv/.requirements wanted
+    wanted=$(cat tests/requirements.txt)
+    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && return
+    if ! [ -x .venv/bin/pip ]; then
+        "${PYTHON:-python3}" -m venv .venv || {
+            echo "Python cannot make virtual environments: install it (Debian, Ubuntu: apt-get install python3-venv)" >&2
+            return 1
+        }
+    fi
+    .venv/bin/pip install --quiet --requirement tests/requirements.txt || return
+    printf '%s\n' "$wanted" >"$stamp"
+}
+
+# Packages come while the compiler works.
+python_environment >target/python-environment.log 2>&1 &
+environment=$!
+
 # One profile for everything: the libraries under the Rust tests and those inside the binary of
 # the Python tests are then compiled once.
 echo "== cargo test"
 log=target/cargo-test.log
-cargo test --locked --workspace --no-fail-fast 2>&1 | tee "$log"
+cargo test --locked --workspace "${features[@]}" --no-fail-fast 2>&1 | tee "$log"
 status=${PIPESTATUS[0]}
 awk -v status="$status" '
     /^test result: / {
@@ -35,25 +57,13 @@ awk -v status="$status" '
 python_tests() {
     # With --tests the packages have the features that they had a moment ago, and only the binary
     # remains to be linked.
-    cargo build --locked --workspace --tests --bin halimede || return
-    python_environment || return
+    cargo build --locked --workspace "${features[@]}" --tests --bin halimede || return
+    if ! wait "$environment"; then
+        cat target/python-environment.log >&2
+        return 1
+    fi
     HALIMEDE_BIN="${HALIMEDE_BIN:-${CARGO_TARGET_DIR:-$PWD/target}/debug/halimede}" \
         .venv/bin/python -m pytest --junitxml "$report" tests/ "$@"
-}
-
-# Makes .venv, and brings it up to date when a requirements file has changed.
-python_environment() {
-    local stamp=.venv/.requirements wanted
-    wanted=$(cat tests/requirements.txt)
-    [ -f "$stamp" ] && [ "$(cat "$stamp")" = "$wanted" ] && return
-    if ! [ -x .venv/bin/pip ]; then
-        "${PYTHON:-python3}" -m venv .venv || {
-            echo "Python cannot make virtual environments: install it (Debian, Ubuntu: apt-get install python3-venv)" >&2
-            return 1
-        }
-    fi
-    .venv/bin/pip install --quiet --requirement tests/requirements.txt || return
-    printf '%s\n' "$wanted" >"$stamp"
 }
 
 echo "== pytest"

@@ -6,6 +6,7 @@ a comment that says how the test treats it:
 
     <!-- test: server -->   a server of the example repository runs meanwhile on
                             the standard ports 8000 to 8002
+    <!-- test: object storage -->   the binary has to be built with it
     <!-- test: skip REASON -->
 
 A block of the language `python` runs only behind such a comment; `<!-- test: run -->`
@@ -26,6 +27,7 @@ from pathlib import Path
 
 import pytest
 
+from support import object_storage
 from support.http import Http
 from support.server import ROOT, binary
 
@@ -91,6 +93,8 @@ def commands(text):
 def test_block(request, language, text, note):
     if note.startswith("skip"):
         pytest.skip(note.removeprefix("skip").strip())
+    if note == "object storage":
+        object_storage.check_build()
     if note == "server":
         request.getfixturevalue("standard_ports")
     if language == "python":
@@ -98,7 +102,8 @@ def test_block(request, language, text, note):
     else:
         assert commands(text), "a console block without a line that begins with `$ `"
         script = ["bash", "-euo", "pipefail", "-c", "\n".join(commands(text))]
-    environment = {**os.environ, "PATH": f"{Path(binary()).parent}:{os.environ['PATH']}"}
+    # `python` has the packages of the tests, too.
+    environment = {**os.environ, "PATH": f"{Path(binary()).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
     status, output = run_in_group(script, environment)
     assert status == 0, output
 

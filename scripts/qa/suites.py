@@ -215,6 +215,12 @@ SUITES = [
         prepare=repositories.custom,
         environment={"BACKENDS": "onnx custom custom_string"},
     ),
+    Suite(
+        "L0_storage_S3_local",
+        script="sandboxed.sh",
+        prepare=repositories.object_storage,
+        note="moto, with a check of signatures, instead of MinIO",
+    ),
     Suite("L0_sequence_corrid_batcher", script="test.sh", prepare=repositories.corrid),
     Suite(
         "L0_implicit_state",

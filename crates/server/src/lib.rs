@@ -9,6 +9,7 @@
 mod answer;
 mod cache;
 pub mod cli;
+mod cloud;
 mod commands;
 mod extensions;
 mod flags;

@@ -158,6 +158,25 @@ fn client_verifier(
         .map_err(|error| format!("{flag} '{path}': {error}"))
 }
 
+/// What connections to servers elsewhere are encrypted with: they trust whom the system trusts, or the certificates in the
+/// files that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
+///
+/// # Errors
+/// The processor cannot encrypt.
+#[cfg(feature = "cloud-repositories")]
+pub(crate) fn client() -> Result<rustls::ClientConfig, String> {
+    check_processor().map_err(|missing| format!("encrypted connections need a processor with {missing}"))?;
+    let provider = Arc::new(rustls_graviola::default_provider());
+    let system = rustls_native_certs::load_native_certs();
+    for error in system.errors {
+        tracing::warn!("a certificate of the system cannot be read: {error}");
+    }
+    let mut roots = RootCertStore::empty();
+    roots.add_parsable_certificates(system.certs);
+    let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
+    Ok(builder.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth())
+}
+
 /// What the cryptography asks of the processor, which it would find out by a panic. Names what is missing.
 fn check_processor() -> Result<(), &'static str> {
     #[cfg(target_arch = "x86_64")]

@@ -18,6 +18,7 @@ mod model;
 mod options;
 mod paths;
 pub mod rate_limiter;
+pub mod remote;
 mod repository;
 mod request;
 mod response;

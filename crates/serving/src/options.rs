@@ -4,7 +4,7 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use halimede_tensor::Buffer;
 
-use crate::{backend::Backend, cache::ResponseCache, rate_limiter::Available};
+use crate::{backend::Backend, cache::ResponseCache, rate_limiter::Available, remote::RemoteRepository};
 
 /// What a server is started with. The defaults are Triton's.
 #[derive(Clone)]
@@ -13,6 +13,8 @@ pub struct Options {
     pub id: String,
     /// Directories with one sub-directory per model. A model found in two of them is served from neither.
     pub repositories: Vec<PathBuf>,
+    /// Repositories that are not directories of this machine.
+    pub remote_repositories: Vec<Arc<dyn RemoteRepository>>,
     /// Who decides which models are loaded.
     pub control: ControlMode,
     /// Models to load at the start in explicit mode; `*` alone means all.
@@ -50,6 +52,7 @@ impl Default for Options {
         Self {
             id: "triton".to_owned(),
             repositories: Vec::new(),
+            remote_repositories: Vec::new(),
             control: ControlMode::None,
             startup_models: Vec::new(),
             exit_on_error: true,
@@ -74,6 +77,7 @@ impl fmt::Debug for Options {
         f.debug_struct("Options")
             .field("id", &self.id)
             .field("repositories", &self.repositories)
+            .field("remote_repositories", &self.remote_repositories)
             .field("control", &self.control)
             .finish_non_exhaustive()
     }

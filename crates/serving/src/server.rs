@@ -73,16 +73,10 @@ impl Server {
     /// No repository; with [`Options::exit_on_error`] also a repository that is no directory, or a model that
     /// does not load.
     pub fn start(options: Options) -> Result<Self, Error> {
-        if options.repositories.is_empty() {
+        if options.repositories.is_empty() && options.remote_repositories.is_empty() {
             return Err(Error::invalid("--model-repository must be specified"));
         }
-        if let Some(path) = options.repositories.iter().find(|path| !path.is_dir()) {
-            let error = Error::invalid(format!(
-                "repository path is not a valid directory: {}. A repository holds one directory per model, such as \
-                 {}/digits/1/model.onnx",
-                path.display(),
-                path.display()
-            ));
+        if let Err(error) = check_repositories(&options) {
             if options.exit_on_error {
                 return Err(error);
             }
@@ -262,6 +256,9 @@ impl Server {
         self.exiting.store(true, SeqCst);
         self.repository.open_to_models(false);
         let deadline = Instant::now() + timeout;
+        for repository in &self.options.remote_repositories {
+            repository.close();
+        }
         if let Some(poller) = self.poller.lock().take() {
             poller.stop();
         }
@@ -323,6 +320,25 @@ impl fmt::Debug for Server {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Server").field("options", &self.options).finish_non_exhaustive()
     }
+}
+
+/// Looks whether all repositories are there.
+fn check_repositories(options: &Options) -> Result<(), Error> {
+    let is_none = |address: &dyn fmt::Display| {
+        Error::invalid(format!(
+            "repository path is not a valid directory: {address}. A repository holds one directory per model, such as \
+             {address}/digits/1/model.onnx"
+        ))
+    };
+    if let Some(path) = options.repositories.iter().find(|path| !path.is_dir()) {
+        return Err(is_none(&path.display()));
+    }
+    for repository in &options.remote_repositories {
+        if !repository.exists()? {
+            return Err(is_none(&repository.address()));
+        }
+    }
+    Ok(())
 }
 
 /// Loads the models named at the start; the inner result says whether all of them serve.

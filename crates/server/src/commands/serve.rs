@@ -24,7 +24,7 @@ use halimede_serving::{
 use tokio::runtime::Runtime;
 
 use crate::{
-    cache,
+    cache, cloud,
     flags::{self, FlagError, Flags, Port},
     grpc, http,
     listen::{self, Endpoint},
@@ -124,7 +124,9 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
 
     let tracing = Tracing::new(&flags.trace)?;
 
-    let options = options(flags, flags.precision.unwrap_or(name.precision()))?;
+    let mut options = options(flags, flags.precision.unwrap_or(name.precision()))?;
+    options.remote_repositories =
+        cloud::open(&flags.cloud_repositories, runtime.handle()).map_err(during("creating server"))?;
     let server = Server::start(options).map_err(during("creating server"))?;
     let server = Arc::new(server);
     let services = Arc::new(Services {

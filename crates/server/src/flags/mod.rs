@@ -34,6 +34,8 @@ pub(crate) struct Flags {
     pub strict_readiness: bool,
     pub auto_complete_config: bool,
     pub repositories: Vec<PathBuf>,
+    /// Addresses of repositories in object storage.
+    pub cloud_repositories: Vec<String>,
     pub control: Control,
     pub poll_interval: Duration,
     pub startup_models: Vec<String>,
@@ -215,6 +217,7 @@ impl Flags {
             strict_readiness: true,
             auto_complete_config: true,
             repositories: Vec::new(),
+            cloud_repositories: Vec::new(),
             control: Control::None,
             poll_interval: Duration::from_secs(15),
             startup_models: Vec::new(),

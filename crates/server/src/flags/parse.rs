@@ -3,6 +3,7 @@
 use std::path::PathBuf;
 
 use super::{Control, Flags, table};
+use crate::cloud;
 
 /// What keeps the flags from being used.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,12 +80,12 @@ fn complete(flags: &mut Flags) -> Result<(), String> {
     {
         flags.repositories.push(PathBuf::from(path));
     }
-    for repository in &flags.repositories {
-        if let Some((scheme, _)) = repository.to_string_lossy().split_once("://") {
-            flags.refused.push(format!(
-                "--model-repository {}: repositories in {scheme}:// are not supported; give a local directory",
-                repository.display()
-            ));
+    let is_elsewhere = |path: &PathBuf| path.to_string_lossy().contains("://");
+    for path in flags.repositories.extract_if(.., |path| is_elsewhere(path)) {
+        let address = path.to_string_lossy().into_owned();
+        match cloud::refusal(&address, cloud::IS_BUILT) {
+            Some(why) => flags.refused.push(format!("--model-repository {address}: {why}")),
+            None => flags.cloud_repositories.push(address),
         }
     }
     Ok(())

@@ -41,7 +41,7 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Model repository",
         name: "model-repository",
         value: "path",
-        help: "Directory with one directory per model. May be given several times; a model that is in two of them is not served.",
+        help: "Directory with one directory per model, or s3://, gs:// or as:// in a build with the feature cloud-repositories. May be given several times; a model that is in two of them is not served.",
         set: |flags, value| {
             flags.add_repository(value);
             Ok(())

@@ -119,7 +119,7 @@ fn wrong_flags_say_what_is_wrong() {
 
 #[test]
 fn what_protects_is_refused_and_what_is_harmless_is_not() {
-    for flag in ["--model-repository=s3://bucket/models", "--allow-sagemaker=true", "--allow-vertex-ai=1"] {
+    for flag in ["--model-repository=hdfs://bucket/models", "--allow-sagemaker=true", "--allow-vertex-ai=1"] {
         assert_eq!(flags(&[flag]).unwrap().refused.len(), 1, "{flag}");
     }
     let read = flags(&["--trace-config=opentelemetry,nothing=1"]).unwrap();

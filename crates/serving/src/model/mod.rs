@@ -8,7 +8,7 @@ mod signature;
 mod tests;
 mod validate;
 
-use std::{fmt, sync::Arc, thread};
+use std::{any::Any, fmt, sync::Arc, thread};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -45,6 +45,8 @@ pub(crate) struct Model {
     execution: Option<Execution>,
     /// What may answer instead.
     cache: Option<Arc<ModelCache>>,
+    /// Keeps the files as long as instances may read them.
+    files: Option<Arc<dyn Any + Send + Sync>>,
     on_unloaded: Mutex<Option<Box<dyn FnOnce() + Send>>>,
 }
 
@@ -73,8 +75,17 @@ impl Model {
             config: RwLock::new(Arc::new(config)),
             execution: Some(execution),
             cache,
+            files: None,
             on_unloaded: Mutex::new(None),
         }
+    }
+
+    /// The model with the owner of its files.
+    pub fn with_files(self, files: Option<Arc<dyn Any + Send + Sync>>) -> Self {
+        // `self` cannot be taken apart: it has a destructor.
+        let mut model = self;
+        model.files = files;
+        model
     }
 
     /// Whether the configuration asks for answers from a cache.
@@ -134,8 +145,10 @@ impl Model {
     /// What ends the instances and then tells whoever waits for that.
     fn take_down(&mut self) -> impl FnOnce() + Send + 'static {
         let (execution, then) = (self.execution.take(), self.on_unloaded.get_mut().take());
+        let files = self.files.take();
         move || {
             drop(execution);
+            drop(files);
             if let Some(then) = then {
                 then();
             }

@@ -21,6 +21,17 @@ impl Repository {
                 *found.entry(Identifier { namespace: self.namespace(repository), name }).or_default() += 1;
             }
         }
+        for repository in &self.options().remote_repositories {
+            let namespace = self.remote_namespace(repository);
+            let names = repository.names().unwrap_or_else(|error| {
+                // What is known of it is better than nothing: its models serve on.
+                tracing::warn!("failed to read model repository '{}': {}", repository.address(), error.message);
+                self.known_models(repository)
+            });
+            for name in names {
+                *found.entry(Identifier { namespace: namespace.clone(), name }).or_default() += 1;
+            }
+        }
         let mut index = Vec::new();
         for (id, count) in found {
             let entry = |version, state, reason: &str| IndexEntry {

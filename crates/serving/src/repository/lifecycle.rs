@@ -1,11 +1,12 @@
 //! Loads, replaces and unloads the versions of one model.
 
-use std::{collections::BTreeSet, path::Path, sync::Arc, thread};
+use std::{collections::BTreeSet, sync::Arc, thread};
 
 use super::{
     control::Asker,
+    files::ModelFiles,
     load::Loader,
-    scan::{self, Timestamps},
+    scan::Timestamps,
     table::{Identifier, Slot, Table, UNLOADED, Versions},
 };
 use crate::{
@@ -18,7 +19,7 @@ use crate::{
 /// A model as the repository has it now, and when it was as it is loaded.
 pub(super) struct Candidate<'a> {
     pub id: &'a Identifier,
-    pub directory: &'a Path,
+    pub files: &'a ModelFiles,
     pub config: &'a ModelConfig,
     pub loaded: &'a Timestamps,
     pub current: &'a Timestamps,
@@ -46,10 +47,8 @@ impl Loader {
     /// Loads the versions that the version policy selects, several at once, and unloads the others. If one
     /// fails, nothing that served before changes.
     pub fn load_versions(&self, candidate: &Candidate<'_>) -> Result<(), Error> {
-        let Candidate { id, directory, config, asker, .. } = *candidate;
-        let versions = scan::versions(directory, config).map_err(|error| {
-            Error::internal(format!("failed to read the directory '{}': {error}", directory.display()))
-        })?;
+        let Candidate { id, files, config, asker, .. } = *candidate;
+        let versions = files.versions(config)?;
         if versions.is_empty() {
             self.table.change(id, |_| {});
             return Err(Error::invalid(format!(
@@ -64,10 +63,23 @@ impl Loader {
                 .map(|version| (*version, self.begin(slots, *version, candidate, &source, generation)))
                 .collect::<Vec<_>>()
         });
+        // Instances can be changed without the files.
+        let files = match work.iter().any(|(_, work)| matches!(work, Work::Load)) {
+            true => match self.fetch(id, files, asker) {
+                Ok(files) => Some(files),
+                Err(error) => {
+                    let failed = work.into_iter().map(|(version, _)| (version, Err(error.clone()))).collect();
+                    return self.commit(id, failed, &source, generation);
+                }
+            },
+            false => None,
+        };
+        let files = files.as_ref();
         let results: Vec<(i64, Result<Done, Error>)> = thread::scope(|scope| {
-            let run = |version: i64, work: Work| match work {
-                Work::Load => self.load(id, directory, config, version, asker).map(Done::Loaded),
-                Work::Update(model) => self.update(&model, config, asker).map(|()| Done::Updated),
+            let run = |version: i64, work: Work| match (work, files) {
+                (Work::Load, Some(files)) => self.load(id, files, config, version, asker).map(Done::Loaded),
+                (Work::Load, None) => Err(Error::internal(format!("nobody fetched the files of '{id}'"))),
+                (Work::Update(model), _) => self.update(&model, config, asker).map(|()| Done::Updated),
             };
             // The last version needs no thread of its own.
             let mut work = work;

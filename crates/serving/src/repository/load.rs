@@ -16,6 +16,7 @@ use parking_lot::{Condvar, Mutex};
 use super::{
     backends::Found,
     control::{Asker, ModelControl},
+    files::{LocalFiles, ModelFiles},
     table::{Identifier, NamespaceMembers, Table},
 };
 use crate::{
@@ -102,23 +103,35 @@ impl Loader {
     pub fn load(
         &self,
         id: &Identifier,
-        directory: &Path,
+        files: &LocalFiles,
         config: &ModelConfig,
         version: i64,
         asker: Asker<'_>,
     ) -> Result<Arc<Model>, Error> {
-        let _permit = (asker == Asker::Client).then(|| Permit::take(self));
-        let mut attempts = (0..=self.options.load_retries).map(|_| {
+        self.attempt(&format!("load '{id}' version {version}"), asker, || {
             let start = Instant::now();
-            let load = || self.load_once(id, directory, config, version);
+            let load = || self.load_once(id, &files.directory, config, version);
             let model = catch_unwind(AssertUnwindSafe(load))
                 .unwrap_or_else(|_| Err(Error::internal(format!("loading model '{id}' panicked"))))?;
             model.recorder.loaded_in(start.elapsed());
-            Ok(Arc::new(model))
-        });
-        let mut result = attempts.next().unwrap_or_else(|| Err(Error::internal("no attempt to load")));
+            Ok(Arc::new(model.with_files(files.owner.clone())))
+        })
+    }
+
+    /// Brings the files of a model to this machine, where they are not yet; tried again and limited as loads are.
+    pub fn fetch(&self, id: &Identifier, files: &ModelFiles, asker: Asker<'_>) -> Result<LocalFiles, Error> {
+        match files {
+            ModelFiles::Remote(_) => self.attempt(&format!("fetch '{id}'"), asker, || files.fetch()),
+            ModelFiles::Directory(_) | ModelFiles::Sent(_) => files.fetch(),
+        }
+    }
+
+    fn attempt<T>(&self, what: &str, asker: Asker<'_>, once: impl Fn() -> Result<T, Error>) -> Result<T, Error> {
+        let _permit = (asker == Asker::Client).then(|| Permit::take(self));
+        let mut attempts = (0..=self.options.load_retries).map(|_| once());
+        let mut result = attempts.next().unwrap_or_else(|| Err(Error::internal("no attempt")));
         while let Err(error) = &result {
-            tracing::error!("failed to load '{id}' version {version}: {}: {}", error.code.name(), error.message);
+            tracing::error!("failed to {what}: {}: {}", error.code.name(), error.message);
             match attempts.next() {
                 Some(next) => result = next,
                 None => break,

@@ -6,6 +6,7 @@
 
 mod backends;
 mod control;
+mod files;
 mod graph;
 mod index;
 mod lifecycle;
@@ -20,7 +21,7 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::{Path, PathBuf},
+    path::Path,
     sync::{Arc, Weak, atomic::AtomicBool},
     thread,
 };
@@ -30,6 +31,7 @@ use parking_lot::{Condvar, Mutex};
 pub use self::control::Asker;
 pub(crate) use self::control::ModelControl;
 use self::{
+    files::{ModelFiles, RemoteModel},
     graph::Sources,
     lifecycle::Candidate,
     load::Loader,
@@ -42,6 +44,7 @@ use crate::{
     metadata::ModelState,
     model::Model,
     options::{LoadParameters, Options},
+    remote::{RemoteFile, RemoteRepository},
     statistics::ModelStatistics,
 };
 
@@ -95,6 +98,17 @@ impl Repository {
 
     fn namespace(&self, repository: &Path) -> String {
         if self.options().model_namespacing { repository.display().to_string() } else { String::new() }
+    }
+
+    fn remote_namespace(&self, repository: &Arc<dyn RemoteRepository>) -> String {
+        if self.options().model_namespacing { repository.address().to_owned() } else { String::new() }
+    }
+
+    /// The names of the models that came from a repository.
+    fn known_models(&self, repository: &Arc<dyn RemoteRepository>) -> BTreeSet<String> {
+        let state = self.state.lock();
+        let known = state.sources.iter().filter(|(_, source)| source.files.is_in(repository));
+        known.map(|(id, _)| id.name.clone()).collect()
     }
 
     /// Loads what is new or changed in the repositories and unloads what is gone.
@@ -210,10 +224,27 @@ impl Repository {
             for name in names {
                 let directory = repository.join(&name);
                 let id = Identifier { namespace: self.namespace(repository), name };
-                if directories.insert(id.clone(), directory).is_some() {
-                    let text = format!("failed to poll model '{id}': not unique across all model repositories");
+                if directories.insert(id.clone(), Ok(ModelFiles::Directory(directory))).is_some() {
+                    polled.not_unique(id);
+                }
+            }
+        }
+        for repository in &self.options().remote_repositories {
+            match repository.list(None) {
+                Ok(models) => {
+                    for (name, files) in models {
+                        let id = Identifier { namespace: self.remote_namespace(repository), name: name.clone() };
+                        if directories.insert(id.clone(), remote_model(repository, name, files)).is_some() {
+                            polled.not_unique(id);
+                        }
+                    }
+                }
+                Err(error) => {
+                    let text = format!("failed to poll model repository '{}': {}", repository.address(), error.message);
                     polled.fail(Error::internal(text));
-                    polled.removed.insert(id);
+                    // A repository that cannot be reached is no reason to unload what came from it.
+                    let from_it = known.iter().filter(|(_, source)| source.files.is_in(repository));
+                    polled.unchanged.extend(from_it.map(|(id, _)| id.clone()));
                 }
             }
         }
@@ -242,15 +273,13 @@ impl Repository {
             let parameters = if is_first { parameters } else { &no_parameters };
             let mut directories = BTreeMap::new();
             if !parameters.files.is_empty() {
-                directories.insert(Identifier { namespace: String::new(), name: next.clone() }, PathBuf::new());
+                // Where they are is known once they are written.
+                let nowhere = Ok(ModelFiles::Directory(Path::new("").to_owned()));
+                directories.insert(Identifier { namespace: String::new(), name: next.clone() }, nowhere);
             } else {
-                for repository in &self.options().repositories {
-                    let directory = repository.join(&next);
-                    if !directory.exists() {
-                        continue;
-                    }
-                    let id = Identifier { namespace: self.namespace(repository), name: next.clone() };
-                    if directories.insert(id.clone(), directory).is_some() {
+                for (namespace, files) in self.find(&mut polled, &next) {
+                    let id = Identifier { namespace, name: next.clone() };
+                    if directories.insert(id.clone(), files).is_some() {
                         let text = format!("failed to poll model '{id}': not unique across all model repositories");
                         return Err(Error::internal(format!(
                             "failed to load '{name}', failed to poll from model repository: {text}"
@@ -278,15 +307,41 @@ impl Repository {
         Ok(polled)
     }
 
+    /// The model of a name in each repository that has it, by its namespace.
+    fn find(&self, polled: &mut Polled, name: &str) -> Vec<(String, Result<ModelFiles, Error>)> {
+        let mut found = Vec::new();
+        for repository in &self.options().repositories {
+            let directory = repository.join(name);
+            if directory.exists() {
+                found.push((self.namespace(repository), Ok(ModelFiles::Directory(directory))));
+            }
+        }
+        for repository in &self.options().remote_repositories {
+            match repository.list(Some(name)) {
+                Ok(models) => {
+                    found.extend(models.into_iter().map(|(name, files)| {
+                        (self.remote_namespace(repository), remote_model(repository, name, files))
+                    }))
+                }
+                Err(error) => {
+                    let text = format!("failed to poll model repository '{}': {}", repository.address(), error.message);
+                    polled.fail(Error::internal(text));
+                }
+            }
+        }
+        found
+    }
+
     fn read(
         &self,
         polled: &mut Polled,
         known: &Sources,
-        directories: BTreeMap<Identifier, PathBuf>,
+        directories: BTreeMap<Identifier, Result<ModelFiles, Error>>,
         parameters: &LoadParameters,
     ) {
-        for (id, directory) in directories {
-            match self.loader.read_source(&id, &directory, parameters, known.get(&id)) {
+        for (id, files) in directories {
+            let directory = files.as_ref().ok().and_then(|files| files.directory().map(Path::to_owned));
+            match files.and_then(|files| self.loader.read_source(&id, files, parameters, known.get(&id))) {
                 Ok(Some(source)) => {
                     polled.changed.insert(id, source);
                 }
@@ -298,7 +353,7 @@ impl Repository {
                         message: format!("Poll failed for model directory '{id}': {}", error.message),
                         ..error
                     });
-                    if let Some(hint) = misplaced(&directory) {
+                    if let Some(hint) = directory.as_deref().and_then(misplaced) {
                         tracing::error!("{hint}");
                     }
                     // What was loaded before serves on.
@@ -373,10 +428,10 @@ impl Repository {
             self.loader.unload_versions(id);
             return Err(error);
         }
-        let Source { directory, loaded, timestamps, is_sent, .. } = source;
+        let Source { files, loaded, timestamps, is_sent, .. } = source;
         self.loader.load_versions(&Candidate {
             id,
-            directory,
+            files,
             config: &config,
             loaded,
             current: timestamps,
@@ -491,7 +546,20 @@ impl State {
     }
 }
 
+fn remote_model(
+    repository: &Arc<dyn RemoteRepository>,
+    name: String,
+    files: Result<Vec<RemoteFile>, Error>,
+) -> Result<ModelFiles, Error> {
+    Ok(ModelFiles::Remote(RemoteModel { repository: repository.clone(), name, files: files?.into() }))
+}
+
 impl Polled {
+    fn not_unique(&mut self, id: Identifier) {
+        self.fail(Error::internal(format!("failed to poll model '{id}': not unique across all model repositories")));
+        self.removed.insert(id);
+    }
+
     fn fail(&mut self, error: Error) {
         tracing::error!("{}", error.message);
         self.errors.push(error);

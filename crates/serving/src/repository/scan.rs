@@ -7,9 +7,12 @@ use std::{
     time::{Duration, SystemTime},
 };
 
-use crate::config::{
-    ModelConfig,
-    proto::model_version_policy::{All, Latest, PolicyChoice},
+use crate::{
+    config::{
+        ModelConfig,
+        proto::model_version_policy::{All, Latest, PolicyChoice},
+    },
+    remote::RemoteFile,
 };
 
 /// Names of the directories in `directory`; links to directories count.
@@ -25,10 +28,10 @@ pub(super) fn subdirectories(directory: &Path) -> io::Result<BTreeSet<String>> {
     Ok(names)
 }
 
-/// The versions of a model that its version policy selects, ascending.
-pub(super) fn versions(directory: &Path, config: &ModelConfig) -> io::Result<Vec<i64>> {
+/// The versions that the version policy of a model selects from the names of its directories, ascending.
+pub(super) fn select_versions(directories: BTreeSet<String>, config: &ModelConfig) -> Vec<i64> {
     let mut existing = Vec::new();
-    for name in subdirectories(directory)? {
+    for name in directories {
         match version_number(&name) {
             Some(version) => existing.push(version),
             None if ["warmup", "initial_state", "configs"].contains(&name.as_str()) => {}
@@ -43,7 +46,7 @@ pub(super) fn versions(directory: &Path, config: &ModelConfig) -> io::Result<Vec
     }
     existing.sort_unstable();
     let policy = config.version_policy.as_ref().and_then(|policy| policy.policy_choice.as_ref());
-    Ok(match policy {
+    match policy {
         Some(PolicyChoice::All(All {})) => existing,
         Some(PolicyChoice::Specific(specific)) => {
             for version in specific.versions.iter().filter(|version| !existing.contains(version)) {
@@ -62,7 +65,7 @@ pub(super) fn versions(directory: &Path, config: &ModelConfig) -> io::Result<Vec
             };
             existing.split_off(existing.len().saturating_sub(count))
         }
-    })
+    }
 }
 
 /// A positive number without leading zeros.
@@ -83,6 +86,9 @@ pub(super) fn config_path(directory: &Path, config_name: &str) -> PathBuf {
 pub(super) struct Timestamps {
     /// Entry of the directory (empty: the directory itself) to the newest time below it.
     times: BTreeMap<String, SystemTime>,
+    /// Entry to what tells its content from any other's, where the model is in a repository elsewhere: its times would be
+    /// those of another machine, and no finer than a second.
+    contents: BTreeMap<String, String>,
     /// The entry that holds the configuration.
     config: Option<String>,
 }
@@ -101,7 +107,7 @@ impl Timestamps {
                 }
                 times.insert(name, newest(&entry.path(), DEPTH_MAX));
             }
-            Ok(Self { times, config })
+            Ok(Self { times, contents: BTreeMap::new(), config })
         };
         read().unwrap_or_else(|error| {
             tracing::error!("failed to determine modification time for '{}': {error}", directory.display());
@@ -109,24 +115,42 @@ impl Timestamps {
         })
     }
 
-    /// Whether anything is newer in `new`.
+    /// Of files elsewhere.
+    pub fn of_remote(files: &[RemoteFile], config_path: String) -> Self {
+        let mut contents: BTreeMap<String, String> = BTreeMap::new();
+        for RemoteFile { path, bytes, version } in files {
+            let entry = path.split_once('/').map_or(path.as_str(), |(entry, _)| entry);
+            let content = contents.entry(entry.to_owned()).or_default();
+            // Lengths in front, so that no name or version can look like the end of one.
+            content.push_str(&format!("{} {path} {} {version} {bytes}\n", path.len(), version.len()));
+        }
+        let is_there = files.iter().any(|file| file.path == config_path);
+        let config = config_path.split('/').next().filter(|_| is_there).map(str::to_owned);
+        Self { times: BTreeMap::new(), contents, config }
+    }
+
+    /// Whether anything is newer in `new`, or another.
     pub fn is_modified(&self, new: &Self) -> bool {
-        self.times.values().max() < new.times.values().max()
+        self.times.values().max() < new.times.values().max() || self.contents != new.contents
     }
 
     /// Whether a version, or a file that all versions share, is newer in `new`. The configuration and
     /// other versions do not count.
     pub fn is_version_modified(&self, new: &Self, version: i64) -> bool {
-        self.version_time(version) < new.version_time(version)
+        let version = version.to_string();
+        let time =
+            |of: &Self| of.times.iter().filter(|(name, _)| of.concerns(name, &version)).map(|(_, time)| *time).max();
+        let contents = |of: &Self| -> Vec<(String, String)> {
+            let concerned = of.contents.iter().filter(|(name, _)| of.concerns(name, &version));
+            concerned.map(|(name, content)| (name.clone(), content.clone())).collect()
+        };
+        time(self) < time(new) || contents(self) != contents(new)
     }
 
-    fn version_time(&self, version: i64) -> Option<SystemTime> {
-        let version = version.to_string();
-        let concerns = |name: &str| {
-            let is_shared = name.bytes().any(|byte| !byte.is_ascii_digit()) && self.config.as_deref() != Some(name);
-            name == version || is_shared
-        };
-        self.times.iter().filter(|(name, _)| concerns(name)).map(|(_, time)| *time).max()
+    /// Whether an entry belongs to a version, or to all of them.
+    fn concerns(&self, name: &str, version: &str) -> bool {
+        let is_shared = name.bytes().any(|byte| !byte.is_ascii_digit()) && self.config.as_deref() != Some(name);
+        name == version || is_shared
     }
 
     /// As if the configuration changed at `time`.
@@ -211,7 +235,7 @@ mod tests {
             (Some(PolicyChoice::All(All {})), &[1, 2, 10]),
             (Some(PolicyChoice::Specific(specific)), &[1, 10]),
         ] {
-            assert_eq!(versions(&directory.0, &policy(choice)).unwrap(), expected);
+            assert_eq!(select_versions(subdirectories(&directory.0).unwrap(), &policy(choice)), expected);
         }
     }
 
@@ -235,6 +259,24 @@ mod tests {
         fs::File::options().write(true).open(directory.0.join("1/model.onnx")).unwrap().set_modified(later).unwrap();
         let after = Timestamps::read(&directory.0, &config);
         assert!(before.is_version_modified(&after, 1) && !before.is_version_modified(&after, 2));
+    }
+
+    #[test]
+    fn changes_elsewhere_are_seen_where_they_are() {
+        let file =
+            |path: &str, version: &str| RemoteFile { path: path.to_owned(), bytes: 1, version: version.to_owned() };
+        let of = |files: &[RemoteFile]| Timestamps::of_remote(files, "config.pbtxt".to_owned());
+        let before = of(&[file("1/a", "x"), file("2/a", "x"), file("config.pbtxt", "x"), file("labels.txt", "x")]);
+        assert!(!before.is_modified(&before) && Timestamps::default().is_modified(&before));
+
+        let config = of(&[file("1/a", "x"), file("2/a", "x"), file("config.pbtxt", "y"), file("labels.txt", "x")]);
+        assert!(before.is_modified(&config) && !before.is_version_modified(&config, 1));
+
+        let version = of(&[file("1/a", "x"), file("2/a", "y"), file("config.pbtxt", "x"), file("labels.txt", "x")]);
+        assert!(before.is_version_modified(&version, 2) && !before.is_version_modified(&version, 1));
+
+        let without_labels = of(&[file("1/a", "x"), file("2/a", "x"), file("config.pbtxt", "x")]);
+        assert!(before.is_modified(&without_labels) && before.is_version_modified(&without_labels, 1));
     }
 
     #[test]

@@ -1,19 +1,15 @@
 //! What the repository says about a model, before it is loaded.
 
-use std::{
-    fs,
-    path::{Path, PathBuf},
-    sync::Arc,
-    time::SystemTime,
-};
+use std::{fs, sync::Arc, time::SystemTime};
 
 use super::{
+    files::ModelFiles,
     load::Loader,
-    scan::{self, TemporaryDirectory, Timestamps},
+    scan::{TemporaryDirectory, Timestamps},
     table::Identifier,
 };
 use crate::{
-    config::{self, ModelConfig, VersionFiles},
+    config::{self, ModelConfig},
     error::Error,
     options::LoadParameters,
     paths::is_inside,
@@ -22,7 +18,7 @@ use crate::{
 /// A model as it lies in the repository, or as a client sent it.
 #[derive(Debug, Clone)]
 pub(super) struct Source {
-    pub directory: PathBuf,
+    pub files: ModelFiles,
     /// The prepared configuration.
     pub config: ModelConfig,
     /// When its files changed.
@@ -34,8 +30,6 @@ pub(super) struct Source {
     /// Whether a client sent the files: the next load undoes that. A configuration that a client sent stays
     /// until the repository changes, as in Triton.
     pub is_sent: bool,
-    /// Where the files lie that a client sent.
-    _files: Option<Arc<TemporaryDirectory>>,
 }
 
 impl Loader {
@@ -43,55 +37,40 @@ impl Loader {
     pub(super) fn read_source(
         &self,
         id: &Identifier,
-        directory: &Path,
+        files: ModelFiles,
         parameters: &LoadParameters,
         known: Option<&Source>,
     ) -> Result<Option<Source>, Error> {
         let loaded = known.map(|source| source.loaded.clone()).unwrap_or_default();
         if !parameters.files.is_empty() {
-            let files = Arc::new(write_files(parameters)?);
-            let config = self.prepare(id, &files.0, parameters)?;
-            // With timestamps of their own the files would hide a change in the repository.
-            let timestamps = Timestamps::default();
-            let directory = files.0.clone();
-            return Ok(Some(Source {
-                directory,
-                config,
-                timestamps,
-                loaded,
-                explicit: false,
-                is_sent: true,
-                _files: Some(files),
-            }));
+            let files = ModelFiles::Sent(Arc::new(write_files(parameters)?));
+            let config = self.prepare(id, &files, parameters)?;
+            let timestamps = files.timestamps(&self.options.model_config_name);
+            return Ok(Some(Source { files, config, timestamps, loaded, explicit: false, is_sent: true }));
         }
-        let config_path = scan::config_path(directory, &self.options.model_config_name);
-        let mut timestamps = Timestamps::read(directory, &config_path);
+        let mut timestamps = files.timestamps(&self.options.model_config_name);
         let is_unmodified = known.is_some_and(|known| !known.is_sent && !known.timestamps.is_modified(&timestamps));
         if parameters.config.is_some() {
             timestamps.set_config_time(SystemTime::now());
         } else if is_unmodified {
             return Ok(None);
         }
-        let config = self.prepare(id, directory, parameters)?;
-        let directory = directory.to_path_buf();
-        Ok(Some(Source { directory, config, timestamps, loaded, explicit: false, is_sent: false, _files: None }))
+        let config = self.prepare(id, &files, parameters)?;
+        Ok(Some(Source { files, config, timestamps, loaded, explicit: false, is_sent: false }))
     }
 
-    fn prepare(&self, id: &Identifier, directory: &Path, parameters: &LoadParameters) -> Result<ModelConfig, Error> {
-        let path = scan::config_path(directory, &self.options.model_config_name);
+    fn prepare(&self, id: &Identifier, files: &ModelFiles, parameters: &LoadParameters) -> Result<ModelConfig, Error> {
         let config = match &parameters.config {
             Some(json) => config::parse_override(json)?,
-            None if self.options.auto_complete_config && !path.exists() => ModelConfig::default(),
             None => {
-                let text = fs::read_to_string(&path).map_err(|error| {
-                    Error::internal(format!("failed to open text file for read {}: {error}", path.display()))
-                })?;
-                config::parse(&text, &path)?
+                let options = &self.options;
+                match files.read_config(&options.model_config_name, options.auto_complete_config)? {
+                    Some((text, path)) => config::parse(&text, &path)?,
+                    None => ModelConfig::default(),
+                }
             }
         };
-        let files = VersionFiles::read(directory)
-            .map_err(|error| Error::internal(format!("failed to open directory {}: {error}", directory.display())))?;
-        config::prepare(config, &id.name, &files, &self.config_options("")?)
+        config::prepare(config, &id.name, &files.version_files()?, &self.config_options("")?)
     }
 }
 

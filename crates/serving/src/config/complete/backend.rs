@@ -23,13 +23,18 @@ impl VersionFiles {
     /// Reads the first version directory (by name) under the directory of a model. Directories whose
     /// name is no positive integer hold no version.
     pub fn read(model_directory: &Path) -> io::Result<Self> {
-        let versions = read_entries(model_directory)?
-            .into_iter()
+        Self::of(&read_entries(model_directory)?, |first| read_entries(&model_directory.join(first)))
+    }
+
+    /// The same of a directory with these entries; `inside` gives those of one of them.
+    pub fn of(entries: &[Entry], inside: impl FnOnce(&str) -> io::Result<Vec<Entry>>) -> io::Result<Self> {
+        let versions = entries
+            .iter()
             .filter(|entry| entry.is_directory && entry.name.parse::<u64>().is_ok_and(|version| version > 0));
-        let Some(first) = versions.map(|entry| entry.name).min() else {
+        let Some(first) = versions.map(|entry| &entry.name).min() else {
             return Ok(Self(None));
         };
-        read_entries(&model_directory.join(first)).map(|entries| Self(Some(entries)))
+        inside(first).map(|entries| Self(Some(entries)))
     }
 
     /// Whether there is an entry `name`, and whether it is a directory.

@@ -1,0 +1,103 @@
+//! The HTTP client: hyper, and rustls with the cryptography of the server's ports.
+
+use std::{error::Error as StdError, io, time::Duration};
+
+use async_trait::async_trait;
+use http_body_util::BodyExt;
+use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
+use hyper_util::{
+    client::legacy::{Client, connect::HttpConnector as TcpConnector},
+    rt::TokioExecutor,
+};
+use object_store::{
+    ClientOptions,
+    client::{
+        HttpClient, HttpConnector, HttpError, HttpErrorKind, HttpRequest, HttpRequestBody, HttpResponse,
+        HttpResponseBody, HttpService,
+    },
+};
+use rustls::ClientConfig;
+use tokio::time::timeout;
+
+/// How long a connection may take.
+const CONNECT_MAX: Duration = Duration::from_secs(5);
+/// How long the head of an answer may take, and each part of its body.
+pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
+
+/// Requests of one repository, with connections that are kept.
+#[derive(Debug, Clone)]
+pub(crate) struct Http(Client<HttpsConnector<TcpConnector>, HttpRequestBody>);
+
+impl Http {
+    /// A client that trusts whom `tls` trusts.
+    pub fn new(tls: ClientConfig) -> Self {
+        let mut tcp = TcpConnector::new();
+        tcp.enforce_http(false);
+        tcp.set_connect_timeout(Some(CONNECT_MAX));
+        tcp.set_nodelay(true);
+        // HTTP/1.1 alone: Amazon's servers speak nothing else.
+        let connector =
+            HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
+        Self(Client::builder(TokioExecutor::new()).pool_idle_timeout(Duration::from_secs(20)).build(connector))
+    }
+}
+
+#[async_trait]
+impl HttpService for Http {
+    async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
+        let answered = timeout(WAIT_MAX, self.0.request(request)).await;
+        let response = answered.map_err(|_| late())?.map_err(|error| {
+            let kind = if error.is_connect() { HttpErrorKind::Connect } else { kind(&error) };
+            HttpError::new_boxed(kind, chain(&error).into())
+        })?;
+        let (parts, body) = response.into_parts();
+        let body = body.map_err(|error| HttpError::new_boxed(kind(&error), chain(&error).into()));
+        Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
+    }
+}
+
+impl HttpConnector for Http {
+    fn connect(&self, _: &ClientOptions) -> object_store::Result<HttpClient> {
+        Ok(HttpClient::new(self.clone()))
+    }
+}
+
+fn late() -> HttpError {
+    let why = format!("no answer within {} s", WAIT_MAX.as_secs());
+    HttpError::new(HttpErrorKind::Timeout, io::Error::new(io::ErrorKind::TimedOut, why))
+}
+
+/// Whether it helps to ask again.
+fn kind(error: &(dyn StdError + 'static)) -> HttpErrorKind {
+    let mut next = Some(error);
+    while let Some(error) = next {
+        if let Some(error) = error.downcast_ref::<hyper::Error>() {
+            if error.is_closed() || error.is_incomplete_message() || error.is_body_write_aborted() {
+                return HttpErrorKind::Request;
+            }
+        } else if let Some(error) = error.downcast_ref::<io::Error>() {
+            return match error.kind() {
+                io::ErrorKind::TimedOut => HttpErrorKind::Timeout,
+                io::ErrorKind::InvalidData => HttpErrorKind::Unknown,
+                _ => HttpErrorKind::Interrupted,
+            };
+        }
+        next = error.source();
+    }
+    HttpErrorKind::Unknown
+}
+
+/// An error with what caused it, since the causes say what happened.
+pub(crate) fn chain(error: &(dyn StdError + 'static)) -> String {
+    let mut text = error.to_string();
+    let mut next = error.source();
+    while let Some(cause) = next {
+        let cause_text = cause.to_string();
+        if !text.contains(&cause_text) {
+            text.push_str(": ");
+            text.push_str(&cause_text);
+        }
+        next = cause.source();
+    }
+    text
+}

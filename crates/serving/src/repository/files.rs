@@ -1,0 +1,165 @@
+//! Where the files of a model are, and what their names alone tell of it.
+
+use std::{
+    any::Any,
+    collections::{BTreeMap, BTreeSet},
+    fs, io,
+    path::{Path, PathBuf},
+    sync::Arc,
+};
+
+use super::scan::{self, TemporaryDirectory, Timestamps};
+use crate::{
+    config::{Entry, ModelConfig, VersionFiles},
+    error::Error,
+    remote::{LocalCopy, RemoteFile, RemoteRepository},
+};
+
+/// The files of a model.
+#[derive(Debug, Clone)]
+pub(super) enum ModelFiles {
+    /// In a directory of this machine.
+    Directory(PathBuf),
+    /// Sent by a client, in a directory that goes with its last owner.
+    Sent(Arc<TemporaryDirectory>),
+    /// Elsewhere.
+    Remote(RemoteModel),
+}
+
+/// A model in a repository elsewhere.
+#[derive(Debug, Clone)]
+pub(super) struct RemoteModel {
+    pub repository: Arc<dyn RemoteRepository>,
+    pub name: String,
+    pub files: Arc<[RemoteFile]>,
+}
+
+/// The files of a model on this machine, as long as this lives.
+#[derive(Debug, Clone)]
+pub(super) struct LocalFiles {
+    pub directory: PathBuf,
+    pub owner: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl ModelFiles {
+    /// The directory, where it is one of this machine.
+    pub fn directory(&self) -> Option<&Path> {
+        match self {
+            ModelFiles::Directory(directory) => Some(directory),
+            ModelFiles::Sent(directory) => Some(&directory.0),
+            ModelFiles::Remote(_) => None,
+        }
+    }
+
+    /// The text of the configuration and where it lies. `None` where there is none and that `is_fine`.
+    pub fn read_config(&self, config_name: &str, is_fine: bool) -> Result<Option<(String, PathBuf)>, Error> {
+        let directory = match self {
+            ModelFiles::Remote(model) => return model.read_config(config_name, is_fine),
+            ModelFiles::Directory(directory) => directory,
+            ModelFiles::Sent(directory) => &directory.0,
+        };
+        let path = scan::config_path(directory, config_name);
+        if is_fine && !path.exists() {
+            return Ok(None);
+        }
+        let text = fs::read_to_string(&path).map_err(|error| {
+            Error::internal(format!("failed to open text file for read {}: {error}", path.display()))
+        })?;
+        Ok(Some((text, path)))
+    }
+
+    /// When the files changed.
+    pub fn timestamps(&self, config_name: &str) -> Timestamps {
+        match self {
+            ModelFiles::Directory(directory) => Timestamps::read(directory, &scan::config_path(directory, config_name)),
+            // With timestamps of their own they would hide a change in the repository.
+            ModelFiles::Sent(_) => Timestamps::default(),
+            ModelFiles::Remote(model) => Timestamps::of_remote(&model.files, model.config_path(config_name)),
+        }
+    }
+
+    /// The files of the first version.
+    pub fn version_files(&self) -> Result<VersionFiles, Error> {
+        match (self.directory(), self) {
+            (Some(directory), _) => VersionFiles::read(directory)
+                .map_err(|error| Error::internal(format!("failed to open directory {}: {error}", directory.display()))),
+            (None, ModelFiles::Remote(model)) => {
+                Ok(VersionFiles::of(&model.entries(""), |version| Ok(model.entries(&format!("{version}/"))))
+                    .unwrap_or_default())
+            }
+            (None, _) => Ok(VersionFiles::default()),
+        }
+    }
+
+    /// The versions that the version policy selects, ascending.
+    pub fn versions(&self, config: &ModelConfig) -> Result<Vec<i64>, Error> {
+        let names: io::Result<BTreeSet<String>> = match (self.directory(), self) {
+            (Some(directory), _) => scan::subdirectories(directory),
+            (None, ModelFiles::Remote(model)) => {
+                Ok(model.entries("").into_iter().filter(|entry| entry.is_directory).map(|entry| entry.name).collect())
+            }
+            (None, _) => Ok(BTreeSet::new()),
+        };
+        let names = names.map_err(|error| {
+            let directory = self.directory().unwrap_or(Path::new(""));
+            Error::internal(format!("failed to read the directory '{}': {error}", directory.display()))
+        })?;
+        Ok(scan::select_versions(names, config))
+    }
+
+    /// Brings them to this machine, where they are not yet.
+    pub fn fetch(&self) -> Result<LocalFiles, Error> {
+        match self {
+            ModelFiles::Directory(directory) => Ok(LocalFiles { directory: directory.clone(), owner: None }),
+            ModelFiles::Sent(directory) => {
+                Ok(LocalFiles { directory: directory.0.clone(), owner: Some(directory.clone()) })
+            }
+            ModelFiles::Remote(model) => {
+                let LocalCopy { directory, owner } = model.repository.fetch(&model.name, &model.files)?;
+                Ok(LocalFiles { directory, owner: Some(owner) })
+            }
+        }
+    }
+
+    /// Whether they are in this repository.
+    pub fn is_in(&self, repository: &Arc<dyn RemoteRepository>) -> bool {
+        matches!(self, ModelFiles::Remote(model) if Arc::ptr_eq(&model.repository, repository))
+    }
+}
+
+impl RemoteModel {
+    fn find(&self, path: &str) -> Option<&RemoteFile> {
+        self.files.iter().find(|file| file.path == path)
+    }
+
+    /// As [`scan::config_path`].
+    fn config_path(&self, config_name: &str) -> String {
+        let custom = format!("configs/{config_name}.pbtxt");
+        let is_there = !config_name.is_empty() && self.find(&custom).is_some();
+        if is_there { custom } else { "config.pbtxt".to_owned() }
+    }
+
+    fn read_config(&self, config_name: &str, is_fine: bool) -> Result<Option<(String, PathBuf)>, Error> {
+        let path = self.config_path(config_name);
+        let address = format!("{}/{}/{path}", self.repository.address(), self.name);
+        let Some(file) = self.find(&path) else {
+            return if is_fine { Ok(None) } else { Err(Error::internal(format!("File does not exist at {address}"))) };
+        };
+        let bytes = self.repository.read(&self.name, file)?;
+        let text = String::from_utf8(bytes).map_err(|_| Error::internal(format!("{address} is no text in UTF-8")))?;
+        Ok(Some((text, PathBuf::from(address))))
+    }
+
+    /// What lies directly below `prefix`, which is empty or ends with `/`.
+    fn entries(&self, prefix: &str) -> Vec<Entry> {
+        let mut entries = BTreeMap::new();
+        for below in self.files.iter().filter_map(|file| file.path.strip_prefix(prefix)) {
+            match below.split_once('/') {
+                Some((name, _)) => *entries.entry(name).or_default() |= true,
+                None if below.is_empty() => {}
+                None => *entries.entry(below).or_default() |= false,
+            }
+        }
+        entries.into_iter().map(|(name, is_directory)| Entry { name: name.to_owned(), is_directory }).collect()
+    }
+}
