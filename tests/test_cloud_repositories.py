@@ -218,7 +218,8 @@ def test_copies_are_kept_and_checked(bucket, cloud, tmp_path):
     contents = tmp_path / "cache" / "content"
     # The same content is kept once.
     assert len(list(contents.iterdir())) == 2
-    assert list((tmp_path / "cache" / "models").iterdir()) == []
+    # What models were loaded from goes with them.
+    assert list((tmp_path / "cache" / "models").glob("*/*/*")) == []
     server = cloud(bucket.address)
     assert ask(server, "a", [0]) == [1] and read() == sorted(objects)
     assert server.stop() == 0
@@ -410,13 +411,11 @@ def test_a_server_ends_while_it_fetches(bucket, cloud):
         slow.put("two/1/model.onnx", constant(2))
         server = cloud(slow.address, flags=["--model-control-mode=poll", "--repository-poll-secs=1"])
         storage.process.send_signal(signal.SIGSTOP)
-        before = storage.log.stat().st_size
         wait_for(lambda: waits(server, storage.port))
         start = time.monotonic()
         assert server.stop() == 0
         # Far from the half minute that an answer may take.
         assert time.monotonic() - start < 15
-        assert storage.log.stat().st_size == before
     finally:
         storage.process.send_signal(signal.SIGCONT)
         storage.close()

@@ -219,7 +219,7 @@ SUITES = [
         "L0_storage_S3_local",
         script="sandboxed.sh",
         prepare=repositories.object_storage,
-        note="moto, with a check of signatures, instead of MinIO",
+        note="moto behind a check of signatures instead of MinIO",
     ),
     Suite("L0_sequence_corrid_batcher", script="test.sh", prepare=repositories.corrid),
     Suite(
