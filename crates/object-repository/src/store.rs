@@ -57,7 +57,7 @@ pub(crate) struct Store {
 enum Kind {
     S3(Arc<AmazonS3>),
     Azure(Arc<MicrosoftAzure>),
-    Gcs(Gcs),
+    Gcs(Box<Gcs>),
 }
 
 /// An object in a listing.
@@ -108,9 +108,9 @@ impl Store {
                     .map_err(|why| Error::invalid(format!("{given}: {why}")))?;
                 Kind::Azure(Arc::new(builder.with_http_connector(http.clone()).build().map_err(wrong)?))
             }
-            Address::Gcs { bucket, .. } => {
-                Kind::Gcs(Gcs::new(bucket, credentials.gcs(given)?, environment, http.clone()).map_err(wrong)?)
-            }
+            Address::Gcs { bucket, .. } => Kind::Gcs(Box::new(
+                Gcs::new(bucket, credentials.gcs(given)?, environment, http.clone()).map_err(wrong)?,
+            )),
         };
         Ok(Self { kind, http })
     }

@@ -194,6 +194,11 @@ impl Server {
         self.repository.index(ready_only)
     }
 
+    /// The versions of models that were ever to be loaded, with their states. Looks at no repository.
+    pub fn model_states(&self) -> Vec<IndexEntry> {
+        self.repository.states()
+    }
+
     /// Loads a model, or loads it again; the versions that serve now keep serving until the new ones are
     /// ready. Returns when the model is ready or has failed.
     ///

@@ -298,7 +298,8 @@ fn tell(progress: Progress<'_>) {
 
 /// Logs which models are ready and which are not.
 fn report(server: &Server) {
-    let Ok(entries) = server.repository_index(false) else { return };
+    // Of what is loaded: a storage that is slow does not hold up the signals.
+    let entries = server.model_states();
     for entry in &entries {
         let version = entry.version.map_or(String::new(), |version| format!(" version {version}"));
         match entry.state {

@@ -2,13 +2,30 @@
 
 use std::collections::BTreeMap;
 
-use super::{Repository, scan, table::Identifier};
+use super::{
+    Repository, scan,
+    table::{Identifier, Versions},
+};
 use crate::{
     error::Error,
     metadata::{IndexEntry, ModelState},
 };
 
 impl Repository {
+    /// The versions that were ever to be loaded, with their states. Looks at no repository.
+    pub fn states(&self) -> Vec<IndexEntry> {
+        let of_model = |(id, versions): (Identifier, Versions)| {
+            versions.into_iter().map(move |(version, slot)| IndexEntry {
+                name: id.name.clone(),
+                namespace: id.namespace.clone(),
+                version: Some(version),
+                state: Some(slot.state),
+                reason: slot.reason,
+            })
+        };
+        self.table.all().into_iter().flat_map(of_model).collect()
+    }
+
     /// The models in the directories of the repositories, with the state of each version that was ever to
     /// be loaded.
     pub fn index(&self, ready_only: bool) -> Result<Vec<IndexEntry>, Error> {
