@@ -6,8 +6,8 @@
 use super::proto::{ModelConfig, ModelInstanceGroup, ModelOptimizationPolicy};
 use crate::{Error, statistics::FIRST_RESPONSE};
 
-/// Backends that look at each request of a batch by itself.
-const RAGGED_BACKENDS: [&str; 2] = ["dyna_sequence", "sequence"];
+/// The backend whose models see a batch as a whole: the others look at each request by itself, whatever its shape.
+const BATCHING_BACKEND: &str = "onnxruntime";
 
 /// Everything that keeps the model from being served, each as field and effect. Empty for a model that
 /// can be served.
@@ -15,15 +15,13 @@ pub fn unsupported(config: &ModelConfig) -> Vec<String> {
     let mut found = Vec::new();
     let mut refuse = |field: &str, effect: &str| found.push(format!("{field} ({effect})"));
 
-    let takes_ragged = RAGGED_BACKENDS.contains(&config.backend.as_str());
-    for input in config.input.iter().filter(|input| input.allow_ragged_batch && !takes_ragged) {
-        refuse(&format!("input '{}' allow_ragged_batch", input.name), "batches of different shapes");
-    }
-    if !config.batch_input.is_empty() {
-        refuse("batch_input", "inputs computed from the batch");
-    }
-    if !config.batch_output.is_empty() {
-        refuse("batch_output", "outputs split by the shape of an input");
+    if config.backend != BATCHING_BACKEND {
+        if !config.batch_input.is_empty() {
+            refuse("batch_input", "inputs computed from the batch, which are for models of the backend onnxruntime");
+        }
+        if !config.batch_output.is_empty() {
+            refuse("batch_output", "outputs split by the shape of an input, as models of the backend onnxruntime have");
+        }
     }
     if config.model_operations.as_ref().is_some_and(|operations| !operations.op_library_filename.is_empty()) {
         refuse("model_operations.op_library_filename", "custom operators from a library");

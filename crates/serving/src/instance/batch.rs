@@ -1,4 +1,4 @@
-//! Requests that run together: their inputs gathered, their outputs scattered.
+//! Requests that run together, and what becomes their responses.
 
 use std::{
     sync::Arc,
@@ -15,16 +15,15 @@ use crate::{
     response::{OutputTensor, Response},
     statistics::{ComputeTimes, FailureReason, Recorder, Success},
     trace::Activity,
-    wire,
 };
 
 /// The requests of one execution.
 #[derive(Debug)]
 pub struct Batch {
-    signature: Arc<Signature>,
+    pub(super) signature: Arc<Signature>,
     version: i64,
     recorder: Arc<Recorder>,
-    entries: Vec<Entry>,
+    pub(super) entries: Vec<Entry>,
     start: Instant,
     input_end: Option<Instant>,
     output_start: Option<Instant>,
@@ -99,12 +98,13 @@ pub(crate) struct Finished {
     pub ended: Vec<(CorrelationId, usize)>,
 }
 
-/// An input of all requests of a batch.
+/// An input of requests of a batch.
 #[derive(Debug, Clone)]
 pub struct Gathered {
     /// Element type.
     pub dtype: DType,
-    /// Dimensions, those of the requests added up along the batch dimension.
+    /// Dimensions, those of the requests added up along the batch dimension; one for all elements of an input whose
+    /// requests may have different shapes.
     pub shape: Vec<i64>,
     /// The elements in wire form, in the order of the requests; shared with the request where there is
     /// only one.
@@ -240,49 +240,6 @@ impl Batch {
         (0..self.len()).any(|index| self.wants(index, name))
     }
 
-    /// The input `name` of all requests, one after the other along the batch dimension. `None` where the
-    /// input is optional and not given; all requests of a batch give the same inputs in the same shapes.
-    pub fn gather(&self, name: &str) -> Result<Option<Gathered>, Error> {
-        let Some(Gathered { dtype, mut shape, data }) = self.gather_one(0, name)? else { return Ok(None) };
-        if self.entries.len() == 1 {
-            return Ok(Some(Gathered { dtype, shape, data }));
-        }
-        let tensors =
-            self.entries.iter().filter_map(|entry| entry.request.inputs.iter().find(|input| input.name == name));
-        let parts: Vec<&Buffer> = tensors.clone().map(|tensor| &tensor.data).collect();
-        if let Some(other) = tensors.clone().find(|tensor| tensor.shape.get(1..) != shape.get(1..)) {
-            return Err(Error::internal(format!(
-                "the requests of a batch of model '{}' have '{name}' in shapes {} and {}",
-                self.signature.model,
-                crate::model::shape_text(&shape),
-                crate::model::shape_text(&other.shape)
-            )));
-        }
-        if let Some(batch) = shape.first_mut() {
-            *batch = self.size() as i64;
-        }
-        // States often lie side by side, where the execution before left them.
-        if let Some(data) = Buffer::joined(&parts) {
-            return Ok(Some(Gathered { dtype, shape, data }));
-        }
-        let mut data = Buffer::zeroed(parts.iter().map(|part| part.len()).sum())?;
-        let mut rest = data.make_mut()?;
-        for part in parts {
-            let (head, tail) = rest.split_at_mut(part.len());
-            head.copy_from_slice(part);
-            rest = tail;
-        }
-        Ok(Some(Gathered { dtype, shape, data }))
-    }
-
-    /// The input `name` of request `index` alone.
-    pub fn gather_one(&self, index: usize, name: &str) -> Result<Option<Gathered>, Error> {
-        let mut inputs = self.entries[index].request.inputs.iter();
-        let Some(input) = inputs.find(|input| input.name == name) else { return Ok(None) };
-        let dtype = input.dtype.ok_or_else(|| Error::internal(format!("input '{name}' has no datatype")))?;
-        Ok(Some(Gathered { dtype, shape: input.shape.clone(), data: input.data.clone() }))
-    }
-
     /// The inputs are gathered; what follows is the execution.
     pub fn inputs_ready(&mut self) {
         self.input_end = Some(Instant::now());
@@ -291,44 +248,6 @@ impl Batch {
     /// The outputs are computed; what follows is their scattering.
     pub fn outputs_computed(&mut self) {
         self.output_start = Some(Instant::now());
-    }
-
-    /// Gives each request that wants the output `name` its part of it, in order along the batch dimension.
-    /// The parts share `data`.
-    ///
-    /// # Errors
-    /// The output does not have one row per inference.
-    pub fn scatter(&mut self, name: &str, dtype: DType, shape: &[i64], data: Buffer) -> Result<(), Error> {
-        if self.entries.len() == 1 {
-            if self.wants(0, name) {
-                self.push_output(0, OutputTensor { name: name.to_owned(), dtype, shape: shape.to_vec(), data });
-            }
-            return Ok(());
-        }
-        let rows = self.size();
-        if shape.first() != Some(&(rows as i64)) {
-            let shape = crate::model::shape_text(shape);
-            return Err(Error::internal(format!(
-                "model '{}' gave output '{name}' of shape {shape} for a batch of {rows}; its first dimension must be \
-                 the batch",
-                self.signature.model
-            )));
-        }
-        let sizes: Vec<usize> = self.entries.iter().map(|entry| entry.batch_size).collect();
-        let bytes = part_bytes(dtype, shape, &data, &sizes)?;
-        let mut offset = 0;
-        for (index, bytes) in bytes.into_iter().enumerate() {
-            if self.wants(index, name) {
-                let part = data
-                    .part(offset, bytes)
-                    .ok_or_else(|| Error::internal(format!("output '{name}' is shorter than its shape")))?;
-                let mut shape = shape.to_vec();
-                shape[0] = sizes[index] as i64;
-                self.push_output(index, OutputTensor { name: name.to_owned(), dtype, shape, data: part });
-            }
-            offset += bytes;
-        }
-        Ok(())
     }
 
     /// Gives request `index` an output. One that is a state goes to the next request of the sequence, and to the
@@ -464,21 +383,4 @@ pub(super) fn client_output(
         }
         _ => Ok(output),
     }
-}
-
-/// Bytes of each request's rows; the rows of strings differ in length.
-fn part_bytes(dtype: DType, shape: &[i64], data: &[u8], sizes: &[usize]) -> Result<Vec<usize>, Error> {
-    let row_len: usize = shape[1..].iter().map(|dim| usize::try_from(*dim).unwrap_or(0)).product();
-    if dtype != DType::String {
-        return Ok(sizes.iter().map(|size| size * row_len * dtype.size()).collect());
-    }
-    let mut strings = wire::strings(data);
-    let cut = |_| Error::internal("a string of an output is cut off");
-    sizes
-        .iter()
-        .map(|size| {
-            let part = strings.by_ref().take(size * row_len);
-            part.map(|string| string.map_err(cut).map(|string| wire::LENGTH_BYTES + string.len())).sum()
-        })
-        .collect()
 }

@@ -3,12 +3,16 @@
 pub(crate) mod batch;
 mod direct;
 mod expiry;
+mod gather;
 mod limited;
 #[cfg(test)]
 mod limited_tests;
 mod memory;
 mod ordering;
+#[cfg(test)]
+mod ragged_tests;
 mod runner;
+mod scatter;
 pub(crate) mod sender;
 #[cfg(test)]
 mod tests;

@@ -164,8 +164,8 @@ impl Item for Entry {
         self.request.responder.is_cancelled()
     }
 
-    /// Requests join where they give the same inputs in the same shapes. Both have their inputs in the
-    /// order of the configuration.
+    /// Requests join where they give the same inputs in the same shapes, but for ragged inputs. Both have their inputs
+    /// in the order of the configuration.
     fn joins(&self, first: &Self) -> bool {
         let (mine, theirs) = (&self.request.inputs, &first.request.inputs);
         mine.len() == theirs.len()
@@ -342,7 +342,7 @@ impl Runner {
     pub fn infer(&self, request: Request, batch_size: usize) {
         let mut entry = Entry::new(request, batch_size);
         let signature = &self.shared.signature;
-        entry.ragged = signature.inputs.iter().any(|input| input.is_ragged).then(|| signature.clone());
+        entry.ragged = signature.is_ragged().then(|| signature.clone());
         self.shared.push(entry);
     }
 

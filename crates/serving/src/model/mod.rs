@@ -1,5 +1,6 @@
 //! One version of a model that serves requests.
 
+mod batch_io;
 mod classification;
 mod labels;
 mod sequence;
@@ -12,6 +13,7 @@ use std::{any::Any, fmt, sync::Arc, thread};
 
 use parking_lot::{Mutex, RwLock};
 
+pub(crate) use batch_io::{BatchInput, Item, Source};
 pub(crate) use classification::classify;
 pub(crate) use labels::read_labels;
 pub(crate) use sequence::SequenceSpec;

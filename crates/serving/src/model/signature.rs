@@ -2,7 +2,10 @@
 
 use halimede_tensor::DType;
 
-use super::sequence::SequenceSpec;
+use super::{
+    batch_io::{BatchInput, BatchOutput},
+    sequence::SequenceSpec,
+};
 use crate::{
     config::{DataType, ModelConfig, proto::ModelTensorReshape},
     error::Error,
@@ -21,6 +24,10 @@ pub(crate) struct Signature {
     pub inputs: Vec<InputSpec>,
     /// Outputs in the order of the configuration.
     pub outputs: Vec<OutputSpec>,
+    /// Inputs that are computed from the batch.
+    pub batch_inputs: Vec<BatchInput>,
+    /// Outputs that are split by the shape of an input.
+    pub batch_outputs: Vec<BatchOutput>,
     /// What it gets about sequences, where its requests come in such.
     pub sequence: Option<SequenceSpec>,
 }
@@ -35,7 +42,7 @@ pub(crate) struct InputSpec {
     /// The shape that the model sees in place of `dims`.
     pub reshape: Option<Vec<i64>>,
     pub optional: bool,
-    /// Whether requests of other shapes share a batch.
+    /// Whether requests of other shapes share a batch. The model then sees all elements in one dimension.
     pub is_ragged: bool,
 }
 
@@ -84,12 +91,19 @@ impl Signature {
                 labels: Vec::new(),
             })
         });
+        let inputs = inputs.collect::<Result<Vec<_>, Error>>()?;
+        let batch_inputs = config.batch_input.iter().map(|computed| BatchInput::new(computed, &inputs));
+        let outputs = outputs.collect::<Result<Vec<_>, Error>>()?;
+        let batch_outputs = config.batch_output.iter().map(|split| BatchOutput::all(split, &outputs, &inputs));
+        let batch_outputs = batch_outputs.collect::<Result<Vec<_>, Error>>()?;
         Ok(Self {
             model: config.name.clone(),
             is_decoupled: config.is_decoupled(),
             batch_size_max: usize::try_from(config.max_batch_size).unwrap_or(0),
-            inputs: inputs.collect::<Result<_, Error>>()?,
-            outputs: outputs.collect::<Result<_, Error>>()?,
+            batch_inputs: batch_inputs.collect::<Result<_, Error>>()?,
+            batch_outputs: batch_outputs.into_iter().flatten().collect(),
+            inputs,
+            outputs,
             sequence: None,
         })
     }
@@ -97,6 +111,21 @@ impl Signature {
     /// Whether shapes begin with a batch dimension.
     pub fn is_batched(&self) -> bool {
         self.batch_size_max > 0
+    }
+
+    /// Whether requests whose inputs have different shapes run together.
+    pub fn is_ragged(&self) -> bool {
+        self.inputs.iter().any(|input| input.is_ragged)
+    }
+
+    /// What fills the input `name` of the model, where that is computed from the batch.
+    pub fn batch_input(&self, name: &str) -> Option<&BatchInput> {
+        self.batch_inputs.iter().find(|computed| computed.targets.iter().any(|target| target == name))
+    }
+
+    /// How the output `name` is split over the requests, where that is not by rows.
+    pub fn batch_output(&self, name: &str) -> Option<&BatchOutput> {
+        self.batch_outputs.iter().find(|split| split.target == name)
     }
 
     /// Inputs that every request must give.

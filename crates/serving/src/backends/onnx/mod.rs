@@ -250,11 +250,16 @@ fn facts(model: &import::Model) -> ModelFacts {
 /// An input or output as it is declared, and as it was worked out where it is not.
 fn io_facts(name: &str, declared: &Fact, inferred: &Fact, value_type: &ValueType) -> IoFacts {
     let dtype = declared.dtype.or(inferred.dtype);
-    let shape = declared.shape.as_ref().or(inferred.shape.as_ref());
+    let shape = |fact: &Fact| -> Option<Vec<i64>> {
+        Some(fact.shape.as_ref()?.iter().map(|dim| dim.known().unwrap_or(-1)).collect())
+    };
+    let (declared, inferred) = (shape(declared), shape(inferred).unwrap_or_default());
+    let shape = declared.unwrap_or_else(|| inferred.clone());
     IoFacts {
         name: name.to_owned(),
         data_type: dtype.map_or(DataType::TypeInvalid, DataType::from_dtype),
-        shape: shape.into_iter().flatten().map(|dim| dim.known().unwrap_or(-1)).collect(),
+        inferred: if inferred.len() == shape.len() { inferred } else { Vec::new() },
+        shape,
         kind: match value_type {
             ValueType::Tensor => IoKind::Tensor,
             ValueType::Sequence(_) => IoKind::Sequence,
@@ -395,16 +400,16 @@ impl OnnxInstance {
     /// Runs one request of a batch that failed as a whole.
     fn execute_alone(&mut self, batch: &mut Batch, index: usize) {
         let is_cancelled = || batch.request(index).responder.is_cancelled();
-        let inputs = self.parts.gather(|name| batch.gather_one(index, name));
-        match inputs.and_then(|inputs| self.run(&inputs, &is_cancelled)) {
-            Ok(outputs) => {
-                for (name, output) in
-                    outputs.into_iter().filter(|(name, _)| batch.wants(index, name)).collect::<Vec<_>>()
-                {
-                    batch.push_output(index, output.named(name));
-                }
-            }
-            Err(error) => batch.fail(index, error),
+        let alone = index..index + 1;
+        let inputs = self.parts.gather(|name| batch.gather_of(alone.clone(), name));
+        let outputs = inputs.and_then(|inputs| self.run(&inputs, &is_cancelled));
+        let scatter = |outputs: Vec<(String, Gathered)>| {
+            outputs.into_iter().try_for_each(|(name, output)| {
+                batch.scatter_to(alone.clone(), &name, output.dtype, &output.shape, output.data)
+            })
+        };
+        if let Err(error) = outputs.and_then(scatter) {
+            batch.fail(index, error);
         }
     }
 

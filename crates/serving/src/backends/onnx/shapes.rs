@@ -46,6 +46,10 @@ fn desc(config: &ModelConfig, input: &EngineInput, batch: Option<usize>) -> Opti
     if input.is_scalar {
         return Some(TensorDesc { dtype, shape: Shape::new() });
     }
+    if io.allow_ragged_batch {
+        // Its one dimension holds all elements of a batch.
+        return None;
+    }
     let dims = io.reshape.as_ref().map_or(&io.dims, |reshape| &reshape.shape);
     let sizes = dims.iter().map(|&dim| usize::try_from(dim).ok());
     let shape: Option<Shape> = batch.map(Some).into_iter().chain(sizes).collect();

@@ -7,7 +7,7 @@ use super::super::normalize::{data_type_name, full_shape, shape_text};
 use super::super::proto::{
     DataType, ModelConfig, ModelInput, ModelOutput, ModelTensorReshape, model_config::SchedulingChoice,
 };
-use super::{IoFacts, ModelFacts, sequences};
+use super::{IoFacts, ModelFacts, batch_io, sequences};
 use crate::Error;
 
 /// Checks names, datatypes and shapes of the configuration's inputs and outputs against the model's.
@@ -23,7 +23,8 @@ pub fn check_against_model(config: &ModelConfig, facts: &ModelFacts) -> Result<(
     let inputs = by_name(facts.inputs.iter().chain(&facts.initializers));
     let outputs = by_name(&facts.outputs);
     config.input.iter().try_for_each(|input| check_input(config, input, &inputs))?;
-    config.output.iter().try_for_each(|output| check_output(config, output, &outputs))
+    config.output.iter().try_for_each(|output| check_output(config, output, &outputs))?;
+    batch_io::check(config, facts)
 }
 
 type Facts<'a> = BTreeMap<&'a str, &'a IoFacts>;
@@ -152,10 +153,14 @@ fn check_shape(config: &ModelConfig, name: &str, dims: &[i64], io: &IoFacts, com
         );
     }
     let full = full_shape(config.max_batch_size, dims);
-    let fits = |(expected, configured): (&i64, &i64)| {
-        expected == configured || compare == Compare::VariableFits && *expected == -1
+    let fits = |(axis, configured): (usize, &i64)| {
+        let expected = io.shape[axis];
+        let is_variable = expected == -1;
+        // ONNX Runtime tells Triton what it worked out of a dimension that is declared as variable.
+        let is_inferred = || is_variable && io.inferred.get(axis) == Some(configured);
+        expected == *configured || is_inferred() || compare == Compare::VariableFits && is_variable
     };
-    if io.shape.len() == full.len() && io.shape.iter().zip(&full).all(fits) {
+    if io.shape.len() == full.len() && full.iter().enumerate().all(fits) {
         return Ok(());
     }
     let expects = format!("the model expects {} dimensions (shape {})", io.shape.len(), shape_text(&io.shape));

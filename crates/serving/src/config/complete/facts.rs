@@ -24,6 +24,9 @@ pub struct IoFacts {
     pub data_type: DataType,
     /// Shape with the batch dimension; -1 is variable.
     pub shape: Vec<i64>,
+    /// The same as far as it was worked out from the rest of the model, with as many dimensions; empty where nothing
+    /// was.
+    pub inferred: Vec<i64>,
     /// Only tensors can be served.
     pub kind: IoKind,
 }
@@ -31,7 +34,7 @@ pub struct IoFacts {
 impl IoFacts {
     /// A tensor.
     pub fn tensor(name: impl Into<String>, data_type: DataType, shape: impl Into<Vec<i64>>) -> Self {
-        Self { name: name.into(), data_type, shape: shape.into(), kind: IoKind::Tensor }
+        Self { name: name.into(), data_type, shape: shape.into(), inferred: Vec::new(), kind: IoKind::Tensor }
     }
 }
 

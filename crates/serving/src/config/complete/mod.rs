@@ -1,6 +1,7 @@
 //! Completion: what the files of a model and the model itself add to its configuration.
 
 mod backend;
+mod batch_io;
 mod check;
 mod facts;
 mod model;

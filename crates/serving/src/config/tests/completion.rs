@@ -400,6 +400,19 @@ fn configurations_that_fit_the_model() {
 }
 
 #[test]
+fn a_dimension_that_was_worked_out_may_be_configured() {
+    let mut facts = pair(&[-1, 16]);
+    for output in &mut facts.outputs {
+        (output.shape, output.inferred) = (vec![-1, -1], vec![-1, 16]);
+    }
+    completed(&full(8, &[]), &facts).unwrap();
+    for (dims, fits) in [("-1", true), ("16", true), ("8", false)] {
+        let config = full(8, &[("TYPE_INT8 dims: 16", &format!("TYPE_INT8 dims: {dims}"))]);
+        assert_eq!(completed(&config, &facts).is_ok(), fits, "{dims}");
+    }
+}
+
+#[test]
 fn inputs_with_a_default_may_be_configured_as_optional() {
     let mut facts = pair(&[16]);
     facts.initializers.push(IoFacts::tensor("BIAS", DataType::TypeFp32, [16]));
@@ -431,4 +444,81 @@ fn scalars_of_the_model_take_ones() {
         "unable to load model 'm', scalar tensor 'A', should only provide 1 in the model configuration when the model \
          doesn't support batching. Model configuration provided: [1,2]."
     );
+}
+
+/// A model that sees the elements of a batch in one dimension, and what is computed of it.
+fn ragged() -> ModelFacts {
+    let f32 = |name: &str, shape: &[i64]| IoFacts::tensor(name, DataType::TypeFp32, shape);
+    let inputs = vec![f32("X", &[-1]), IoFacts::tensor("N", DataType::TypeInt32, [-1]), f32("S", &[-1, 2])];
+    ModelFacts { inputs, outputs: vec![f32("Y", &[-1]), f32("Z", &[-1, 1])], ..Default::default() }
+}
+
+const RAGGED: &str = "max_batch_size: 4 \
+    input { name: 'X' data_type: TYPE_FP32 dims: [ -1, 2 ] allow_ragged_batch: true } \
+    batch_input { kind: BATCH_ELEMENT_COUNT target_name: 'N' data_type: TYPE_INT32 source_input: 'X' } \
+    batch_input { kind: BATCH_ITEM_SHAPE target_name: 'S' data_type: TYPE_FP32 source_input: 'X' } \
+    output { name: 'Y' data_type: TYPE_FP32 dims: [ -1, 2 ] } output { name: 'Z' data_type: TYPE_FP32 dims: 1 } \
+    batch_output { target_name: 'Y' source_input: 'X' }";
+
+#[test]
+fn what_is_computed_from_the_batch_is_no_input_of_clients() {
+    let finished = |text: &str| completed(text, &ragged()).unwrap().config;
+    let names = |config: &ModelConfig| config.input.iter().map(|input| input.name.clone()).collect::<Vec<_>>();
+    assert_eq!(names(&finished(RAGGED)), ["X"]);
+    // Where outputs are completed from the model, inputs stay as they are.
+    let (start, _) = RAGGED.split_once("output").unwrap();
+    let config = finished(start);
+    assert_eq!(names(&config), ["X"]);
+    assert_eq!(config.output.iter().map(|output| &output.name).collect::<Vec<_>>(), ["Y", "Z"]);
+}
+
+#[test]
+fn what_is_computed_from_the_batch_must_fit_the_model() {
+    let unable = "unable to load model 'm', ";
+    for (from, to, expected) in [
+        ("target_name: 'N'", "", "batch input 'BATCH_ELEMENT_COUNT' must specify 'target_name'"),
+        ("target_name: 'N'", "target_name: [ 'N', 'S' ]", "batch input 'S' can only be specified once"),
+        ("target_name: 'N'", "target_name: 'X'", "batch input 'X' can only be specified once"),
+        (
+            "target_name: 'N'",
+            "target_name: 'M'",
+            "configuration specified batch input 'M', but model does not provide that input, its inputs are: X, N, S",
+        ),
+        (
+            "target_name: 'N' data_type: TYPE_INT32",
+            "target_name: 'N' data_type: TYPE_FP32",
+            "configuration expects datatype TYPE_FP32 for batch input 'N', model provides TYPE_INT32",
+        ),
+        (
+            "kind: BATCH_ITEM_SHAPE",
+            "kind: BATCH_ITEM_SHAPE_FLATTEN",
+            "batch input 'S' has shape [-1] for 'BATCH_ITEM_SHAPE_FLATTEN', model provides [-1,2]",
+        ),
+        ("max_batch_size: 4", "", "batch input 'BATCH_ITEM_SHAPE' expects max_batch_size > 0"),
+        (
+            "batch_output {",
+            "batch_output { source_input: 'X' } batch_output {",
+            "batch output 'BATCH_SCATTER_WITH_INPUT_SHAPE' must specify 'target_name'",
+        ),
+        (
+            "name: 'Y' data_type: TYPE_FP32 dims: [ -1, 2 ]",
+            "name: 'Y' data_type: TYPE_FP32 dims: [ 2, 1, -1 ]",
+            "batch output 'Y' of dims [2,1,-1] has a variable dimension that its source input 'X' of dims [-1,2] does not have",
+        ),
+        (
+            "batch_input { kind: BATCH_ELEMENT_COUNT",
+            "batch_input { kind: BATCH_ELEMENT_COUNT target_name: 'S'",
+            "batch input 'S' can only be specified once",
+        ),
+    ] {
+        assert!(RAGGED.contains(from), "{from}");
+        let mut text = RAGGED.replacen(from, to, 1);
+        if from == "max_batch_size: 4" {
+            // Without a batch, the other output has one dimension less.
+            text = text
+                .replace("name: 'Z' data_type: TYPE_FP32 dims: 1", "name: 'Z' data_type: TYPE_FP32 dims: [ -1, 1 ]");
+        }
+        let error = completed(&text, &ragged()).expect_err(&text);
+        assert_eq!((error.code, error.message), (Code::InvalidArgument, format!("{unable}{expected}")), "{to}");
+    }
 }
