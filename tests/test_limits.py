@@ -18,6 +18,20 @@ def test_nesting_depth(http):
     assert http.get("/v2/health/live").status == 200
 
 
+@pytest.mark.halimede_only("texts of later versions")
+@pytest.mark.parametrize("header, text", [
+    (None, "request JSON size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes."),
+    ("0", "Raw input has a byte_size (1001 bytes) that exceeds the maximum allowed value of 1000 bytes."),
+    ("9", "request size of 1001 bytes exceeds the maximum allowed input size of 1000 bytes."),
+])  # fmt: skip
+def test_inference_beyond_the_limit(repository, serve, header, text):
+    repository.add("raw", models.identity(TensorProto.FLOAT, [-1, -1]), models.copy_config("FP32"))
+    server = serve(repository, "--http-max-input-size=1000")
+    headers = {"Inference-Header-Content-Length": header} if header else {}
+    reply = server.http.post("/v2/models/raw/infer", b" " * 1001, headers)
+    assert (reply.status, reply.error) == (400, f"{text} Use --http-max-input-size to increase the limit.")
+
+
 @pytest.mark.halimede_only("a stack overflow in 2.51.0, an error in later versions")
 def test_nesting_beyond_the_stack(http):
     reply = http.infer("add_sub", "[" * 1_000_000)

@@ -256,3 +256,17 @@ def test_wrong_settings(repository, serve, setting, said):
     server = serve(repository, "--trace-config=mode=opentelemetry", f"--trace-config=opentelemetry,{setting}", wait=False)
     assert server.process.wait(20) == 1
     assert said in server.log_text()
+
+
+@pytest.mark.parametrize("variable", ["OTEL_BSP_MAX_QUEUE_SIZE", "OTEL_BSP_SCHEDULE_DELAY", "OTEL_BSP_MAX_EXPORT_BATCH_SIZE"])
+def test_wrong_variables(repository, serve, variable):
+    server = serve(repository, "--trace-config=mode=opentelemetry", env={variable: "bad_value"}, wait=False)
+    assert server.process.wait(20) == 1
+    assert f'Bad option: "{variable}"' in server.log_text()
+
+
+def test_variables_count_where_spans_are_sent_alone(repository, serve):
+    repository.add("simple", models.add_sub(6, [1, 16]), "max_batch_size: 0")
+    with_flag = ("--trace-config=mode=opentelemetry", "--trace-config=opentelemetry,bsp_schedule_delay=7")
+    for flags in [(), with_flag]:
+        serve(repository, *flags, env={"OTEL_BSP_SCHEDULE_DELAY": "bad_value"})

@@ -75,6 +75,18 @@ def http(target, data, checkout):
     of_identity(target, "simple_identity_int64", "INT64")
 
 
+def generate(target, data, checkout):
+    shutil.copytree(checkout / "qa" / "python_models" / "generate_models", target, dirs_exist_ok=True)
+
+
+def input_size(target, data, checkout):
+    copied(target, data / "qa_identity_model_repository" / "onnx_zero_1_float32")
+    documented(target, checkout, "simple_identity")
+    (target / "simple_identity" / "1").mkdir(exist_ok=True)
+    # The test sends it data and wants it back.
+    of_identity(target, "simple_identity", "STRING")
+
+
 def grpc(target, data, checkout):
     documented(target, checkout, "simple")
     copied(target, data / "qa_model_repository" / "onnx_int32_int32_int32")

@@ -25,7 +25,7 @@ import aliases
 import clients
 import model_config
 import repositories
-from suites import GPU, PYTHON_BACKEND, SUITES, VERSION
+from suites import GPU, SUITES, VERSION
 
 HERE = Path(__file__).resolve().parent
 ROOT = HERE.parent.parent
@@ -129,10 +129,6 @@ class Harness:
                 continue
             part = folder / f"section_{number}.sh"
             body = script[cut.start() : end]
-            # `add_sub` has a stand-in.
-            if set(re.findall(r"python_models/([\w${}]+)", body)) - {"add_sub"}:
-                yield name, None, PYTHON_BACKEND
-                continue
             if end == len(script):
                 body = body[: body.rindex("if [ $RET -eq 0 ]")]
             part.write_text(head + body + "\nexit $RET\n")
@@ -149,7 +145,7 @@ class Harness:
             test = f"python3 {module.file} " + " ".join(module.tests)
             log = logs / (f"{number}-" + re.sub(r"\W+", "_", module.label or Path(module.file).stem) + ".log")
             environment = {**suite.environment, **module.environment}
-            status = self.beside_server(folder, suite.version, models, flags, test, environment, log)
+            status = self.beside_server(folder, suite.version, models, flags, test, environment, log, module.url)
             yield module.label or module.file, status, log.read_text(errors="replace")
 
     def run_model_config(self, suite, folder, logs):
@@ -159,14 +155,15 @@ class Harness:
             status = self.sandbox(folder, suite.version, ["bash", "case.sh"], {}, log)
             yield name, status, ""
 
-    def beside_server(self, folder, version, models, flags, command, environment, log):
+    def beside_server(self, folder, version, models, flags, command, environment, log, url="http://localhost:8000"):
         """`command` while a server serves `models`; its status, or 100 when the server fails."""
         script = folder / "beside.sh"
         script.write_text(f"""
 /opt/tritonserver/bin/tritonserver --model-repository={models} {flags} >{log}.server 2>&1 &
 server=$!
+export SERVER_PID=$server
 for _ in $(seq 1200); do
-  curl -sf localhost:8000/v2/health/ready && break
+  curl -sfk {url}/v2/health/ready && break
   kill -0 $server || {{ cat {log}.server; exit 100; }}
   sleep 0.1
 done
@@ -261,11 +258,26 @@ something without an error, whatever that is. Model Analyzer profiles one model 
 {text}"""
 
 
+def merged(text, known):
+    """The document `known` with the rows of the suites in `text` instead of its own."""
+    new = text.splitlines()[2:]
+    suites = {line.split("|")[1] for line in new}
+    lines = known.splitlines()
+    rows = [line for line in lines if line.startswith("|")]
+    kept = [row for row in rows[2:] if row.split("|")[1] not in suites]
+    head = [line for line in lines if not line.startswith("|")]
+    whole = "\n".join([*rows[:2], *sorted(kept + new)]) + "\n"
+    written = document(whole).splitlines()[2]
+    place = next(number for number, line in enumerate(head) if line.startswith("Written by"))
+    head[place] = written
+    return "\n".join(head).rstrip() + "\n\n" + whole
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--out", type=Path, default=ROOT / "target" / "qa")
     parser.add_argument("--server", type=Path, default=ROOT / "target" / "release" / "halimede")
-    parser.add_argument("--document", type=Path, help="write the table with what it means to this file")
+    parser.add_argument("--document", type=Path, help="write the table with what it means to this file; of suites that are named, only the rows")
     parser.add_argument("suites", nargs="*", help=f"names, or {', '.join(CLIENTS)}; all if none")
     options = parser.parse_args()
     options.out.mkdir(parents=True, exist_ok=True)
@@ -286,7 +298,8 @@ def main():
     print(text)
     (options.out / "table.md").write_text(text)
     if options.document:
-        options.document.write_text(document(text))
+        known = options.document.read_text() if options.suites and options.document.exists() else None
+        options.document.write_text(merged(text, known) if known else document(text))
     (options.out / "table.json").write_text(json.dumps(rows, indent=1) + "\n")
     sys.exit(any(bad for _, _, _, bad, _ in rows))
 

@@ -3,6 +3,7 @@
 #   /opt/tritonserver/bin/tritonserver   the server under test
 #   /data/inferenceserver/VERSION        the generated models
 #   ports 8000 to 8003 of a network of its own, and shared memory of its own
+#   /etc/nginx                           a copy, where there is one
 # in namespaces of their own, so nothing outside changes and runs can overlap.
 # Linux only; needs root or user namespaces.
 #
@@ -31,6 +32,14 @@ for entry in /*; do
     mount --rbind "$entry" "$root/$name"
   fi
 done
+# L0_https configures and starts the machine's nginx, whose workers have no other user here.
+if [[ -d /etc/nginx ]]; then
+  for folder in /run /var/log/nginx /etc/nginx; do
+    mount -t tmpfs none "$root$folder"
+  done
+  cp -r /etc/nginx/. "$root/etc/nginx"
+  sed -i 's/^user .*/user root;/' "$root/etc/nginx/nginx.conf"
+fi
 # Scripts count what lies there.
 mount -t tmpfs none "$root/dev/shm"
 mkdir -p "$root/proc" "$root/opt/tritonserver/bin" "$root/opt/tritonserver/backends" "$root/data/inferenceserver/$version"

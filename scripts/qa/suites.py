@@ -10,11 +10,10 @@ from dataclasses import dataclass, field
 
 import python_backend
 import repositories
+import scripts
 
-PYTHON_BACKEND = "open: not run since Python models are served"
 GPU = "needs a GPU"
 VERSION = "2.51"
-DECOUPLED = "open: not run since decoupled models are served"
 
 
 @dataclass
@@ -28,6 +27,8 @@ class Module:
     # Name of the row; the file if empty.
     label: str = ""
     environment: dict = field(default_factory=dict)
+    # Where the server tells that it is ready.
+    url: str = "http://localhost:8000"
 
 
 @dataclass
@@ -89,6 +90,20 @@ CACHED_ENSEMBLE = {
     "cache_insertion_failure": 200,
 }
 
+# How the clients of L0_https trust the server.
+HTTPS = {
+    "with certificates": "--key-file client.key --cert-file client.crt --ca-certs ca.crt",
+    "insecure": "--insecure",
+}
+
+# Limits of the size of inputs in L0_http, and the tests that hold with them, as test.sh has them.
+INPUT_SIZES = [
+    ("the default", (),
+     "default_limit_raw_binary default_limit_json large_string_in_json default_limit_compressed "
+     "json_dtype_size_expansion_exceeds_limit_error no_leak_on_invalid_inference_header_length"),
+    ("128 MiB", (f"--http-max-input-size={1 << 27}",), "large_input_raw_binary large_input_json large_input_compressed"),
+]  # fmt: skip
+
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
 SUITES = [
@@ -106,7 +121,16 @@ SUITES = [
             Module("http_restricted_api_test.py", repositories.simple,
                    ("--http-restricted-api=model-repository:admin-key=admin-value",
                     "--http-restricted-api=inference,metadata:infer-key=infer-value")),
+            Module("generate_endpoint_test.py", repositories.generate),
+            *(
+                Module("http_input_size_limit_test.py", repositories.input_size, flags,
+                       tests=tuple(f"InferSizeLimitTest.test_{test}" for test in tests.split()),
+                       label=f"http_input_size_limit_test.py, {label}")
+                for label, flags, tests in INPUT_SIZES
+            ),
+            Module("http_request_many_chunks.py", repositories.simple),
         ],
+        note="`simple_identity` of the backend identity instead of Python",
         differs={"test_duplicate_output_names": "2.51.0 accepts an output requested twice"},
     ),
     Suite(
@@ -121,13 +145,12 @@ SUITES = [
     Suite(
         "L0_lifecycle",
         sections="LifeCycleTest",
-        prepare=repositories.add_sub,
-        note="ONNX models under the names of other frameworks; `add_sub` as ONNX instead of Python",
+        prepare=scripts.lifecycle,
+        note="ONNX models under the names of other frameworks; instances on the CPU",
         environment={"TRITON_SERVER_VERSION": "2.51.0"},
         not_applicable={
             "test_load_gpu_limit": GPU,
             "test_model_reload_fail": f"{GPU}: expects the text of a server with one",
-            "test_load_retry": PYTHON_BACKEND,
             "test_load_same_model_different_platform": "needs TensorRT and PyTorch, whose platforms it compares",
         },
     ),
@@ -182,6 +205,72 @@ SUITES = [
             "`tests/test_opentelemetry.py` and `tests/test_python_traces.py`",
         },
     ),
+    Suite("L0_cmdline_trace", script="test.sh", prepare=scripts.traces),
+    Suite(
+        "L0_request_cancellation",
+        script="test.sh",
+        prepare=scripts.cancellation,
+        left={
+            "request_cancellation_test": "a C++ program",
+            "grpc_cancellation_test": "a C++ client",
+            "implicit_state_test.py": "needs PyTorch",
+        },
+    ),
+    Suite(
+        "L0_client_timeout",
+        script="test.sh",
+        prepare=scripts.timeouts,
+        left={"client_timeout_test": "a C++ client"},
+        not_applicable={"test_grpc_register_cuda_shared_memory": GPU},
+    ),
+    Suite(
+        "L0_warmup",
+        script="test.sh",
+        prepare=scripts.warmup,
+        environment={"BACKENDS": "onnx"},
+        left={"bls_onnx_warmup": f"{GPU}, and a download (PyTorch)"},
+    ),
+    Suite(
+        "L0_https",
+        script="test.sh",
+        prepare=scripts.https,
+        left={"simple_http_infer_client": "a C++ client"},
+    ),
+    # Without nginx: the server's own TLS.
+    Suite(
+        "L0_https",
+        prepare=scripts.tls,
+        modules=[
+            Module(f"../clients/{client}", repositories.simple,
+                   ("--http-use-ssl=true --http-server-cert=server.crt --http-server-key=server.key",),
+                   tests=(f"-v -u localhost:8000 --ssl {more}",), label=f"{client}, the server's own TLS, {label}",
+                   url="https://localhost:8000")
+            for client in ("simple_http_infer_client.py", "simple_http_aio_infer_client.py")
+            for label, more in HTTPS.items()
+        ],
+    ),
+    Suite(
+        "L0_batcher",
+        script="test.sh",
+        prepare=scripts.batcher,
+        environment={"BACKENDS": "onnx python"},
+        note="instances on the CPU",
+        left={"instance_queue_test": "a C++ program"},
+    ),
+    Suite("L0_optional_input", script="test.sh"),
+    Suite("L0_response_statistics", script="test.sh"),
+    Suite(
+        "L0_model_update",
+        script="test.sh",
+        not_applicable=dict.fromkeys(
+            ("test_gpu_instance_update", "test_gpu_cpu_instance_update", "test_instance_name_update",
+             "test_instance_signature", "test_direct_scheduler_update_with_ongoing_sequences",
+             "test_oldest_scheduler_update_with_ongoing_sequences"),
+            GPU,
+        ),
+    ),
+    Suite("L0_backend_config", script="test.sh"),
+    Suite("L0_config_json", script="test.sh"),
     Suite(
         "L0_response_cache",
         modules=[
@@ -293,8 +382,6 @@ SUITES = [
             # Texts of a server built for GPUs about the numbers of GPUs.
             "invalid_gpu": GPU,
             "negative_gpu": GPU,
-            "invalid_decoupled_branching": DECOUPLED,
-            "invalid_decoupled_branching_2": DECOUPLED,
         },
     ),
 ]  # fmt: skip

@@ -112,9 +112,11 @@ class Host:
 
     def _initialize(self, arguments, is_decoupled):
         self.name, self.is_decoupled = arguments["model_instance_name"], is_decoupled
-        self.model = self.module.TritonPythonModel()
-        if hasattr(self.model, "initialize"):
-            self.model.initialize(arguments)
+        model = self.module.TritonPythonModel()
+        if hasattr(model, "initialize"):
+            model.initialize(arguments)
+        # One whose `initialize` failed is not finalized either.
+        self.model = model
         InferenceRequest._models = self.channel
 
     def execute(self, task):

@@ -88,8 +88,24 @@ impl Flags {
         self.warnings.push(format!("--{name}={value} has no effect: this server does not do that yet"));
     }
 
-    pub(super) fn deprecated(&mut self, name: &str, better: &str) {
-        self.warnings.push(format!("--{name} is deprecated, use --{better}"));
+    /// Triton's words: what it prints after "has been deprecated" differs from flag to flag.
+    pub(super) fn deprecated(&mut self, name: &str, rest: &str) {
+        self.warnings.push(format!("Warning: '--{name}' has been deprecated{rest}"));
+    }
+
+    /// A flag that is a setting of `--trace-config` now; `form` says what its value is.
+    pub(super) fn deprecated_trace_setting(
+        &mut self,
+        name: &str,
+        setting: &str,
+        form: &str,
+        value: &str,
+    ) -> Result<(), String> {
+        self.deprecated(
+            name,
+            &format!(" and will be removed in future releases. Please use '--trace-config {setting}={form} instead."),
+        );
+        self.trace_setting(&format!("{setting}={value}"))
     }
 
     pub(super) fn front_end(&mut self, name: &str, value: &str) -> Result<(), String> {

@@ -735,7 +735,7 @@ pub(super) const FLAGS: &[Flag] = &[
         value: "boolean",
         help: "Use --disable-auto-complete-config.",
         set: |flags, value| {
-            flags.deprecated("strict-model-config", "disable-auto-complete-config");
+            flags.deprecated("strict-model-config", "! Please use '--disable-auto-complete-config' instead.");
             set(&mut flags.auto_complete_config, switch(value).map(|strict| !strict))
         },
     },
@@ -745,8 +745,16 @@ pub(super) const FLAGS: &[Flag] = &[
         value: "integer",
         help: "Use --cache-config local,size=<bytes>.",
         set: |flags, value| {
-            flags.deprecated("response-cache-byte-size", "cache-config");
-            set(&mut flags.cache_bytes, number::<i64>(value).map(Some))
+            set(&mut flags.cache_bytes, number::<i64>(value).map(Some))?;
+            flags.deprecated(
+                "response-cache-byte-size",
+                &format!(
+                    "! This will default to the 'local' cache implementation with the provided byte size for its config. \
+                     Please use '--cache-config' instead. The equivalent --cache-config CLI args would be: \
+                     '--cache-config=local,size={value}'"
+                ),
+            );
+            Ok(())
         },
     },
     Flag {
@@ -754,34 +762,41 @@ pub(super) const FLAGS: &[Flag] = &[
         name: "trace-file",
         value: "path",
         help: "Use --trace-config.",
-        set: |flags, value| flags.trace_setting(&format!("triton,file={value}")),
+        set: |flags, value| flags.deprecated_trace_setting("trace-file", "triton,file", "<filepath>", value),
     },
     Flag {
         group: "Deprecated",
         name: "trace-level",
         value: "string",
         help: "Use --trace-config.",
-        set: |flags, value| flags.trace_setting(&format!("level={value}")),
+        set: |flags, value| flags.deprecated_trace_setting("trace-level", "level", "<OFF|TIMESTAMPS|TENSORS>", value),
     },
     Flag {
         group: "Deprecated",
         name: "trace-rate",
         value: "integer",
         help: "Use --trace-config.",
-        set: |flags, value| flags.trace_setting(&format!("rate={value}")),
+        set: |flags, value| flags.deprecated_trace_setting("trace-rate", "rate", "<rate value>", value),
     },
     Flag {
         group: "Deprecated",
         name: "trace-count",
         value: "integer",
         help: "Use --trace-config.",
-        set: |flags, value| flags.trace_setting(&format!("count={value}")),
+        set: |flags, value| flags.deprecated_trace_setting("trace-count", "count", "<count value>", value),
     },
     Flag {
         group: "Deprecated",
         name: "trace-log-frequency",
         value: "integer",
         help: "Use --trace-config.",
-        set: |flags, value| flags.trace_setting(&format!("triton,log-frequency={value}")),
+        set: |flags, value| {
+            flags.deprecated_trace_setting(
+                "trace-log-frequency",
+                "triton,log-frequency",
+                "<log frequency value>",
+                value,
+            )
+        },
     },
 ];

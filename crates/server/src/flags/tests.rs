@@ -118,6 +118,24 @@ fn wrong_flags_say_what_is_wrong() {
 }
 
 #[test]
+fn old_flags_say_what_to_use_in_tritons_words() {
+    let traces = " and will be removed in future releases. Please use '--trace-config";
+    for (flag, expected) in [
+        ("--strict-model-config=true", "! Please use '--disable-auto-complete-config' instead.".to_owned()),
+        ("--trace-file=t.json", format!("{traces} triton,file=<filepath> instead.")),
+        ("--trace-level=OFF", format!("{traces} level=<OFF|TIMESTAMPS|TENSORS> instead.")),
+        ("--trace-rate=2", format!("{traces} rate=<rate value> instead.")),
+        ("--trace-count=2", format!("{traces} count=<count value> instead.")),
+        ("--trace-log-frequency=2", format!("{traces} triton,log-frequency=<log frequency value> instead.")),
+    ] {
+        let name = flag.split('=').next().unwrap();
+        assert_eq!(flags(&[flag]).unwrap().warnings, [format!("Warning: '{name}' has been deprecated{expected}")]);
+    }
+    let cache = flags(&["--response-cache-byte-size=5"]).unwrap().warnings.remove(0);
+    assert!(cache.ends_with("'--cache-config=local,size=5'"), "{cache}");
+}
+
+#[test]
 fn what_protects_is_refused_and_what_is_harmless_is_not() {
     for flag in ["--model-repository=hdfs://bucket/models", "--allow-sagemaker=true", "--allow-vertex-ai=1"] {
         assert_eq!(flags(&[flag]).unwrap().refused.len(), 1, "{flag}");

@@ -3,6 +3,7 @@
 //! Hyper's HTTP/2 connection hands each call to [`dispatch`], which compares the path; tonic frames and
 //! decodes the messages. There are no layers between.
 
+mod call;
 pub(crate) mod codec;
 mod decoupled;
 mod infer;
@@ -23,15 +24,16 @@ use hyper::{Request, Response, body::Incoming, service::service_fn};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tonic::{Status, body::Body, codec::CompressionEncoding, codegen::Service};
 
+use self::{
+    call::{Pauses, pause},
+    pings::Watched,
+    proto::{grpc_inference_service_server::GrpcInferenceServiceServer, health::health_server::HealthServer},
+    service::HealthService,
+};
 pub(crate) use self::{
     pings::PingLimits,
     service::InferenceService,
     status::{from_error, text_of},
-};
-use self::{
-    pings::Watched,
-    proto::{grpc_inference_service_server::GrpcInferenceServiceServer, health::health_server::HealthServer},
-    service::HealthService,
 };
 use crate::{
     flags::GrpcFlags,
@@ -86,11 +88,14 @@ pub(crate) struct Routes {
     inference: GrpcInferenceServiceServer<InferenceService>,
     health: HealthServer<HealthService>,
     restrictions: Arc<Restrictions>,
+    pauses: Pauses,
 }
 
 impl Routes {
     pub fn new(services: &Arc<Services>, flags: &GrpcFlags) -> Self {
-        let mut inference = GrpcInferenceServiceServer::new(InferenceService::new(services.clone()))
+        let pauses = Pauses::read(|name| std::env::var(name).ok());
+        let service = InferenceService::new(services.clone()).with_pauses(pauses);
+        let mut inference = GrpcInferenceServiceServer::new(service)
             .max_decoding_message_size(MESSAGE_BYTES_MAX)
             .max_encoding_message_size(MESSAGE_BYTES_MAX)
             .accept_compressed(CompressionEncoding::Gzip)
@@ -100,15 +105,29 @@ impl Routes {
                 inference.send_compressed(CompressionEncoding::Gzip).send_compressed(CompressionEncoding::Deflate);
         }
         let health = HealthServer::new(HealthService::new(services.clone()));
-        Self { inference, health, restrictions: Arc::new(flags.restrictions.clone()) }
+        Self { inference, health, restrictions: Arc::new(flags.restrictions.clone()), pauses }
     }
 }
 
 type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + Send>>;
 
 fn dispatch(routes: &mut Routes, request: Request<Incoming>) -> Answer {
+    let group = method_group(request.uri().path());
+    let pauses = routes.pauses;
+    let answer = answer(routes, group, request);
+    if pauses.other.is_zero() || matches!(group, Some(Group::Inference) | None) {
+        return answer;
+    }
+    Box::pin(async move {
+        let response = answer.await;
+        pause(pauses.other).await;
+        response
+    })
+}
+
+fn answer(routes: &mut Routes, group: Option<Group>, request: Request<Incoming>) -> Answer {
     let path = request.uri().path();
-    let header = method_group(path).and_then(|group| routes.restrictions.missing(group, request.headers()));
+    let header = group.and_then(|group| routes.restrictions.missing(group, request.headers()));
     if let Some(header) = header {
         let text = format!("This protocol is restricted, expecting header '{header}'");
         return Box::pin(async { Ok(Status::unavailable(text).into_http()) });

@@ -1,12 +1,16 @@
 //! The calls of both services.
 
-use std::{pin::Pin, sync::Arc};
+use std::{
+    pin::Pin,
+    sync::{Arc, atomic::AtomicU64},
+};
 
 use halimede_serving::{Error, ModelMetadata, TensorMetadata};
 use tokio_stream::Stream;
 use tonic::{Request, Response, Status, Streaming};
 
 use super::{
+    call::{Call, Followed, Pauses, pause},
     from_error, infer,
     proto::{
         self,
@@ -27,11 +31,18 @@ use crate::{
 #[derive(Debug)]
 pub(crate) struct InferenceService {
     services: Arc<Services>,
+    pauses: Pauses,
+    /// Inference calls so far.
+    calls: AtomicU64,
 }
 
 impl InferenceService {
     pub fn new(services: Arc<Services>) -> Self {
-        Self { services }
+        Self { services, pauses: Pauses::default(), calls: AtomicU64::new(0) }
+    }
+
+    pub(super) fn with_pauses(self, pauses: Pauses) -> Self {
+        Self { pauses, ..self }
     }
 }
 
@@ -92,7 +103,11 @@ impl GrpcInferenceService for InferenceService {
     }
 
     async fn model_infer(&self, request: Request<proto::ModelInferRequest>) -> Answer<proto::ModelInferResponse> {
-        infer::answer(&self.services, request).await.map(Response::new)
+        let mut call = Call::new("ModelInferHandler", &self.calls);
+        let answer = infer::answer(&self.services, request).await;
+        pause(self.pauses.infer).await;
+        call.answered();
+        answer.map(Response::new)
     }
 
     type ModelStreamInferStream = Pin<Box<dyn Stream<Item = Result<proto::ModelStreamInferResponse, Status>> + Send>>;
@@ -101,7 +116,8 @@ impl GrpcInferenceService for InferenceService {
         &self,
         request: Request<Streaming<proto::ModelInferRequest>>,
     ) -> Answer<Self::ModelStreamInferStream> {
-        Ok(Response::new(Box::pin(stream::answer(self.services.clone(), request))))
+        let call = Call::new("ModelStreamInferHandler", &self.calls);
+        Ok(Response::new(Box::pin(Followed::new(stream::answer(self.services.clone(), request), call))))
     }
 
     async fn repository_index(

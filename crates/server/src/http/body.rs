@@ -29,12 +29,21 @@ pub(super) enum Refusal {
     Broken,
 }
 
+/// What a body is, for the text that says that it is too large.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    Json,
+    /// JSON with binary tensors behind it.
+    Mixed,
+    /// The tensor of a model with one input.
+    Raw,
+}
+
 /// Reads a body of up to `bytes_max`. One that arrives in one piece is not copied.
-/// `what` names it where it is too large.
-pub(super) async fn read(mut body: Incoming, what: &str, bytes_max: usize) -> Result<Bytes, Refusal> {
+pub(super) async fn read(mut body: Incoming, kind: Kind, bytes_max: usize) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().exact();
     if let Some(len) = announced {
-        check_size(len, what, bytes_max)?;
+        check_size(len, kind, bytes_max)?;
     }
     let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
     if announced == Some(first.len() as u64) {
@@ -52,19 +61,23 @@ pub(super) async fn read(mut body: Incoming, what: &str, bytes_max: usize) -> Re
                  chunks."
             ))));
         }
-        check_size((all.len() + data.len()) as u64, what, bytes_max)?;
+        check_size((all.len() + data.len()) as u64, kind, bytes_max)?;
         all.extend_from_slice(&data);
     }
     Ok(all.freeze())
 }
 
-fn check_size(len: u64, what: &str, bytes_max: usize) -> Result<(), Refusal> {
+fn check_size(len: u64, kind: Kind, bytes_max: usize) -> Result<(), Refusal> {
     if len <= bytes_max as u64 {
         return Ok(());
     }
+    let what = match kind {
+        Kind::Json => format!("request JSON size of {len} bytes exceeds the maximum allowed input size"),
+        Kind::Mixed => format!("request size of {len} bytes exceeds the maximum allowed input size"),
+        Kind::Raw => format!("Raw input has a byte_size ({len} bytes) that exceeds the maximum allowed value"),
+    };
     Err(Refusal::TooLarge(Error::invalid(format!(
-        "{what} size of {len} bytes exceeds the maximum allowed input size of {bytes_max} bytes. Use \
-         --http-max-input-size to increase the limit."
+        "{what} of {bytes_max} bytes. Use --http-max-input-size to increase the limit."
     ))))
 }
 

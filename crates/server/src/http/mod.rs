@@ -63,7 +63,7 @@ async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response
         }
         _ => {
             let input_bytes_max = services.http_input_bytes_max;
-            let body = match body::read(body, "request JSON", input_bytes_max).await {
+            let body = match body::read(body, body::Kind::Json, input_bytes_max).await {
                 Ok(body) => body,
                 Err(refusal) => return refused(refusal),
             };

@@ -54,6 +54,14 @@ pub(crate) struct RunnerSettings {
 /// Instances of one group of the configuration.
 pub(crate) type Group = ModelInstanceGroup;
 
+/// An instance that is to be made.
+struct Missing<'a> {
+    group: &'a Group,
+    name: String,
+    /// Its number among all that the model ever had.
+    index: usize,
+}
+
 /// Runs the requests of one version of a model.
 pub(crate) struct Runner {
     pub(super) shared: Arc<Shared>,
@@ -272,28 +280,27 @@ impl Runner {
         let mut workers = self.workers.lock();
         let mut kept = Vec::new();
         let mut missing = Vec::new();
+        let mut made = Vec::new();
         let mut surplus: Vec<usize> = (0..workers.len()).collect();
         for group in groups {
-            for _ in 0..group.count {
+            for number in 0..group.count {
                 match surplus.iter().position(|&index| workers[index].group.is_equivalent(group)) {
                     Some(position) => kept.push(surplus.remove(position)),
-                    None => missing.push(group),
+                    None => missing.push(Missing {
+                        group,
+                        name: format!("{}_{number}", group.name),
+                        index: self.instances_made.fetch_add(1, Relaxed),
+                    }),
                 }
             }
         }
-        let made = missing
-            .into_iter()
-            .map(|group| {
-                let index = self.instances_made.fetch_add(1, Relaxed);
-                let mut instance = self.shared.make_instance(index)?;
-                let place = match &self.rate_limiter {
-                    Some(limiter) => Some(self.shared.join(limiter, group.rate_limiter.as_ref())?),
-                    None => None,
-                };
-                self.warm_up.run(instance.as_mut(), &self.shared.signature, self.shared.version)?;
-                Ok((group, index, instance, place))
-            })
-            .collect::<Result<Vec<_>, Error>>()?;
+        for (Missing { group, index, .. }, instance) in self.make(missing)? {
+            let place = match &self.rate_limiter {
+                Some(limiter) => Some(self.shared.join(limiter, group.rate_limiter.as_ref())?),
+                None => None,
+            };
+            made.push((group, index, instance, place));
+        }
         for (group, index, instance, place) in made {
             workers.push(self.start_worker(group, index, instance, place)?);
         }
@@ -319,6 +326,36 @@ impl Runner {
             false => self.leaving.lock().extend(threads),
         }
         Ok(())
+    }
+
+    /// Makes instances and warms them up, all at once: each may take long, as a Python model's `initialize` does.
+    fn make<'a>(&self, missing: Vec<Missing<'a>>) -> Result<Vec<(Missing<'a>, Box<dyn Instance>)>, Error> {
+        let make = |missing: &Missing<'_>| {
+            let Shared { signature, version, .. } = &*self.shared;
+            let mut instance = self.shared.make_instance(missing.index)?;
+            self.warm_up.run(instance.as_mut(), &missing.name, signature, *version)?;
+            Ok(instance)
+        };
+        if let [_] = &*missing {
+            return missing.into_iter().map(|missing| make(&missing).map(|instance| (missing, instance))).collect();
+        }
+        thread::scope(|scope| {
+            let threads: Vec<_> = missing
+                .into_iter()
+                .map(|missing| {
+                    let name = missing.name.replace('\0', "_");
+                    let run = move || make(&missing).map(|instance| (missing, instance));
+                    thread::Builder::new().name(name).spawn_scoped(scope, run)
+                })
+                .collect();
+            let model = &self.shared.signature.model;
+            let made = threads.into_iter().map(|thread| {
+                let thread =
+                    thread.map_err(|error| Error::internal(format!("cannot start a thread for '{model}': {error}")))?;
+                thread.join().unwrap_or_else(|_| Err(Error::internal(format!("an instance of '{model}' panicked"))))
+            });
+            made.collect()
+        })
     }
 
     fn start_worker(

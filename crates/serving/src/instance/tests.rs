@@ -446,7 +446,9 @@ fn warm_up_runs_on_every_instance_and_its_failure_is_the_models() {
         all.lock().unwrap().push((index, batch.size()));
         echo(batch);
     });
-    assert_eq!(*runs.lock().unwrap(), [(0, 3), (0, 3), (1, 3), (1, 3)]);
+    let mut runs = runs.lock().unwrap().clone();
+    runs.sort();
+    assert_eq!(runs, [(0, 3), (0, 3), (1, 3), (1, 3)]);
     assert_eq!(server.statistics("m", None).unwrap()[0].execution_count, 0);
 
     let files = Files::new();
@@ -460,6 +462,21 @@ fn warm_up_runs_on_every_instance_and_its_failure_is_the_models() {
     );
     files.model("m", &identity("[ 2 ]", &warm_up("input_data_file: '../config.pbtxt'")));
     assert!(reason(&Server::start(options()).unwrap()).contains("outside the model's directory"));
+}
+
+#[test]
+fn instances_are_made_and_warmed_up_at_once() {
+    let begun = Arc::new(AtomicUsize::new(0));
+    let all = begun.clone();
+    let more = "max_batch_size: 4 instance_group { count: 3 } model_warmup { name: 'w' batch_size: 1 inputs { key: \
+                'INPUT0' value { data_type: TYPE_FP32 dims: 2 zero_data: true } } }";
+    let (_files, server) = serve(&identity("[ 2 ]", more), move |_, batch| {
+        all.fetch_add(1, SeqCst);
+        eventually("all warm up", || all.load(SeqCst) >= 3);
+        echo(batch);
+    });
+    assert!(server.is_ready());
+    assert_eq!(begun.load(SeqCst), 3);
 }
 
 #[test]

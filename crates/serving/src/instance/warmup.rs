@@ -61,10 +61,21 @@ impl WarmUp {
         Ok(Self { samples: samples.collect::<Result<_, _>>()? })
     }
 
-    /// Runs all of them on an instance.
-    pub fn run(&self, instance: &mut dyn Instance, signature: &Arc<Signature>, version: i64) -> Result<(), Error> {
+    /// Runs all of them on an instance, which the log calls `name`.
+    pub fn run(
+        &self,
+        instance: &mut dyn Instance,
+        name: &str,
+        signature: &Arc<Signature>,
+        version: i64,
+    ) -> Result<(), Error> {
         for sample in &self.samples {
-            for _ in 0..sample.count {
+            for iteration in 1..=sample.count {
+                tracing::debug!(
+                    "model '{}' instance {name} is running warmup sample '{}' for iteration {iteration}",
+                    signature.model,
+                    sample.name
+                );
                 let failed = |error: &Error| {
                     Error::invalid(format!("failed to run warmup sample '{}': {}; ", sample.name, error.message))
                 };

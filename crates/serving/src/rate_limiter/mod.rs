@@ -132,6 +132,7 @@ impl State {
     fn measure(&mut self) {
         let Self { resources, members, .. } = self;
         resources.measure(members.values().map(|member| &member.needs));
+        tracing::debug!("\nMax Resource Map===>\n{resources}");
     }
 
     /// Gives resources to those who ask, in the order of their priority, until one finds too little.

@@ -1,6 +1,6 @@
 //! How much there is of what instances need to run, and how much of it is in use.
 
-use std::collections::BTreeMap;
+use std::{collections::BTreeMap, fmt};
 
 use crate::{config::proto::ModelRateLimiter, error::Error};
 
@@ -113,6 +113,23 @@ impl Resources {
                 *used -= needed;
             }
         }
+    }
+}
+
+impl fmt::Display for Resources {
+    /// How much there is, as Triton's log has it.
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let mut last = None;
+        for ((device, name), count) in &self.max {
+            if last.replace(device) != Some(device) {
+                match device {
+                    Device::Global | Device::Each => writeln!(f, "\tDevice: GLOBAL")?,
+                    Device::Number(number) => writeln!(f, "\tDevice: {number}")?,
+                }
+            }
+            writeln!(f, "\t\tResource: {name}\t Count: {count}")?;
+        }
+        Ok(())
     }
 }
 

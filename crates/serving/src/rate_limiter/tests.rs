@@ -38,6 +38,16 @@ fn refused(limiter: &Arc<RateLimiter>, resources: &[(&str, bool, u32)]) -> Strin
 const EACH: Device = Device::Each;
 
 #[test]
+fn the_log_has_how_much_there_is() {
+    let all = limiter(&[]);
+    let _place = join(&all, 1, &[("R1", false, 4), ("R2", true, 2), ("R3", false, 1)]);
+    let text = all.state.lock().resources.to_string();
+    let expected = "\tDevice: GLOBAL\n\t\tResource: R2\t Count: 2\n\tDevice: 0\n\t\tResource: R1\t Count: 4\n\t\tResource: \
+                    R3\t Count: 1\n";
+    assert_eq!(text, expected);
+}
+
+#[test]
 fn what_can_never_run_is_refused_in_tritons_words() {
     let too_little = |name, there, needed| {
         format!(

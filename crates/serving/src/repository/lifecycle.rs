@@ -29,6 +29,9 @@ pub(super) struct Candidate<'a> {
     pub asker: Asker<'a>,
 }
 
+/// What the log says of a version that has ended.
+const UNLOADED_LINE: &str = "successfully unloaded";
+
 /// What is to be done for one version.
 enum Work {
     /// It is loaded; until then a version that serves keeps serving.
@@ -148,6 +151,7 @@ impl Loader {
             .collect();
         if !failed.is_empty() {
             self.withdraw(id, results, generation);
+            tracing::trace!("OnLoadFinal() '{id}' for all version(s)");
             tracing::error!("failed to load '{id}'");
             return Err(Error::invalid(failed));
         }
@@ -164,15 +168,19 @@ impl Loader {
                 slot.source = source.clone();
                 if let Done::Loaded(model) = done {
                     // The model that served so far answers what it has and ends.
-                    old.extend(slot.model.replace(model));
+                    old.extend(slot.model.replace(model).inspect(|old| {
+                        let id = id.clone();
+                        old.on_unloaded(move || tracing::info!("{UNLOADED_LINE} '{id}' version {version}"));
+                    }));
                     (slot.state, slot.generation) = (ModelState::Ready, generation);
                     slot.reason.clear();
                 }
             }
             old
         });
-        old.into_iter().for_each(Model::end);
+        tracing::trace!("OnLoadFinal() '{id}' for all version(s)");
         tracing::info!("successfully loaded '{id}'");
+        old.into_iter().for_each(Model::end);
         Ok(())
     }
 
@@ -207,6 +215,7 @@ impl Loader {
         if self.table.versions(id).is_none() {
             return;
         }
+        tracing::trace!("AsyncUnload() '{id}'");
         let old: Vec<Arc<Model>> = self.table.change(id, |slots| {
             slots.iter_mut().filter_map(|(version, slot)| release(&self.table, id, *version, slot)).collect()
         });
@@ -228,7 +237,7 @@ fn release(table: &Arc<Table>, id: &Identifier, version: i64, slot: &mut Slot) -
                 slot.reason = UNLOADED.to_owned();
             }
         });
-        tracing::info!("successfully unloaded '{id}' version {version}");
+        tracing::info!("{UNLOADED_LINE} '{id}' version {version}");
     });
     Some(model)
 }

@@ -6,7 +6,7 @@ use std::{
     path::Path,
     sync::{
         Arc, Weak,
-        atomic::{AtomicU64, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     time::Instant,
 };
@@ -35,6 +35,12 @@ use crate::{
     statistics::{Histogram, Recorder},
 };
 
+/// The setting of backends for models that can batch and do not say how far.
+const DEFAULT_MAX_BATCH_SIZE: &str = "default-max-batch-size";
+
+/// The backend of ONNX models.
+const ONNX_RUNTIME: &str = "onnxruntime";
+
 /// What loading needs besides the model.
 pub(super) struct Loader {
     pub options: Options,
@@ -49,6 +55,8 @@ pub(super) struct Loader {
     pub rate_limiter: Option<Arc<RateLimiter>>,
     /// Loads so far.
     generations: AtomicU64,
+    /// Whether the log has the settings of [`ONNX_RUNTIME`].
+    settings_told: AtomicBool,
     /// The metrics that models made for themselves.
     pub custom_metrics: CustomMetrics,
     /// What loads and unloads models for models.
@@ -69,6 +77,7 @@ impl Loader {
             permit_returned: Condvar::new(),
             rate_limiter,
             generations: AtomicU64::new(0),
+            settings_told: AtomicBool::new(false),
             custom_metrics: CustomMetrics::default(),
             control,
         }
@@ -83,7 +92,7 @@ impl Loader {
     pub fn config_options(&self, backend: &str) -> Result<config::Options, Error> {
         let mut options =
             config::Options { auto_complete: self.options.auto_complete_config, ..config::Options::default() };
-        if let Some(text) = self.settings(backend).get("default-max-batch-size") {
+        if let Some(text) = self.settings(backend).get(DEFAULT_MAX_BATCH_SIZE) {
             options.default_max_batch_size = text.parse().map_err(|_| {
                 Error::invalid(format!("backend setting default-max-batch-size is no number: '{text}'"))
             })?;
@@ -96,6 +105,32 @@ impl Loader {
         let mut settings = self.options.backend_settings.get("").cloned().unwrap_or_default();
         settings.extend(self.options.backend_settings.get(backend).cloned().unwrap_or_default());
         settings
+    }
+
+    /// Tells in the log what a backend is told of its settings, as Triton does: the first time a model of ONNX Runtime
+    /// loads all of them, and for every model the batch size of those that do not say one.
+    fn log_settings(&self, backend: &str, default_max_batch_size: i32) {
+        let mut settings = self.settings(backend);
+        let size = match settings.get(DEFAULT_MAX_BATCH_SIZE) {
+            Some(size) => format!("Found overwritten default setting: {DEFAULT_MAX_BATCH_SIZE},{size}"),
+            None => {
+                format!("Adding default backend config setting: {DEFAULT_MAX_BATCH_SIZE},{default_max_batch_size}")
+            }
+        };
+        tracing::debug!("{size}");
+        if backend != ONNX_RUNTIME || self.settings_told.swap(true, Relaxed) {
+            return;
+        }
+        let mut add = |name: &str, value: String| {
+            settings.entry(name.to_owned()).or_insert(value);
+        };
+        add("auto-complete-config", self.options.auto_complete_config.to_string());
+        add("backend-directory", self.options.backend_directory.to_string_lossy().into_owned());
+        // Of GPUs, of which there are none.
+        add("min-compute-capability", "0.000000".to_owned());
+        add(DEFAULT_MAX_BATCH_SIZE, default_max_batch_size.to_string());
+        let text = serde_json::json!({ "cmdline": settings });
+        tracing::info!("backend configuration:\n{text}");
     }
 
     /// Loads a version, again if it fails and the options say so. At most so many loads run at once as
@@ -161,6 +196,7 @@ impl Loader {
             )));
         }
         let options = self.config_options(name)?;
+        self.log_settings(name, options.default_max_batch_size);
         let context = ModelContext {
             // What is wrong with the groups is told before a backend looks for files.
             config: config::prepare_instance_groups(config, &options)?,
@@ -198,6 +234,9 @@ impl Loader {
             warm_up: WarmUp::read(&config, directory)?,
             rate_limiter: self.rate_limiter.clone(),
         };
+        if let Some(SchedulingChoice::DynamicBatching(_)) = &config.scheduling_choice {
+            tracing::debug!("Starting dynamic-batcher thread for {} at default nice...", id.name);
+        }
         let runner = Runner::start(settings, &config.instance_group)?;
         let cache = self.model_cache(id, &config, &recorder, version, preserve_ordering);
         Ok(Model::new(version, config, signature, recorder, Execution::Runner(runner), cache))

@@ -20,7 +20,7 @@ use self::decode::Outputs;
 pub(super) use self::decode::custom_parameter;
 use super::{
     Body, ContentType, Reply, body,
-    headers::{Encoding, accepted_encoding, content_encoding, inference_header_length},
+    headers::{Encoding, INFERENCE_HEADER_LENGTH, accepted_encoding, content_encoding, inference_header_length},
     refused,
 };
 use crate::{
@@ -43,7 +43,7 @@ pub(super) async fn handle(
         Ok(version) => version,
         Err(reply) => return reply.into_response(),
     };
-    let body = match body::read(body, "request", services.http_body_bytes_max).await {
+    let body = match body::read(body, kind(headers), services.http_body_bytes_max).await {
         Ok(body) => body,
         Err(refusal) => return refused(refusal),
     };
@@ -54,6 +54,15 @@ pub(super) async fn handle(
     record.mark("HTTP_RECV_END", Instant::now());
     let response = run(services, headers, body, model, version, Some(&record)).await;
     sending(record, response)
+}
+
+/// What the headers say that the body is.
+fn kind(headers: &HeaderMap) -> body::Kind {
+    match headers.get(&INFERENCE_HEADER_LENGTH).map(HeaderValue::as_bytes) {
+        None => body::Kind::Json,
+        Some(b"0") => body::Kind::Raw,
+        Some(_) => body::Kind::Mixed,
+    }
 }
 
 /// The header that says which trace of the client's a request belongs to.

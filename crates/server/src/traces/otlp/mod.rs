@@ -52,25 +52,30 @@ pub(crate) struct CollectorFlags {
     url: Option<String>,
     protocol: Protocol,
     resource: Vec<(String, String)>,
-    queue_max: u32,
-    delay_ms: u32,
-    batch_max: u32,
+    queue_max: Option<u32>,
+    delay_ms: Option<u32>,
+    batch_max: Option<u32>,
 }
 
 impl Default for CollectorFlags {
-    /// Where nothing is said, what OpenTelemetry's variables say.
     fn default() -> Self {
-        let variable = |name: &str, default| {
-            std::env::var(name).ok().and_then(|text| text.parse().ok()).filter(|&number| number > 0).unwrap_or(default)
-        };
         Self {
             url: None,
             protocol: Protocol::Http,
             resource: Vec::new(),
-            queue_max: variable("OTEL_BSP_MAX_QUEUE_SIZE", 2048),
-            delay_ms: variable("OTEL_BSP_SCHEDULE_DELAY", 5000),
-            batch_max: variable("OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512),
+            queue_max: None,
+            delay_ms: None,
+            batch_max: None,
         }
+    }
+}
+
+/// A number of a variable of OpenTelemetry's.
+fn variable(name: &str, value: Option<String>, default: u32) -> Result<u32, String> {
+    let Some(text) = value.filter(|text| !text.is_empty()) else { return Ok(default) };
+    match text.parse() {
+        Ok(number) if number > 0 => Ok(number),
+        _ => Err(format!("Bad option: \"{name}\".\n'{text}' is no number above 0")),
     }
 }
 
@@ -103,19 +108,26 @@ impl CollectorFlags {
                 })?;
                 self.resource.push((key.to_owned(), value.to_owned()));
             }
-            "bsp_max_queue_size" => self.queue_max = number()?,
-            "bsp_schedule_delay" => self.delay_ms = number()?,
-            "bsp_max_export_batch_size" => self.batch_max = number()?,
+            "bsp_max_queue_size" => self.queue_max = Some(number()?),
+            "bsp_schedule_delay" => self.delay_ms = Some(number()?),
+            "bsp_max_export_batch_size" => self.batch_max = Some(number()?),
             _ => return Ok(false),
         }
         Ok(true)
     }
 
-    /// The collector.
+    /// The collector. What no flag says, OpenTelemetry's variables do.
     ///
     /// # Errors
-    /// Its address is none that can be used.
+    /// Its address is none that can be used, or a variable is wrong.
     pub fn collector(&self) -> Result<Collector, String> {
+        let number = |flag: Option<u32>, name: &str, default| match flag {
+            Some(number) => Ok(number),
+            None => variable(name, std::env::var(name).ok(), default),
+        };
+        let queue_max = number(self.queue_max, "OTEL_BSP_MAX_QUEUE_SIZE", 2048)?;
+        let delay_ms = number(self.delay_ms, "OTEL_BSP_SCHEDULE_DELAY", 5000)?;
+        let batch_max = number(self.batch_max, "OTEL_BSP_MAX_EXPORT_BATCH_SIZE", 512)?;
         let default = match self.protocol {
             Protocol::Http => "http://localhost:4318/v1/traces",
             Protocol::Grpc => "http://localhost:4317",
@@ -142,9 +154,9 @@ impl CollectorFlags {
             }
         }
         let mut printed = vec![
-            ("bsp_max_export_batch_size".to_owned(), self.batch_max.to_string()),
-            ("bsp_max_queue_size".to_owned(), self.queue_max.to_string()),
-            ("bsp_schedule_delay".to_owned(), self.delay_ms.to_string()),
+            ("bsp_max_export_batch_size".to_owned(), batch_max.to_string()),
+            ("bsp_max_queue_size".to_owned(), queue_max.to_string()),
+            ("bsp_schedule_delay".to_owned(), delay_ms.to_string()),
             ("url".to_owned(), given.to_owned()),
         ];
         let all: Vec<String> = self.resource.iter().map(|(key, value)| format!("{key}={value}")).collect();
@@ -155,9 +167,9 @@ impl CollectorFlags {
             url,
             protocol: self.protocol,
             resource,
-            queue_max: self.queue_max as usize,
-            delay: Duration::from_millis(u64::from(self.delay_ms)),
-            batch_max: self.batch_max as usize,
+            queue_max: queue_max as usize,
+            delay: Duration::from_millis(u64::from(delay_ms)),
+            batch_max: batch_max as usize,
             printed,
         })
     }

@@ -1,6 +1,6 @@
 //! Reads a message from JSON by protobuf's rules: fields under their protocol name or their
-//! lowerCamelCase name, 64-bit integers as numbers or strings, enumerations by name in any case or by
-//! number, `null` for a field that is not given.
+//! lowerCamelCase name, a repeated field as an array or its only element, 64-bit integers as numbers
+//! or strings, enumerations by name in any case or by number, `null` for a field that is not given.
 
 use prost_reflect::{DynamicMessage, EnumDescriptor, FieldDescriptor, Kind, MapKey, MessageDescriptor, Value};
 use serde_json::Value as Json;
@@ -77,9 +77,10 @@ fn message(json: &Json, descriptor: MessageDescriptor, place: &Place) -> Result<
     Ok(message)
 }
 
+/// What is no array is the only element of one.
 fn list(json: &Json, field: &FieldDescriptor, place: &Place) -> Result<Value, String> {
     let Json::Array(elements) = json else {
-        return place.error(format_args!("expected an array, found {}", kind_name(json)));
+        return value(json, field, place).map(|only| Value::List(vec![only]));
     };
     let elements = elements.iter().enumerate();
     elements

@@ -26,6 +26,11 @@ fn all_ways_of_writing_are_read() {
         "instanceGroup":[{"kind":2,"count":2e0}],"versionPolicy":{"specific":{"versions":["1","3"]}},
         "parameters":{"k":{"stringValue":"v"}},"dynamicBatching":{"maxQueueDelayMicroseconds":"9007199254740993",
         "priorityQueuePolicy":{"2":{"maxQueueSize":5}}}}"#,
+        // The only element of an array without the array, as protobuf reads it.
+        r#"{"name":"m","max_batch_size":8,"input":{"name":"A","data_type":"TYPE_FP32","dims":[-1,4]},
+        "instance_group":{"kind":"KIND_CPU","count":2},"version_policy":{"specific":{"versions":[1,3]}},
+        "parameters":{"k":{"string_value":"v"}},"dynamic_batching":{"max_queue_delay_microseconds":9007199254740993,
+        "priority_queue_policy":{"2":{"max_queue_size":5}}}}"#,
         // Names without quotes.
         r#"{name:"m","max_batch_size":8,input : [{"name":"A","data_type":"TYPE_FP32",dims:[-1,4]}],
         "instance_group":[{"kind":"KIND_CPU","count":2}],"version_policy":{"specific":{"versions":[1,3]}},
@@ -50,7 +55,10 @@ fn errors_say_where() {
             r#"{"input":[{},{"nam":1}]}"#,
             "input[1]: message type \"inference.ModelInput\" has no field named \"nam\"; did you mean \"name\"?",
         ),
-        (r#"{"input":{}}"#, "input: expected an array, found an object"),
+        (
+            r#"{"input":{"nam":1}}"#,
+            "input: message type \"inference.ModelInput\" has no field named \"nam\"; did you mean \"name\"?",
+        ),
         (r#"{"input":[null]}"#, "input[0]: expected an object, found null"),
         (r#"{"name":7}"#, "name: expected a string, found a number"),
         (r#"{"max_batch_size":2.5}"#, "max_batch_size: expected an integer, found a number"),
