@@ -20,6 +20,21 @@ pub(crate) trait Real: Converts<bf16> {
     /// # Safety
     /// As [`Vector::load`].
     unsafe fn load<V: Vector>(from: *const Self) -> V;
+    /// Reads two registers of numbers in the order in which this type is read fastest.
+    ///
+    /// # Safety
+    /// As [`Vector::load`].
+    unsafe fn load_pair<V: Vector>(from: *const Self) -> [V; 2];
+    /// Puts two registers of neighbours into the order of [`Real::load_pair`].
+    ///
+    /// # Safety
+    /// As [`Vector`].
+    unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2];
+    /// What [`Real::split`] does, undone.
+    ///
+    /// # Safety
+    /// As [`Vector`].
+    unsafe fn join<V: Vector>(pair: [V; 2]) -> [V; 2];
     /// Writes a register of numbers.
     ///
     /// # Safety
@@ -149,6 +164,22 @@ impl Real for f32 {
     }
 
     #[inline(always)]
+    unsafe fn load_pair<V: Vector>(from: *const f32) -> [V; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [V::load(from), V::load(from.add(V::LANES))] }
+    }
+
+    #[inline(always)]
+    unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2] {
+        pair
+    }
+
+    #[inline(always)]
+    unsafe fn join<V: Vector>(pair: [V; 2]) -> [V; 2] {
+        pair
+    }
+
+    #[inline(always)]
     unsafe fn store<V: Vector>(numbers: V, to: *mut f32) {
         // SAFETY: the caller's promise.
         unsafe { numbers.store(to) }
@@ -179,6 +210,24 @@ impl Real for bf16 {
     unsafe fn load<V: Vector>(from: *const bf16) -> V {
         // SAFETY: the caller's promise.
         unsafe { V::widen(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn load_pair<V: Vector>(from: *const bf16) -> [V; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { V::widen_split(from) }
+    }
+
+    #[inline(always)]
+    unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { V::split(pair) }
+    }
+
+    #[inline(always)]
+    unsafe fn join<V: Vector>(pair: [V; 2]) -> [V; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { V::join(pair) }
     }
 
     #[inline(always)]

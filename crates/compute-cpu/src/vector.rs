@@ -45,6 +45,26 @@ pub(crate) trait Vector: Copy {
     unsafe fn widen(from: *const bf16) -> Self;
     /// Writes [`Vector::LANES`] numbers rounded as [`nearest`] does, aligned or not.
     unsafe fn narrow(self, to: *mut bf16);
+    /// Reads twice [`Vector::LANES`] numbers of bf16, aligned or not, in the order that costs least: those of even
+    /// places in one register and those of odd places in the other, or one register behind the other.
+    #[inline(always)]
+    unsafe fn widen_split(from: *const bf16) -> [Self; 2] {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { [Self::widen(from), Self::widen(from.add(Self::LANES))] }
+    }
+
+    /// Puts two registers of neighbours into the order of [`Vector::widen_split`].
+    #[inline(always)]
+    unsafe fn split(pair: [Self; 2]) -> [Self; 2] {
+        pair
+    }
+
+    /// What [`Vector::split`] does, undone.
+    #[inline(always)]
+    unsafe fn join(pair: [Self; 2]) -> [Self; 2] {
+        pair
+    }
+
     unsafe fn plus(self, other: Self) -> Self;
     unsafe fn minus(self, other: Self) -> Self;
     unsafe fn times(self, other: Self) -> Self;

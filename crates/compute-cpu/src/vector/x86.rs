@@ -172,6 +172,21 @@ macro_rules! avx512_vector {
             hide_16,
             store_bytes_16,
             #[inline(always)]
+            unsafe fn widen_split(from: *const bf16) -> [Self; 2] {
+                // SAFETY: the caller's promise.
+                unsafe { widen_split_16(from) }.map($name)
+            },
+            #[inline(always)]
+            unsafe fn split([a, b]: [Self; 2]) -> [Self; 2] {
+                // SAFETY: the caller's promise.
+                unsafe { chosen_16([a.0, b.0], EVEN_AND_ODD) }.map($name)
+            },
+            #[inline(always)]
+            unsafe fn join([a, b]: [Self; 2]) -> [Self; 2] {
+                // SAFETY: the caller's promise.
+                unsafe { chosen_16([a.0, b.0], NEIGHBOURS) }.map($name)
+            },
+            #[inline(always)]
             unsafe fn store_pair([a, b]: [Self; 2], bytes: Bytes, to: *mut u8) {
                 // SAFETY: the caller's promise.
                 unsafe { store_pair_16([a.0, b.0], bytes, to) }
@@ -425,6 +440,55 @@ unsafe fn widen_16(from: *const bf16) -> x86::__m512 {
     unsafe {
         let bits = x86::_mm512_cvtepu16_epi32(x86::_mm256_loadu_si256(from.cast()));
         x86::_mm512_castsi512_ps(x86::_mm512_slli_epi32::<16>(bits))
+    }
+}
+
+/// One operation a register: the upper half of 32 bits of bf16 is a float once the lower half is 0.
+///
+/// # Safety
+/// As [`Vector::widen_split`].
+#[inline(always)]
+unsafe fn widen_split_16(from: *const bf16) -> [x86::__m512; 2] {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let pairs = x86::_mm512_loadu_si512(from.cast());
+        let odd = x86::_mm512_and_si512(pairs, x86::_mm512_set1_epi32(0xffff_0000_u32 as i32));
+        [x86::_mm512_slli_epi32::<16>(pairs), odd].map(|bits| x86::_mm512_castsi512_ps(bits))
+    }
+}
+
+/// Of 32 floats in two registers: those of even places, those of odd places.
+const EVEN_AND_ODD: [[i32; 16]; 2] = {
+    let mut places = [[0; 16]; 2];
+    let mut place = 0;
+    while place < 32 {
+        places[place % 2][place / 2] = place as i32;
+        place += 1;
+    }
+    places
+};
+
+/// What brings [`EVEN_AND_ODD`] into order again.
+const NEIGHBOURS: [[i32; 16]; 2] = {
+    let mut places = [[0; 16]; 2];
+    let mut place = 0;
+    while place < 32 {
+        places[place / 16][place % 16] = (place / 2 + place % 2 * 16) as i32;
+        place += 1;
+    }
+    places
+};
+
+/// Two registers of which each lane is the one of `pair` with a place.
+///
+/// # Safety
+/// As [`Vector::split`].
+#[inline(always)]
+unsafe fn chosen_16(pair: [x86::__m512; 2], places: [[i32; 16]; 2]) -> [x86::__m512; 2] {
+    // SAFETY: the caller's promise; the places fill a register.
+    unsafe {
+        let [first, second] = places.map(|places| x86::_mm512_loadu_si512(places.as_ptr().cast()));
+        [x86::_mm512_permutex2var_ps(pair[0], first, pair[1]), x86::_mm512_permutex2var_ps(pair[0], second, pair[1])]
     }
 }
 

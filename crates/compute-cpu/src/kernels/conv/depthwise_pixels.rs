@@ -2,28 +2,30 @@
 //! is of neighbouring channels. Data and result lie in memory in f32 or bf16; the sums are f32.
 //!
 //! ```text
-//! for each row of the output                                   a task
+//! for each strip of rows of the output                         a task; its input stays in the second-level cache
 //!     for each two registers of channels
-//!         for each block of neighbouring pixels                their sums stay in registers
-//!             for each row of the kernel
-//!                 for each pixel that one of them sees
-//!                     load it once, multiply it by every tap that it meets
+//!         for each row of the strip                            what rows share stays in the first-level cache
+//!             for each block of neighbouring pixels            their sums stay in registers
+//!                 for each row of the kernel
+//!                     for each pixel that one of them sees
+//!                         load it once, multiply it by every tap that it meets
 //! ```
 
 use super::window::Window;
 use crate::Isa;
 use crate::kernels::Machine;
 use crate::kernels::ending::{Ending, UNBOUNDED};
-use crate::kernels::epilogue::{Epilogue, within};
+use crate::kernels::epilogue::{Common, Epilogue, within};
 use crate::kernels::packed::{PackedWeights, f32_bytes};
 use crate::kernels::rows::{part_mut, registers_of};
 use crate::map::{BLOCK, Register};
 use crate::real::{Numbers, Real};
-use crate::vector::{Four, Vector};
+use crate::vector::{Four, MOST_LANES, Vector};
 use half::bf16;
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, Tensor, View};
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Registers of channels of a block.
@@ -32,6 +34,8 @@ const WIDE: usize = 2;
 const PIXELS: usize = 7;
 /// The same with 16 registers, and in images whose rows are so divided with less left over.
 const FEW_PIXELS: usize = 4;
+/// Bytes of the input that a strip of rows reads: they stay near while the channels take their turns.
+const STRIP_BYTES: usize = 256 << 10;
 
 /// Weights as `[taps, channels]`.
 pub(super) struct TapWeights {
@@ -81,30 +85,46 @@ impl DepthwisePixelsStep {
         self.window.out[2] * self.window.groups
     }
 
-    /// What follows the sums while they are in registers; `None` where it is done on whole rows.
-    fn bounds(&self) -> Option<(f32, f32)> {
-        let Some(epilogue) = &self.epilogue else { return Some(UNBOUNDED) };
-        epilogue.common().filter(|common| common.only_bounds()).map(|common| (common.low, common.high))
+    /// What becomes of sums.
+    fn end(&self) -> End<'_> {
+        let Some(epilogue) = &self.epilogue else { return End::Bounds(UNBOUNDED) };
+        match epilogue.common() {
+            Some(common) if common.only_bounds() => End::Bounds((common.low, common.high)),
+            Some(common) if common.bias.is_none() => End::Blocks(common),
+            _ => End::Rows(epilogue),
+        }
     }
 
-    fn registers_bytes(&self) -> usize {
-        self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
-    }
-
-    /// Per thread, where rows of sums have an epilogue: its registers and a row.
+    /// Per thread, a row of sums where they do not become results in registers: of a block of channels, or of all, and
+    /// the registers of what follows.
     fn thread_bytes(&self) -> usize {
-        let row = (self.row_len() * size_of::<f32>()).next_multiple_of(64);
-        if self.bounds().is_some() { 0 } else { self.registers_bytes() + row }
+        let bytes = match self.end() {
+            End::Bounds(_) => 0,
+            End::Blocks(_) => self.window.out[2] * WIDE * MOST_LANES * size_of::<f32>(),
+            End::Rows(epilogue) => epilogue.registers() * size_of::<Register>() + self.row_len() * size_of::<f32>(),
+        };
+        bytes.next_multiple_of(64)
     }
 
     pub fn workspace(&self) -> usize {
         self.thread_bytes() * self.machine.pool.threads()
     }
 
+    /// Rows of a strip.
+    fn strip(&self) -> usize {
+        let row_bytes = self.window.x[2] * self.window.groups * self.data.size() * self.window.stride[1];
+        let share = self.window.out[1].div_ceil(self.machine.pool.threads());
+        match self.end() {
+            End::Rows(_) => 1,
+            _ => (STRIP_BYTES / row_bytes.max(1)).clamp(1, share.max(1)),
+        }
+    }
+
     fn run_as<T: Real>(&self, arguments: &Arguments<'_>) {
         let window = &self.window;
-        // A task is a row of the output.
-        let tasks = window.batch * window.out[1];
+        let strip = self.strip();
+        let strips = window.out[1].div_ceil(strip);
+        let tasks = window.batch * strips;
         let threads = self.machine.pool.threads().min(tasks);
         assert!(arguments.workspace.len() >= threads * self.thread_bytes());
         let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
@@ -113,56 +133,112 @@ impl DepthwisePixelsStep {
             let bias: &[f32] = if self.has_bias { view(2).slice() } else { &[] };
             (view(0).slice::<T>(), bias)
         };
-        let (output, row_len) = (arguments.outputs[0], self.row_len());
-        let convolve_row = ConvolveRow::<T>::new(self.machine.isa, window.groups, self.output);
+        let convolve = Convolve::<T>::new(self.machine.isa, window.groups, self.output);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
-            let (image, row) = (task / window.out[1], task % window.out[1]);
+            let (image, first) = (task / strips, task % strips * strip);
             let x = &x[image * window.image_len()..][..window.image_len()];
-            let target = Numbers::of(output, self.output, task * row_len, row_len);
-            let whole = Row { window, weights: &self.weights.elements, x, bias, row, bounds: UNBOUNDED, target };
-            if let Some(bounds) = self.bounds() {
-                // SAFETY: each task has a row of the output.
-                return unsafe { convolve_row.run(&Row { bounds, ..whole }) };
-            }
-            // SAFETY: each task has a row of the output and each thread its part of the workspace.
+            let rows = first..(first + strip).min(window.out[1]);
+            let start = (image * window.out[1] + first) * self.row_len();
+            let target = Numbers::of(arguments.outputs[0], self.output, start, rows.len() * self.row_len());
+            let weights = &self.weights.elements;
+            let block =
+                Block { window, weights, x, bias, rows, bounds: UNBOUNDED, channel: 0, target, apart: window.groups };
+            // SAFETY: each task has rows of the output and each thread its part of the workspace.
             unsafe {
                 let scratch = arguments.workspace.part(thread * self.thread_bytes(), self.thread_bytes());
-                let registers = registers_of(scratch, 0, self.registers_bytes());
-                let line = part_mut::<f32>(scratch, self.registers_bytes() / size_of::<f32>(), row_len);
-                convolve_row.run(&Row { target: Numbers::F32(line.as_mut_ptr()), ..whole });
-                self.finish(arguments, task * row_len, line, target, registers);
+                match self.end() {
+                    End::Bounds(bounds) => {
+                        for channel in blocks(convolve.channels, window.groups) {
+                            let target = target.from(channel);
+                            convolve.run(&Block { channel, bounds, target, ..block.clone() });
+                        }
+                    }
+                    End::Blocks(common) => {
+                        let sums = part_mut::<f32>(scratch, 0, window.out[2] * convolve.channels);
+                        self.end_blocks(arguments, common, convolve, &block, start, sums);
+                    }
+                    End::Rows(epilogue) => {
+                        let registers_bytes = epilogue.registers() * size_of::<Register>();
+                        let registers = registers_of(scratch, 0, registers_bytes);
+                        let line = part_mut::<f32>(scratch, registers_bytes / size_of::<f32>(), self.row_len());
+                        for channel in blocks(convolve.channels, window.groups) {
+                            let target = Numbers::F32(line.as_mut_ptr().add(channel));
+                            convolve.run(&Block { channel, target, ..block.clone() });
+                        }
+                        self.end_row(arguments, epilogue, start, line, target, registers);
+                    }
+                }
             }
         });
     }
 
-    /// Applies the epilogue to a row of sums whose first element has the place `start` in the output.
+    /// Computes a strip whose first element has the place `start` in the output, and ends its sums a row of a block of
+    /// channels at a time.
+    ///
+    /// # Safety
+    /// The target of `strip` is valid for its rows, and nobody else touches it.
+    unsafe fn end_blocks<T: Real>(
+        &self,
+        arguments: &Arguments<'_>,
+        common: &Common,
+        convolve: Convolve<T>,
+        strip: &Block<'_, T>,
+        start: usize,
+        sums: &mut [f32],
+    ) {
+        let (channels, width) = (self.window.groups, self.window.out[2]);
+        let extra = arguments.inputs.get(3..).unwrap_or_default();
+        let mut form = None;
+        for channel in blocks(convolve.channels, channels) {
+            for (index, row) in strip.rows.clone().enumerate() {
+                let at = index * self.row_len() + channel;
+                // SAFETY: the caller's promise; the sums have room for a row of a block; the residual has the output's
+                // elements.
+                unsafe {
+                    let target = Numbers::F32(sums.as_mut_ptr());
+                    let rows = row..row + 1;
+                    convolve.run(&Block { channel, rows, target, apart: convolve.channels, ..strip.clone() });
+                    let size = (width, convolve.channels);
+                    let mut ending = Ending::new(size, convolve.channels, &[], strip.target.from(at), channels);
+                    ending.follow(common, extra, start + at);
+                    let form = *form.get_or_insert_with(|| ending.form(self.machine.isa));
+                    ending.run_as(form, sums);
+                }
+            }
+        }
+    }
+
+    /// Applies an epilogue to a row of sums whose first element has the place `start` in the output.
     ///
     /// # Safety
     /// The target is valid for the row, and nobody else touches it.
-    unsafe fn finish(
+    unsafe fn end_row(
         &self,
         arguments: &Arguments<'_>,
+        epilogue: &Epilogue,
         start: usize,
         line: &mut [f32],
         target: Numbers,
         registers: &mut [Register],
     ) {
-        let mut ending = Ending::new((1, line.len()), line.len(), &[], target, line.len());
         let extra = arguments.inputs.get(3..).unwrap_or_default();
-        if let Some(epilogue) = &self.epilogue {
-            match epilogue.common().filter(|common| common.bias.is_none()) {
-                Some(common) => ending.follow(common, extra, start),
-                None => {
-                    for (index, block) in line.chunks_mut(BLOCK).enumerate() {
-                        let (place, columns) = ((start + index * BLOCK, 0), block.len());
-                        epilogue.apply(extra, block, columns, (1, columns), place, registers);
-                    }
-                }
-            }
+        for (index, block) in line.chunks_mut(BLOCK).enumerate() {
+            let (place, columns) = ((start + index * BLOCK, 0), block.len());
+            epilogue.apply(extra, block, columns, (1, columns), place, registers);
         }
-        // SAFETY: the caller's promise; the residual has the output's elements.
-        unsafe { ending.run(self.machine.isa, line) };
+        // SAFETY: the caller's promise.
+        unsafe { Ending::new((1, line.len()), line.len(), &[], target, line.len()).run(self.machine.isa, line) };
     }
+}
+
+/// How sums end.
+enum End<'a> {
+    /// In registers, within bounds.
+    Bounds((f32, f32)),
+    /// A row of a block of channels at a time.
+    Blocks(&'a Common),
+    /// A row of all channels at a time.
+    Rows(&'a Epilogue),
 }
 
 impl Step for DepthwisePixelsStep {
@@ -174,129 +250,143 @@ impl Step for DepthwisePixelsStep {
     }
 }
 
-/// One row of output pixels.
-#[derive(Clone, Copy)]
-struct Row<'a, T> {
+/// Rows of the output, of a block of channels.
+#[derive(Clone)]
+struct Block<'a, T> {
     window: &'a Window,
     weights: &'a [f32],
     /// The image.
     x: &'a [T],
     bias: &'a [f32],
-    row: usize,
+    rows: Range<usize>,
+    /// The first channel.
+    channel: usize,
     /// What results are kept within.
     bounds: (f32, f32),
-    /// `out_width * channels` results.
+    /// The result of the first channel in the first column of the first row.
     target: Numbers,
+    /// Distance of pixels in the target.
+    apart: usize,
 }
 
-/// Computes a row. Having one proves that the machine has its instructions.
+/// Computes a block. Having one proves that the machine has its instructions.
 #[derive(Clone, Copy)]
-struct ConvolveRow<T>(unsafe fn(&Row<'_, T>));
+struct Convolve<T> {
+    run: unsafe fn(&Block<'_, T>),
+    /// Channels of a block.
+    channels: usize,
+}
 
-impl<T: Real> ConvolveRow<T> {
+impl<T: Real> Convolve<T> {
     /// By the widest registers of which so many channels fill a block, for results of a datatype.
-    fn new(isa: Isa, channels: usize, output: DType) -> ConvolveRow<T> {
+    fn new(isa: Isa, channels: usize, output: DType) -> Convolve<T> {
         #[cfg(target_arch = "x86_64")]
         {
             use crate::vector::{Avx2, Avx512};
             if isa.has_avx512_bf16() && channels >= WIDE * Avx512::LANES && output == DType::Bf16 {
-                return ConvolveRow(x86::avx512_bf16);
+                return Convolve { run: x86::avx512_bf16, channels: WIDE * Avx512::LANES };
             }
             if isa.has_avx512() && channels >= WIDE * Avx512::LANES {
-                return ConvolveRow(x86::avx512);
+                return Convolve { run: x86::avx512, channels: WIDE * Avx512::LANES };
             }
             if isa.has_avx2() && channels >= WIDE * Avx2::LANES {
-                return ConvolveRow(x86::avx2);
+                return Convolve { run: x86::avx2, channels: WIDE * Avx2::LANES };
             }
         }
         let _ = (isa, output);
-        if channels >= WIDE * Four::LANES { ConvolveRow(convolve::<Four, T>) } else { ConvolveRow(convolve_few) }
+        if channels >= WIDE * Four::LANES {
+            Convolve { run: convolve::<Four, T>, channels: WIDE * Four::LANES }
+        } else {
+            Convolve { run: convolve_few, channels }
+        }
     }
 
     /// # Safety
-    /// The target of `row` is valid, and nobody else touches it.
-    unsafe fn run(self, row: &Row<'_, T>) {
+    /// The target of `block` is valid, and nobody else touches it.
+    unsafe fn run(self, block: &Block<'_, T>) {
         // SAFETY: `new` chose instructions that the machine has; the caller's promise.
-        unsafe { (self.0)(row) }
+        unsafe { (self.run)(block) }
     }
 }
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Row, convolve};
+    use super::{Block, convolve};
     use crate::real::Real;
     use crate::vector::{Avx2, Avx512, Avx512Bf16};
 
     /// # Safety
     /// As [`convolve`], on a machine with AVX-512 F.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn avx512<T: Real>(row: &Row<'_, T>) {
+    pub(super) unsafe fn avx512<T: Real>(block: &Block<'_, T>) {
         // SAFETY: the caller's promise, here and below.
-        unsafe { convolve::<Avx512, T>(row) }
+        unsafe { convolve::<Avx512, T>(block) }
     }
 
     /// # Safety
     /// As [`convolve`], on a machine with AVX-512 F and BF16.
     #[target_feature(enable = "avx512f,avx512bf16")]
-    pub(super) unsafe fn avx512_bf16<T: Real>(row: &Row<'_, T>) {
+    pub(super) unsafe fn avx512_bf16<T: Real>(block: &Block<'_, T>) {
         // SAFETY: as above.
-        unsafe { convolve::<Avx512Bf16, T>(row) }
+        unsafe { convolve::<Avx512Bf16, T>(block) }
     }
 
     /// # Safety
     /// As [`convolve`], on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn avx2<T: Real>(row: &Row<'_, T>) {
+    pub(super) unsafe fn avx2<T: Real>(block: &Block<'_, T>) {
         // SAFETY: as above.
-        unsafe { convolve::<Avx2, T>(row) }
+        unsafe { convolve::<Avx2, T>(block) }
     }
 }
 
-/// Channels by blocks of two registers, which they fill at least once. The last block ends with the last
-/// channel: it works out again what it shares with the one before.
+/// A block of as many channels as two registers hold.
 ///
 /// # Safety
-/// As [`Vector`] and [`ConvolveRow::run`].
+/// As [`Vector`] and [`Convolve::run`].
 #[inline(always)]
-unsafe fn convolve<V: Vector, T: Real>(row: &Row<'_, T>) {
-    let window = row.window;
-    let touching = window.stride[2] == 1 && window.dilation[2] == 1;
-    for channel in blocks(WIDE * V::LANES, window.groups) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            match window.kernel[2] {
-                3 if touching => row.columns::<V, 3>(channel),
-                5 if touching => row.columns::<V, 5>(channel),
-                _ => row.columns::<V, 1>(channel),
-            }
+unsafe fn convolve<V: Vector, T: Real>(block: &Block<'_, T>) {
+    let window = block.window;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (window.kernel[2], window.stride[2], window.dilation[2]) {
+            (3, 1, 1) => block.columns::<V, 3, 1>(),
+            (5, 1, 1) => block.columns::<V, 5, 1>(),
+            (3, 2, 1) => block.columns::<V, 3, 2>(),
+            (5, 2, 1) => block.columns::<V, 5, 2>(),
+            _ => block.columns::<V, 1, 1>(),
         }
     }
 }
 
-/// The starts of blocks of `size` that cover `0..to`, which is at least one long. The last ends at `to`.
+/// The starts of blocks of `size` that cover `0..to`, which is at least one long. The last ends at `to`: it works out again
+/// what it shares with the one before.
 #[inline(always)]
 fn blocks(size: usize, to: usize) -> impl Iterator<Item = usize> {
     (0..to).step_by(size).map(move |start| start.min(to - size))
 }
 
-/// Fewer channels than the narrowest block has.
+/// Fewer channels than the narrowest block has: all of them.
 ///
 /// # Safety
-/// As [`ConvolveRow::run`].
-unsafe fn convolve_few<T: Real>(row: &Row<'_, T>) {
-    let (window, channels) = (row.window, row.window.groups);
-    for column in 0..window.out[2] {
+/// As [`Convolve::run`].
+unsafe fn convolve_few<T: Real>(block: &Block<'_, T>) {
+    let (window, channels) = (block.window, block.window.groups);
+    let width = window.out[2];
+    for (index, (row, column)) in
+        block.rows.clone().flat_map(|row| (0..width).map(move |column| (row, column))).enumerate()
+    {
         let mut sums = [0f32; WIDE * Four::LANES];
         let sums = &mut sums[..channels];
-        if !row.bias.is_empty() {
-            sums.copy_from_slice(row.bias);
+        if !block.bias.is_empty() {
+            sums.copy_from_slice(block.bias);
         }
         for tap_y in 0..window.kernel[1] {
-            let Some(y) = window.source(1, row.row, tap_y) else { continue };
+            let Some(y) = window.source(1, row, tap_y) else { continue };
             for tap_x in 0..window.kernel[2] {
                 let Some(from) = window.source(2, column, tap_x) else { continue };
-                let x = &row.x[(y * window.x[2] + from) * channels..][..channels];
-                let weights = &row.weights[(tap_y * window.kernel[2] + tap_x) * channels..][..channels];
+                let x = &block.x[(y * window.x[2] + from) * channels..][..channels];
+                let weights = &block.weights[(tap_y * window.kernel[2] + tap_x) * channels..][..channels];
                 for (sum, (&x, &weight)) in sums.iter_mut().zip(x.iter().zip(weights)) {
                     *sum += x.widen() * weight;
                 }
@@ -304,48 +394,64 @@ unsafe fn convolve_few<T: Real>(row: &Row<'_, T>) {
         }
         for (channel, &sum) in sums.iter().enumerate() {
             // SAFETY: the caller's promise.
-            unsafe { row.target.set(column * channels + channel, within(sum, row.bounds)) };
+            unsafe { block.target.set(index * block.apart + channel, within(sum, block.bounds)) };
         }
     }
 }
 
-impl<T: Real> Row<'_, T> {
-    /// All columns of a block of channels, `TAPS` taps of a row of the kernel at a time, which divide its
-    /// width; several where stride and dilation are 1.
+/// Runs a block of code for each of the numbers in turn, which the compiler knows in each.
+macro_rules! unrolled {
+    ($name:ident in [$($number:literal)*] $code:block) => {
+        $({
+            let $name: usize = $number;
+            $code
+        })*
+    };
+}
+
+impl<T: Real> Block<'_, T> {
+    /// All columns, `TAPS` taps of a row of the kernel at a time, which divide its width; several where taps touch, with
+    /// the stride `STRIDE` from pixel to pixel.
     ///
     /// # Safety
     /// As [`convolve`].
     #[inline(always)]
-    unsafe fn columns<V: Vector, const TAPS: usize>(&self, channel: usize) {
+    unsafe fn columns<V: Vector, const TAPS: usize, const STRIDE: usize>(&self) {
         let width = self.window.out[2];
-        // Each block costs about as much as a pixel beside its pixels.
+        // Each piece costs about as much as a pixel beside its pixels.
         let cost = |pixels: usize| width.div_ceil(pixels) * (pixels + 1);
-        // SAFETY: the caller's promise.
-        unsafe {
-            if V::REGISTERS >= 32 && width >= PIXELS && cost(PIXELS) <= cost(FEW_PIXELS) {
-                for column in blocks(PIXELS, width) {
-                    self.pixels::<V, TAPS, PIXELS>(channel, column);
-                }
-            } else if width >= FEW_PIXELS {
-                for column in blocks(FEW_PIXELS, width) {
-                    self.pixels::<V, TAPS, FEW_PIXELS>(channel, column);
-                }
-            } else {
-                for column in 0..width {
-                    self.pixels::<V, 1, 1>(channel, column);
+        for row in self.rows.clone() {
+            // SAFETY: the caller's promise.
+            unsafe {
+                if V::REGISTERS >= 32 && width >= PIXELS && cost(PIXELS) <= cost(FEW_PIXELS) {
+                    for column in blocks(PIXELS, width) {
+                        self.pixels::<V, TAPS, STRIDE, PIXELS>(row, column);
+                    }
+                } else if width >= FEW_PIXELS {
+                    for column in blocks(FEW_PIXELS, width) {
+                        self.pixels::<V, TAPS, STRIDE, FEW_PIXELS>(row, column);
+                    }
+                } else {
+                    for column in 0..width {
+                        self.pixels::<V, 1, 1, 1>(row, column);
+                    }
                 }
             }
         }
     }
 
-    /// A block: `P` neighbouring pixels of two registers of channels.
+    /// `P` neighbouring pixels.
     ///
     /// # Safety
     /// As [`convolve`].
     #[inline(always)]
-    unsafe fn pixels<V: Vector, const TAPS: usize, const P: usize>(&self, channel: usize, column: usize) {
-        let (window, channels, len) = (self.window, self.window.groups, WIDE * V::LANES);
-        let width = window.x[2];
+    unsafe fn pixels<V: Vector, const TAPS: usize, const STRIDE: usize, const P: usize>(
+        &self,
+        row: usize,
+        column: usize,
+    ) {
+        let (window, channels, channel) = (self.window, self.window.groups, self.channel);
+        let (width, len) = (window.x[2], WIDE * V::LANES);
         assert!(channel + len <= channels && self.x.len() >= window.x[1] * width * channels);
         assert!(self.weights.len() >= window.kernel[1] * window.kernel[2] * channels);
         // SAFETY: the caller's promise; pixels inside the image and taps of the kernel have `len` channels
@@ -353,49 +459,51 @@ impl<T: Real> Row<'_, T> {
         unsafe {
             let mut sums = [[V::splat(0.0); WIDE]; P];
             if let Some(bias) = self.bias.get(channel..channel + len) {
-                for index in 0..WIDE {
-                    let bias = V::load(bias.as_ptr().add(index * V::LANES));
-                    for sums in &mut sums {
-                        sums[index] = bias;
-                    }
-                }
+                sums = [T::split(f32::load_pair(bias.as_ptr())); P];
             }
+            // Several taps are all of a row of the kernel.
+            let pieces = if TAPS == 1 { window.kernel[2] } else { 1 };
+            // Of several taps the pixels that are seen touch; one tap sees one for each pixel.
+            let apart = if TAPS == 1 { window.stride[2] } else { 1 };
+            let top = (row * window.stride[1]) as isize - window.before[1];
             for tap_y in 0..window.kernel[1] {
-                let Some(y) = window.source(1, self.row, tap_y) else { continue };
-                let line = self.x.as_ptr().add(y * width * channels + channel);
-                for tap_x in (0..window.kernel[2]).step_by(TAPS) {
-                    let taps = self.weights.as_ptr().add((tap_y * window.kernel[2] + tap_x) * channels + channel);
+                let y = top.wrapping_add_unsigned(tap_y * window.dilation[1]) as usize;
+                if y >= window.x[1] {
+                    continue;
+                }
+                for piece in 0..pieces {
+                    let taps = self.weights.as_ptr().add((tap_y * pieces + piece) * TAPS * channels + channel);
                     let mut weights = [[V::splat(0.0); WIDE]; TAPS];
                     for tap in 0..TAPS {
-                        for index in 0..WIDE {
-                            weights[tap][index] = V::load(taps.add(tap * channels + index * V::LANES));
-                        }
+                        weights[tap] = T::split(f32::load_pair(taps.add(tap * channels)));
                     }
-                    let first = (column * window.stride[2] + tap_x * window.dilation[2]) as isize - window.before[2];
-                    for seen in 0..P + TAPS - 1 {
-                        // Of several taps the pixels that are seen touch; one tap sees one for each pixel.
-                        let at = first.wrapping_add_unsigned(seen * if TAPS == 1 { window.stride[2] } else { 1 });
-                        if at as usize >= width {
-                            continue;
-                        }
-                        for index in 0..WIDE {
-                            let x: V = T::load(line.add(at as usize * channels + index * V::LANES));
+                    let first = (column * window.stride[2] + piece * window.dilation[2]) as isize - window.before[2];
+                    let from = (y * width) as isize + first;
+                    let from = self.x.as_ptr().wrapping_offset(from * channels as isize + channel as isize);
+                    unrolled!(seen in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16] {
+                        let at = first.wrapping_add_unsigned(seen * apart) as usize;
+                        if seen < (P - 1) * STRIDE + TAPS && at < width {
+                            let x: [V; WIDE] = T::load_pair(from.wrapping_add(seen * apart * channels));
                             for tap in 0..TAPS {
-                                if seen >= tap && seen - tap < P {
-                                    let sum = &mut sums[seen - tap][index];
-                                    *sum = sum.plus_product(x, weights[tap][index]);
+                                if seen >= tap && (seen - tap).is_multiple_of(STRIDE) && (seen - tap) / STRIDE < P {
+                                    let sums = &mut sums[(seen - tap) / STRIDE];
+                                    for index in 0..WIDE {
+                                        sums[index] = sums[index].plus_product(x[index], weights[tap][index]);
+                                    }
                                 }
                             }
                         }
-                    }
+                    });
                 }
             }
             let (low, high) = (V::splat(self.bounds.0), V::splat(self.bounds.1));
+            let start = (row - self.rows.start) * window.out[2] + column;
             for pixel in 0..P {
-                for index in 0..WIDE {
-                    let sum = sums[pixel][index].at_least(low).at_most(high);
-                    self.target.store((column + pixel) * channels + channel + index * V::LANES, sum);
-                }
+                let [a, b] = sums[pixel];
+                let [a, b] = T::join([a.at_least(low).at_most(high), b.at_least(low).at_most(high)]);
+                let at = (start + pixel) * self.apart;
+                self.target.store(at, a);
+                self.target.store(at + V::LANES, b);
             }
         }
     }
