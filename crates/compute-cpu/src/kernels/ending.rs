@@ -182,16 +182,25 @@ macro_rules! forms {
             /// # Safety
             /// As [`block::rows`], on a machine that has these features.
             $(#[target_feature(enable = $features)])?
-            unsafe fn rows<S: Summed, A: Added, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
+            unsafe fn wide<S: Summed, A: Added, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
                 // SAFETY: as above.
-                unsafe { block::rows::<$vector, S, A, W>(ending, sums) }
+                unsafe { block::rows::<$vector, S, A, W, true>(ending, sums) }
+            }
+
+            /// # Safety
+            /// As [`block::rows`], on a machine that has these features.
+            $(#[target_feature(enable = $features)])?
+            unsafe fn narrow<S: Summed, A: Added, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
+                // SAFETY: as above.
+                unsafe { block::rows::<$vector, S, A, W, false>(ending, sums) }
             }
 
             /// The form for an ending, on a machine that has these features.
             pub(super) fn choose(ending: &Ending<'_>) -> Form {
                 // Where there are no integers, neither is the code for them: it would take registers from the rest.
                 Form(match block::kind::<$vector>(ending) {
-                    Some(kind) => block::with_types!(kind, rows),
+                    Some(kind) if kind.is_wide => block::with_types!(kind, wide),
+                    Some(kind) => block::with_types!(kind, narrow),
                     None if ending.has_integers() => general::<true>,
                     None => general::<false>,
                 })

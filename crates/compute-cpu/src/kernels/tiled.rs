@@ -63,9 +63,10 @@ impl<N: Element> TiledWeights<N> {
         self.steps * BLOCK * step::<N>()
     }
 
-    /// The first byte of a panel.
-    pub fn panel(&self, index: usize) -> *const u8 {
-        self.panels[index * self.panel_len()..].as_ptr().cast()
+    /// The first byte of a panel, and its columns.
+    pub fn panel(&self, index: usize) -> (*const u8, usize) {
+        let columns = BLOCK.min(self.columns - index * BLOCK);
+        (self.panels[index * self.panel_len()..].as_ptr().cast(), columns)
     }
 
     pub fn bytes(&self) -> usize {

@@ -100,7 +100,7 @@ pub(super) const I8: Products = Products { whole: i8::steps, half: i8::half_step
 /// As [`super::Tiles::block`], tiles configured, at least one step.
 #[inline(always)]
 pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
-    let &Block { ref left, panel, rows, so_far, to, ahead } = block;
+    let &Block { ref left, panel, rows, so_far, to, ahead, .. } = block;
     let height = if rows > TILE { Height::Whole } else { Height::Half };
     let count = left.offsets.len();
     let parts = (count / PART_STEPS).clamp(1, PARTS_MAX);

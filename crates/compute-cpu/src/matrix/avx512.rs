@@ -11,8 +11,13 @@ use std::arch::x86_64::*;
 /// the third, where that is not null, and writes those at the fourth. Meanwhile memory is asked for.
 pub(super) type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, *const u8, *mut u8, &Ahead);
 
-/// Strips of 1 to 8 rows. Of those 16 of the 32 registers hold the sums.
-pub(super) type Strips = [Strip; STRIP];
+/// Of the 32 registers 16 hold the sums.
+pub(super) struct Strips {
+    /// Strips of 1 to 8 rows.
+    whole: [Strip; STRIP],
+    /// Strips of 1 to 16 rows that compute the first half of the columns.
+    half: [Strip; 2 * STRIP],
+}
 
 /// So few rows take less time to be multiplied than the panel takes to come from memory.
 const FEW_ROWS: usize = 2;
@@ -26,26 +31,33 @@ const GROUPS: usize = STEP_BYTES / 4;
 #[repr(C, packed)]
 struct Anywhere<T>(T);
 
-/// Rows of each strip of a run of so many rows, as even as can be.
-const HEIGHTS: [u8; BLOCK + 1] = {
+/// Rows of each strip of a run of so many rows, as even as can be and at most so many.
+const fn heights(most: usize) -> [u8; BLOCK + 1] {
     let mut heights = [1; BLOCK + 1];
     let mut run = 1;
     while run <= BLOCK {
-        heights[run] = run.div_ceil(run.div_ceil(STRIP)) as u8;
+        heights[run] = run.div_ceil(run.div_ceil(most)) as u8;
         run += 1;
     }
     heights
-};
+}
+
+const WHOLE_HEIGHTS: [u8; BLOCK + 1] = heights(STRIP);
+const HALF_HEIGHTS: [u8; BLOCK + 1] = heights(2 * STRIP);
 
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
 pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
-    let &Block { ref left, panel, rows, so_far, to, ref ahead } = block;
+    let &Block { ref left, panel, columns, rows, so_far, to, ref ahead } = block;
+    let (strips, heights, most): (&[Strip], _, _) = match columns > BLOCK / 2 {
+        true => (&strips.whole, &WHOLE_HEIGHTS, STRIP),
+        false => (&strips.half, &HALF_HEIGHTS, 2 * STRIP),
+    };
     let Lines { first, rows: line, apart } = left.lines;
     let (mut wanted, mut lines_left) = (ahead.start, ahead.lines);
     let (mut row, mut start, mut place) = (0, left.tiles[0], first);
     // Each strip asks for its share of the streams.
-    let streams = match rows.div_ceil(STRIP) {
+    let streams = match rows.div_ceil(most) {
         0 | 1 => ahead.lines,
         2 => ahead.lines.div_ceil(2),
         _ => ahead.lines.div_ceil(3),
@@ -56,7 +68,7 @@ pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: &Block<'_, F>, mea
         let end = row + run;
         let mut first = start;
         while row < end {
-            let height = usize::from(HEIGHTS[run]).min(end - row);
+            let height = usize::from(heights[run]).min(end - row);
             let sums = row * BLOCK * size_of::<F::Sum>();
             let lines = streams.min(lines_left);
             // SAFETY: the caller's promise for these rows; so few have a strip.
@@ -85,13 +97,24 @@ pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: &Block<'_, F>, mea
 /// A [`Strip`] of 32-bit sums by an instruction that multiplies groups of 4 bytes.
 macro_rules! strip {
     ($strips:ident, $name:ident, $features:literal, $dot:expr) => {
-        pub(super) static $strips: Strips =
-            [$name::<1>, $name::<2>, $name::<3>, $name::<4>, $name::<5>, $name::<6>, $name::<7>, $name::<8>];
+#[rustfmt::skip]
+        pub(super) static $strips: Strips = Strips {
+            whole: [
+                $name::<1, true>, $name::<2, true>, $name::<3, true>, $name::<4, true>,
+                $name::<5, true>, $name::<6, true>, $name::<7, true>, $name::<8, true>,
+            ],
+            half: [
+                $name::<1, false>, $name::<2, false>, $name::<3, false>, $name::<4, false>,
+                $name::<5, false>, $name::<6, false>, $name::<7, false>, $name::<8, false>,
+                $name::<9, false>, $name::<10, false>, $name::<11, false>, $name::<12, false>,
+                $name::<13, false>, $name::<14, false>, $name::<15, false>, $name::<16, false>,
+            ],
+        };
 
         /// # Safety
         /// As [`block`] for the rows of a strip; the sums so far may be null.
         #[target_feature(enable = $features)]
-        unsafe fn $name<const ROWS: usize>(
+        unsafe fn $name<const ROWS: usize, const WHOLE: bool>(
             first: *const u8,
             left: &Left<'_>,
             mut panel: *const u8,
@@ -108,7 +131,9 @@ macro_rules! strip {
                 if !so_far.is_null() {
                     for r in 0..ROWS {
                         low[r] = _mm512_load_si512(so_far.add(r * 2 * HALF).cast());
-                        high[r] = _mm512_load_si512(so_far.add(r * 2 * HALF + HALF).cast());
+                        if WHOLE {
+                            high[r] = _mm512_load_si512(so_far.add(r * 2 * HALF + HALF).cast());
+                        }
                     }
                 }
                 for (step, &offset) in left.offsets.iter().enumerate() {
@@ -122,7 +147,9 @@ macro_rules! strip {
                         let line = panel.wrapping_add(group * 2 * HALF);
                         if ROWS <= FEW_ROWS {
                             _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
-                            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD + HALF).cast());
+                            if WHOLE {
+                                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD + HALF).cast());
+                            }
                             if (group * 2 * HALF).is_multiple_of(prefetch::PAGE_STEP) {
                                 prefetch::page_ahead(line);
                             }
@@ -132,7 +159,9 @@ macro_rules! strip {
                         for r in 0..ROWS {
                             let group = _mm512_set1_epi32((*a.wrapping_add(r * pitch).cast::<Anywhere<i32>>()).0);
                             low[r] = $dot(low[r], group, b0);
-                            high[r] = $dot(high[r], group, b1);
+                            if WHOLE {
+                                high[r] = $dot(high[r], group, b1);
+                            }
                         }
                         a = a.wrapping_add(4);
                     }
@@ -140,7 +169,9 @@ macro_rules! strip {
                 }
                 for r in 0..ROWS {
                     _mm512_store_si512(to.add(r * 2 * HALF).cast(), low[r]);
-                    _mm512_store_si512(to.add(r * 2 * HALF + HALF).cast(), high[r]);
+                    if WHOLE {
+                        _mm512_store_si512(to.add(r * 2 * HALF + HALF).cast(), high[r]);
+                    }
                 }
             }
         }

@@ -257,6 +257,8 @@ pub(crate) struct Tiles<F: Factor> {
 pub struct Block<'a, F: Factor> {
     pub left: Left<'a>,
     pub panel: *const u8,
+    /// Columns of the panel that count, from the first on. What the sums of the others are is not said.
+    pub columns: usize,
     /// 16 rows or fewer compute one tile's, more than that both's.
     pub rows: usize,
     pub so_far: *const Sums<F::Sum>,

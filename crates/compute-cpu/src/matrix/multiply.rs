@@ -110,7 +110,7 @@ fn passes<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
 /// of its rows.
 pub(crate) type Store<'a, S> = &'a mut dyn FnMut(&mut Sums<S>, (usize, usize), (usize, usize));
 
-/// Multiplies `left` by the panels `p0..p1`, panel `p` at `panel(p)`, and gives each finished block to `store`,
+/// Multiplies `left` by the panels `p0..p1`, panel `p` and its columns being `panel(p)`, and gives each finished block to `store`,
 /// in ranges of rows: while the next block is computed, where the unit lets other work run beside it.
 ///
 /// # Safety
@@ -119,7 +119,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     matrix: MatrixUnit<F>,
     left: &Rows<'_>,
     (p0, p1): (usize, usize),
-    panel: &dyn Fn(usize) -> *const u8,
+    panel: &dyn Fn(usize) -> (*const u8, usize),
     outer: Outer,
     sums: &mut [Sums<F::Sum>],
     store: Store<'_, F::Sum>,
@@ -152,7 +152,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
             let (from, to, last) = (steps * pass / passes, steps * (pass + 1) / passes, pass + 1 == passes);
             // What comes after this pass of this panel.
             let (next_panel, next_step) = if last { ((p + 1).min(p1 - 1), 0) } else { (p, to) };
-            let coming = panel(next_panel).wrapping_add(next_step * PANEL_STEP_BYTES);
+            let coming = panel(next_panel).0.wrapping_add(next_step * PANEL_STEP_BYTES);
             for pair in 0..pairs {
                 let so_far = if pass > 0 { &raw const kept[pair] } else { std::ptr::null() };
                 let to_sums = if last { None } else { Some(&raw mut kept[pair]) };
@@ -171,7 +171,7 @@ struct Running<'a, 'b, F: Factor> {
     left: &'a Rows<'a>,
     /// Blocks of a group of rows.
     each: usize,
-    panel: &'a dyn Fn(usize) -> *const u8,
+    panel: &'a dyn Fn(usize) -> (*const u8, usize),
     /// The block that waits to be stored, and the one that is computed meanwhile.
     done: &'a mut Sums<F::Sum>,
     next: &'a mut Sums<F::Sum>,
@@ -204,6 +204,7 @@ impl<F: Factor> Running<'_, '_, F> {
             TILE => (first / TILE, first % TILE),
             line => (first / line, first % line),
         };
+        let (panel, columns) = panel(p);
         let lines = Lines { first: place, rows: left.line, apart: left.line_bytes };
         // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
         unsafe {
@@ -218,7 +219,8 @@ impl<F: Factor> Running<'_, '_, F> {
                     depths,
                     lines,
                 },
-                panel: panel(p).add(from * PANEL_STEP_BYTES),
+                panel: panel.add(from * PANEL_STEP_BYTES),
+                columns,
                 rows,
                 so_far,
                 to: to.unwrap_or(&raw mut **next),

@@ -29,6 +29,7 @@ pub(super) fn peak<F: Factor>(matrix: MatrixUnit<F>) -> f64 {
                 let block = Block {
                     left,
                     panel: start,
+                    columns: BLOCK,
                     rows: BLOCK,
                     so_far: std::ptr::null(),
                     to: black_box(&raw mut sums),

@@ -5,7 +5,7 @@ use super::{BLOCK, Block, Factor, Meanwhile, PANEL_STEP_BYTES, Sums, TILE};
 /// # Safety
 /// As [`super::Tiles::block`].
 pub(super) unsafe fn block<F: Factor>(block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
-    let &Block { ref left, panel, rows, so_far, to, ahead: _ } = block;
+    let &Block { ref left, panel, rows, so_far, to, .. } = block;
     // SAFETY: the caller's promise.
     let to = unsafe {
         *to = if so_far.is_null() { Sums::default() } else { *so_far };

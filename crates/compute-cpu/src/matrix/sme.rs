@@ -59,7 +59,7 @@ pub(super) fn is_available() -> bool {
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with SME.
 pub(super) unsafe fn block<F: Factor>(multiply: Multiply, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
-    let &Block { ref left, panel, rows, so_far, to, ahead: _ } = block;
+    let &Block { ref left, panel, rows, so_far, to, .. } = block;
     let rows = if rows <= TILE { TILE } else { BLOCK };
     let mut lines = MaybeUninit::<Lines>::uninit();
     let lines = lines.as_mut_ptr().cast::<u32>();

@@ -17,7 +17,7 @@ pub(super) unsafe fn block<F: Factor>(
     block: &Block<'_, F>,
     meanwhile: Meanwhile<'_>,
 ) {
-    let &Block { ref left, panel, rows, so_far, to, ahead: _ } = block;
+    let &Block { ref left, panel, rows, so_far, to, .. } = block;
     for row in (0..rows).step_by(high) {
         for column in (0..BLOCK).step_by(wide) {
             let place = row * BLOCK + column;

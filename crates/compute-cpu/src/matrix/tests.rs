@@ -101,7 +101,7 @@ fn check<F, L, R>(
                         matrix,
                         &left,
                         (0, n.div_ceil(BLOCK)),
-                        &|p| right.as_ptr().add(p * panel_len::<F::Right>(k)).cast(),
+                        &|p| (right.as_ptr().add(p * panel_len::<F::Right>(k)).cast(), BLOCK.min(n - p * BLOCK)),
                         outer,
                         &mut sums,
                         &mut |sums, (row, p), (first, last)| {

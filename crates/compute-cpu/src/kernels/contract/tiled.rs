@@ -335,7 +335,10 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let packed = right_batch * self.panels * matrix::panel_len::<F::Right>(layout.k);
         let panel = |p: usize| match &self.right {
             Right::Packed(weights) => weights.panel(p),
-            _ => shared.packed.wrapping_add(packed + p * matrix::panel_len::<F::Right>(layout.k)).cast_const().cast(),
+            _ => {
+                let start = shared.packed.wrapping_add(packed + p * matrix::panel_len::<F::Right>(layout.k));
+                (start.cast_const().cast(), BLOCK.min(layout.n - p * BLOCK))
+            }
         };
         let panels = (self.panels * part / self.panel_parts, self.panels * (part + 1) / self.panel_parts);
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.

@@ -1,8 +1,8 @@
-//! Ends as wide as two registers, which nearly all are, in the forms that most of those have: sums of floats or of
-//! integers, a bias, a residual, bounds, and what is written. What is done to a row is known to the compiler, and what all
-//! rows share stays in registers.
+//! Ends as wide as two registers, which nearly all are, or between one and two, in the forms that most of those have: sums
+//! of floats or of integers, a bias, a residual, bounds, and what is written. What is done to a row is known to the
+//! compiler, and what all rows share stays in registers.
 
-use super::{Addend, Ending, PAIR};
+use super::{Addend, Ending, PAIR, Place};
 use crate::real::Numbers;
 use crate::vector::{Bytes, Vector};
 use half::bf16;
@@ -78,7 +78,7 @@ pub(super) trait Written: Copy {
     /// # Safety
     /// As [`Vector::store`] of both registers.
     #[expect(private_interfaces, reason = "nobody else writes")]
-    unsafe fn write<V: Vector>(self, at: usize, pair: [V; PAIR], limits: &Limits<V>);
+    unsafe fn write<V: Vector>(self, at: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>);
 }
 
 macro_rules! floats {
@@ -111,12 +111,10 @@ macro_rules! floats {
 
                 #[inline(always)]
                 #[expect(private_interfaces, reason = "as above")]
-                unsafe fn write<V: Vector>(self, at: usize, pair: [V; PAIR], limits: &Limits<V>) {
-                    // SAFETY: as above.
-                    unsafe {
-                        let [first, second] = pair;
-                        first.at_least(limits.low).at_most(limits.high).$store(self.wrapping_add(at));
-                        second.at_least(limits.low).at_most(limits.high).$store(self.wrapping_add(at + V::LANES));
+                unsafe fn write<V: Vector>(self, at: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
+                    for (at, number) in at.into_iter().zip(pair) {
+                        // SAFETY: as above.
+                        unsafe { number.at_least(limits.low).at_most(limits.high).$store(self.wrapping_add(at)) };
                     }
                 }
             }
@@ -163,8 +161,8 @@ impl Written for *mut u8 {
 
     #[inline(always)]
     #[expect(private_interfaces, reason = "as above")]
-    unsafe fn write<V: Vector>(self, at: usize, pair: [V; PAIR], limits: &Limits<V>) {
-        // SAFETY: as above.
+    unsafe fn write<V: Vector>(self, [at, _]: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
+        // SAFETY: as above; bytes are written by ends as wide as two registers alone.
         unsafe {
             let [first, second] = pair;
             let pair = [first.times(limits.inverse), second.times(limits.inverse)];
@@ -176,6 +174,8 @@ impl Written for *mut u8 {
 /// Which of the forms of this module an ending has.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
+    /// As wide as two registers.
+    pub is_wide: bool,
     pub scaled: bool,
     pub added: Option<Width>,
     pub written: Width,
@@ -216,7 +216,8 @@ pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
         && (scaled || written != Width::U8 && added != Some(Width::U8))
         && (!is_fused || ending.is_rounded);
     let is_wide = ending.columns == PAIR * V::LANES;
-    (is_plain && is_known && is_wide).then_some(Kind { scaled, added, written })
+    let fits = is_wide || written != Width::U8 && (V::LANES..PAIR * V::LANES).contains(&ending.columns);
+    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written })
 }
 
 /// `$rows::<S, A, W>` for a kind.
@@ -225,9 +226,11 @@ macro_rules! with_types {
         use super::block::{Floats, Integers, Kind, Quantized, Width};
         use half::bf16;
         match $kind {
-            Kind { scaled: false, added: None, written: Width::F32 } => $rows::<Floats, (), *mut f32>,
+            Kind { scaled: false, added: None, written: Width::F32, .. } => $rows::<Floats, (), *mut f32>,
             Kind { scaled: false, added: None, .. } => $rows::<Floats, (), *mut bf16>,
-            Kind { scaled: false, added: Some(Width::F32), written: Width::F32 } => $rows::<Floats, *mut f32, *mut f32>,
+            Kind { scaled: false, added: Some(Width::F32), written: Width::F32, .. } => {
+                $rows::<Floats, *mut f32, *mut f32>
+            }
             Kind { scaled: false, added: Some(Width::F32), .. } => $rows::<Floats, *mut f32, *mut bf16>,
             Kind { scaled: false, written: Width::F32, .. } => $rows::<Floats, *mut bf16, *mut f32>,
             Kind { scaled: false, .. } => $rows::<Floats, *mut bf16, *mut bf16>,
@@ -250,41 +253,57 @@ pub(super) use with_types;
 
 /// Writes the target of an ending that has this kind.
 ///
+/// Where rows are narrower than two registers, these share columns, or hold two rows of one register. All that is added to
+/// them is read before they are written.
+///
 /// # Safety
 /// As [`Ending::run`]; there are sums for the rows.
 #[inline(always)]
-pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written>(ending: &Ending<'_>, sums: *const f32) {
+pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE: bool>(
+    ending: &Ending<'_>,
+    sums: *const f32,
+) {
     let (Some(added), Some(target)) = (A::of(ending), W::of(ending)) else {
         return debug_assert!(false, "an ending of another kind");
     };
-    let Ending { rows, pitch, apart, .. } = *ending;
-    // SAFETY: the caller's promise; a row of sums, bias and scales has two registers.
+    let Ending { rows, columns, pitch, apart, .. } = *ending;
+    debug_assert!(WIDE == (columns == PAIR * V::LANES) && columns >= V::LANES);
+    // Where the second register begins, from the place of the first.
+    let last = if WIDE { V::LANES } else { columns - V::LANES };
+    let (together, second) = match last {
+        0 => (PAIR, Place { sum: pitch, column: 0, target: apart }),
+        last => (1, Place { sum: last, column: last, target: last }),
+    };
+    // SAFETY: the caller's promise; a row of sums, bias and scales has the columns.
     unsafe {
         let limits = Limits::<V>::of(ending);
         let (mut bias, mut scales) = ([V::splat(0.0); PAIR], [V::splat(1.0); PAIR]);
         if !ending.bias.is_empty() {
-            bias = [V::load(ending.bias.as_ptr()), V::load(ending.bias.as_ptr().add(V::LANES))];
+            bias = [V::load(ending.bias.as_ptr()), V::load(ending.bias.as_ptr().add(second.column))];
         }
         let mut shifts = [].as_ptr();
         if S::SCALED
             && let Some(scaling) = ending.integers
         {
             shifts = scaling.added.as_ptr();
-            scales = [V::load(scaling.scales.as_ptr()), V::load(scaling.scales.as_ptr().add(V::LANES))];
+            scales = [V::load(scaling.scales.as_ptr()), V::load(scaling.scales.as_ptr().add(second.column))];
         }
-        for row in 0..rows {
+        let mut row = 0;
+        while row < rows {
             ending.ask_ahead(row, Some(ending.target));
+            // A last row without another is both.
+            let second = if !WIDE && row + together > rows { Place::default() } else { second };
             let mut pair = [V::splat(0.0); PAIR];
-            for half in 0..PAIR {
-                let column = half * V::LANES;
-                let sum = sums.add(row * pitch + column);
+            for (half, place) in [Place::default(), second].into_iter().enumerate() {
+                let sum = sums.add(row * pitch + place.sum);
                 let number = match S::SCALED {
-                    true => bias[half].plus_product(V::sums(sum.cast(), shifts.add(column)), scales[half]),
+                    true => bias[half].plus_product(V::sums(sum.cast(), shifts.add(place.column)), scales[half]),
                     false => V::load(sum).plus(bias[half]),
                 };
-                pair[half] = added.add(row * apart + column, number);
+                pair[half] = added.add(row * apart + place.target, number);
             }
-            target.write(row * apart, pair, &limits);
+            target.write([row * apart, row * apart + second.target], pair, &limits);
+            row += together;
         }
     }
 }

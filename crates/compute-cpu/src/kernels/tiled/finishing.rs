@@ -30,8 +30,8 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
     common: Option<&'a Common>,
     /// Inputs with a number to add to each column.
     biases: [Option<usize>; 2],
-    /// Of pieces as wide as a block, once there was one.
-    form: Option<Form>,
+    /// Of pieces as wide as the last, and how wide that was.
+    form: Option<(usize, Form)>,
     kept: [Kept; KEPT],
 }
 
@@ -90,12 +90,10 @@ impl<'a, F: Product> Finishing<'a, F> {
             }
         }
         let form = match self.form {
-            Some(form) if columns == BLOCK => form,
+            Some((width, form)) if width == columns => form,
             _ => ending.form(finish.isa),
         };
-        if columns == BLOCK {
-            self.form = Some(form);
-        }
+        self.form = Some((columns, form));
         // SAFETY: the piece lies inside the output (just checked) and, where there is one, inside the residual
         // (`Numbers::of`); endings of one finish differ in places and numbers alone, once they are as wide.
         unsafe { ending.run_as(form, sums) };
