@@ -59,3 +59,16 @@ fn residuals_are_added_once() {
         check(Op::Conv(conv), &x, &floats(&[2, 7, 9, columns], 3), &[w, bias]);
     }
 }
+
+#[test]
+fn rows_are_scaled_once() {
+    for columns in [48, 42] {
+        let mut map = Map::default();
+        let row = map.push(Instruction::Input(0));
+        let narrow = map.push(Instruction::Input(1));
+        let wide = map.push(Instruction::Cast(DType::F32, narrow));
+        let product = map.push(Instruction::Binary(Binary::Mul, wide, row));
+        map.push(Instruction::Cast(DType::Bf16, product));
+        check(Op::Map(map), &floats(&[columns], 1), &floats(&[3, 7, columns], 2), &[]);
+    }
+}

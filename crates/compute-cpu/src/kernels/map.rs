@@ -1,11 +1,14 @@
 //! Pointwise maps over inputs that broadcast.
 
+mod rows;
+
 use super::Machine;
 use crate::map::{BLOCK, Code, Program, Register, Walk, execute, store};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Map;
 use halimede_tensor::{DType, View};
+use rows::RowsStep;
 use smallvec::SmallVec;
 
 /// Elements below which one thread does it all: a loop over the pool costs about a microsecond.
@@ -41,9 +44,14 @@ impl Kernel for MapKernel {
         if output.dtype == DType::Bf16 && program.narrows_at_the_end_only() {
             program.remove_last();
         }
-        let walks = inputs.iter().map(|desc| Walk::new(&desc.shape, &output.shape)).collect::<Result<_, _>>()?;
+        let walks: Vec<Walk> =
+            inputs.iter().map(|desc| Walk::new(&desc.shape, &output.shape)).collect::<Result<_, _>>()?;
         let count = output.len();
         let parts = if count < PARALLEL_ELEMENTS { 1 } else { self.machine.pool.threads() * 2 };
+        if let Some(step) = RowsStep::new((&program, &types, &walks), output.dtype, parts, &self.machine) {
+            let workspace = step.workspace();
+            return Ok(Prepared { step: Box::new(step), workspace });
+        }
         let step = MapStep {
             types,
             walks,

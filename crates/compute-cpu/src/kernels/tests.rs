@@ -399,6 +399,9 @@ fn depthwise_convolutions_with_the_channels_last() {
         (conv(&[1, 1], &[1, 1], &[2, 2, 2, 2], 40), &[2, 6, 9, 40], &[40, 1, 5, 5]),
         (conv(&[2, 2], &[1, 1], &[1, 1, 1, 1], 96), &[1, 9, 15, 96], &[96, 1, 3, 3]),
         (conv(&[2, 1], &[1, 1], &[0, 3, 1, 2], 17), &[1, 7, 6, 17], &[17, 1, 5, 5]),
+        (conv(&[2, 2], &[1, 1], &[1, 2, 2, 1], 48), &[2, 8, 19, 48], &[48, 1, 5, 5]),
+        // More than one strip of rows.
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 96), &[1, 23, 66, 96], &[96, 1, 3, 3]),
         (conv(&[1, 1], &[2, 3], &[2, 3, 2, 3], 33), &[1, 6, 11, 33], &[33, 1, 3, 3]),
         (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 32), &[1, 3, 2, 32], &[32, 1, 3, 3]),
         (conv(&[1, 1], &[1, 1], &[3, 3, 3, 3], 9), &[1, 4, 8, 9], &[9, 1, 7, 7]),
@@ -742,5 +745,45 @@ fn maps_that_broadcast() {
         let product = map.push(Instruction::Binary(Binary::Mul, operands[0], operands[1]));
         map.push(Instruction::Cast(DType::Bf16, product));
         check(Op::Map(map), &two(narrow(&floats(a, 1)), narrow(&floats(b, 2))), &[], 0.0);
+    }
+}
+
+#[test]
+fn maps_by_rows_that_others_share() {
+    let shapes: [[&[usize]; 2]; 5] = [
+        // Gates of images, a bias, rows that end within a register, and enough for all threads.
+        [&[2, 3, 5, 40], &[2, 1, 1, 40]],
+        [&[7, 64], &[64]],
+        [&[3, 2, 4, 21], &[2, 1, 21]],
+        [&[2, 3, 2, 17], &[2, 3, 1, 17]],
+        [&[2, 200, 96], &[2, 1, 96]],
+    ];
+    let types = [DType::F32, DType::Bf16];
+    for (data, shared) in types.into_iter().flat_map(|data| types.map(|shared| (data, shared))) {
+        for (function, output) in [(Binary::Add, DType::F32), (Binary::Mul, DType::F32), (Binary::Mul, DType::Bf16)] {
+            for [a, b] in shapes {
+                for swapped in [false, true] {
+                    let mut map = Map::default();
+                    let mut inputs = [(a, data), (b, shared)];
+                    if swapped {
+                        inputs.reverse();
+                    }
+                    let operands = [0, 1].map(|input| match inputs[input].1 {
+                        DType::F32 => map.push(Instruction::Input(input)),
+                        _ => {
+                            let narrow = map.push(Instruction::Input(input));
+                            map.push(Instruction::Cast(DType::F32, narrow))
+                        }
+                    });
+                    let result = map.push(Instruction::Binary(function, operands[0], operands[1]));
+                    if output == DType::Bf16 {
+                        map.push(Instruction::Cast(DType::Bf16, result));
+                    }
+                    let tensors =
+                        inputs.map(|(shape, dtype)| floats(shape, 1).cast(dtype, CastOptions::default()).unwrap());
+                    check(Op::Map(map), &tensors.map(Some), &[], 0.0);
+                }
+            }
+        }
     }
 }
