@@ -74,3 +74,30 @@ def test_a_closed_stream_cancels(server):
         client.stop_stream(cancel_requests=True)
     server.wait_answered("slow", 1 + WAITING)
     assert executions(server) < 1 + WAITING
+
+
+TWICE = """
+platform: "ensemble" max_batch_size: 1
+input [ { name: "INPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+output [ { name: "OUTPUT0" data_type: TYPE_FP32 dims: [ -1 ] } ]
+ensemble_scheduling { step [
+  { model_name: "slow" model_version: -1 input_map { key: "INPUT0" value: "INPUT0" } output_map { key: "OUTPUT0" value: "once" } },
+  { model_name: "slow" model_version: -1 input_map { key: "INPUT0" value: "once" } output_map { key: "OUTPUT0" value: "OUTPUT0" } }
+] }
+"""
+
+
+def test_an_ensemble_that_is_cancelled_begins_no_further_step(repository, serve):
+    repository.add("slow", config=models.identity_config(delay_ms=500, batch=1))
+    repository.add("twice", config=TWICE)
+    server = serve(repository, "--log-verbose=1")
+    errors = []
+    with grpcclient.InferenceServerClient(server.grpc_address) as client:
+        tensor = grpcclient.InferInput("INPUT0", [1, 1], "FP32")
+        tensor.set_data_from_numpy(np.zeros((1, 1), np.float32))
+        call = client.async_infer("twice", [tensor], lambda result, error: errors.append(error))
+        server.wait_log("ModelInfer")
+        call.cancel()
+        server.wait_answered("twice", 1)
+    assert executions(server) < 2
+    assert "CANCELLED" in str(errors[0].status())

@@ -9,7 +9,7 @@ import tritonclient.grpc as grpcclient
 from tritonclient.utils import InferenceServerException
 
 from support import models
-from support.python_models import INTERPRETER, add
+from support.python_models import DECOUPLED, INTERPRETER, add
 
 WARMED = """
 model_warmup [
@@ -32,6 +32,30 @@ def test_warm_up(repository, serve):
     assert lines == [("zeros", "1"), ("zeros", "2"), ("random", "1")]
     assert "failed to run warmup" not in text
     assert "is running warmup" not in serve(repository).log_text()
+
+
+@pytest.mark.parametrize("code, expected", [
+    ("responses.append(pb_utils.InferenceResponse([], pb_utils.TritonError('An Error Occurred')))",
+     "failed to run warmup sample 'zeros': An Error Occurred;"),
+    ("request.get_response_sender().send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)", None),
+], ids=["a model that fails", "a decoupled model without responses"])  # fmt: skip
+def test_warm_up_of_python_models(repository, serve, code, expected):
+    execute = f"""
+class TritonPythonModel:
+    def execute(self, requests):
+        responses = []
+        for request in requests:
+            {code}
+        return responses or None
+"""
+    settings = models.identity_config(extra=WARMED + ("" if expected else DECOUPLED)).replace('"identity"', '"python"')
+    add(repository, "warmed", execute, settings)
+    server = serve(repository, INTERPRETER, "--log-verbose=1", wait=not expected)
+    if expected:
+        assert server.wait_exit() == 1
+    assert "instance warmed_0_0 is running warmup sample 'zeros' for iteration 1" in server.log_text()
+    assert (expected or "READY") in server.log_text()
+    assert ("failed to run warmup" in server.log_text()) == bool(expected)
 
 
 @pytest.mark.parametrize("flags, size, said", [

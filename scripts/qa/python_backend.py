@@ -3,6 +3,9 @@ PyTorch nor a GPU."""
 
 import shutil
 
+import scripts
+
+VERSION = "2.51"
 TORCH = "needs PyTorch"
 DOWNLOAD = "needs a download"
 
@@ -49,8 +52,9 @@ def ensemble(models, data, checkout):
 
 
 def suites(Suite, Module):
-    def folder(name, **how):
-        return Suite(f"L0_backend_python/{name}", environment=HERE, **how)
+    def folder(name, data=False, **how):
+        environment = {**HERE, "DATADIR": f"/data/inferenceserver/{VERSION}"} if data else HERE
+        return Suite(f"L0_backend_python/{name}", environment=environment, **how)
 
     leaks = "../test_infer_shm_leak.py"
 
@@ -67,14 +71,11 @@ def suites(Suite, Module):
             modules=[
                 *(unit(name, copies(name, "identity_fp32"), kind)
                   for name in ("bls_memory", "bls_memory_async") for kind in ("non_decoupled", "decoupled")),
-                Module("bls_parameters_test.py", copies("bls_parameters")),
             ],
-            left={
-                "bls": TORCH,
-                "bls_async": TORCH,
-                "bls_model_loading, bls_init_error, bls_finalize_error": "open: not run apart from the script, which downloads",
-            },
+            left={"bls": TORCH, "bls_async": TORCH},
         ),
+        # The rest of the script.
+        folder("bls", script="test.sh", prepare=scripts.bls, data=True),
         folder(
             "ensemble",
             modules=[Module("ensemble_test.py", ensemble, tests=("EnsembleTest.test_ensemble",))],

@@ -142,7 +142,7 @@ class Harness:
             models.mkdir()
             module.repository(models, self.data[suite.version], self.checkouts[suite.version])
             flags = " ".join(module.flags)
-            test = f"python3 {module.file} " + " ".join(module.tests)
+            test = f"{module.before}\npython3 {module.file} " + " ".join(module.tests)
             log = logs / (f"{number}-" + re.sub(r"\W+", "_", module.label or Path(module.file).stem) + ".log")
             environment = {**suite.environment, **module.environment}
             status = self.beside_server(folder, suite.version, models, flags, test, environment, log, module.url)
@@ -192,6 +192,9 @@ exit $status
                 continue
             ran = sum(int(one or other) for one, other in RAN.findall(text)) - sum(int(n) for n in SKIPPED.findall(text))
             bad = sorted({one or other for one, other in BAD.findall(text)})
+            # What fails in several runs of a script counts once, and is missing in each.
+            runs = [{one or other for one, other in BAD.findall(part)} for part in re.split(r"^Ran \d+ tests?", text, flags=re.M)]
+            ran -= sum(map(len, runs)) - len(bad)
             # Pytest counts what failed apart.
             ran += len({other for _, other in BAD.findall(text) if other})
             left = {test: suite.not_applicable[test] for test in bad if test in suite.not_applicable}

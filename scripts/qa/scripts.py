@@ -53,6 +53,11 @@ def tls(folder, data, checkout, client):
     subprocess.run(["bash", "-e", "-c", lines], cwd=folder, check=True, capture_output=True)
 
 
+def bls(folder, data, checkout, client):
+    """Without the first part, whose models need PyTorch."""
+    cut(folder, r"^# FIXME: \[DLIS-5970\].*?(?=^SERVER_ARGS=[^\n]*\n# Test error handling)")
+
+
 def traces(folder, data, checkout, client):
     """The interpreter where it is."""
     summary = folder.parent / "common" / "trace_summary.py"

@@ -27,6 +27,8 @@ class Module:
     # Name of the row; the file if empty.
     label: str = ""
     environment: dict = field(default_factory=dict)
+    # Lines of a shell before the test, beside the server.
+    before: str = ""
     # Where the server tells that it is ready.
     url: str = "http://localhost:8000"
 
@@ -104,6 +106,14 @@ INPUT_SIZES = [
     ("128 MiB", (f"--http-max-input-size={1 << 27}",), "large_input_raw_binary large_input_json large_input_compressed"),
 ]  # fmt: skip
 
+# As test.sh of L0_http starts nginx, with its file of passwords where nginx.conf says, and workers that can be here.
+BASIC_AUTHENTICATION = """
+pswd=/opt/tritonserver/qa/L0_http/pswd
+mkdir -p $(dirname $pswd)
+echo "username:$(echo password | openssl passwd -stdin -apr1)" > $pswd
+nginx -c $PWD/nginx.conf -g 'user root;'
+"""
+
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
 SUITES = [
@@ -129,6 +139,8 @@ SUITES = [
                 for label, flags, tests in INPUT_SIZES
             ),
             Module("http_request_many_chunks.py", repositories.simple),
+            Module("http_client_plugin_test.py", repositories.simple),
+            Module("http_basic_auth_test.py", repositories.simple, before=BASIC_AUTHENTICATION),
         ],
         note="`simple_identity` of the backend identity instead of Python",
         differs={"test_duplicate_output_names": "2.51.0 accepts an output requested twice"},
