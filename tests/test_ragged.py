@@ -66,6 +66,26 @@ def told(element):
     )
 
 
+SEQUENCES = ["direct { }", "oldest { max_candidate_sequences: 4 preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 100000000 }"]
+
+
+def marked():
+    """SAME is X, FIRST whether the request begins its sequence."""
+    return models.onnx_model(
+        [helper.make_node("Identity", ["X"], ["SAME"]), helper.make_node("Identity", ["START"], ["FIRST"])],
+        [info("X", TensorProto.FLOAT, [None]), info("START", TensorProto.FLOAT, [None, 1])],
+        [info("SAME", TensorProto.FLOAT, [None]), info("FIRST", TensorProto.FLOAT, [None, 1])],
+    )
+
+
+def marked_config(strategy):
+    start = 'control_input { name: "START" control { kind: CONTROL_SEQUENCE_START fp32_false_true: [ 0, 1 ] } }'
+    config = onnx_config() + ragged("X", "FP32", [-1]) + split("SAME", "X")
+    config += models.io("output", "SAME", "FP32", [-1]) + models.io("output", "FIRST", "FP32", [1])
+    config += "instance_group [ { kind: KIND_CPU count: 1 } ]\n"
+    return config + f"sequence_batching {{ max_sequence_idle_microseconds: 60000000 {strategy} {start} }}\n"
+
+
 def computed(kind, target, datatype="FP32", source="X"):
     return f'batch_input {{ kind: {kind} target_name: "{target}" data_type: TYPE_{datatype} source_input: "{source}" }}\n'
 
@@ -155,6 +175,8 @@ def served(tmp_path_factory, repository_for):
     )  # fmt: skip
     config = ragged("INPUT0", "INT64", [-1]) + models.io("output", "OUTPUT0", "INT64", [-1]) + split("OUTPUT0", "INPUT0")
     repository.add("pick", pick, onnx_config(3) + config + WAIT)
+    for strategy in SEQUENCES:
+        repository.add(strategy.partition(" ")[0], marked(), marked_config(strategy))
     config = 'backend: "identity"\nmax_batch_size: 4\n' + ragged("INPUT0", "FP32", [-1])
     repository.add("identity", config=config + models.io("output", "OUTPUT0", "FP32", [-1]) + WAIT)
     config = 'backend: "python"\nmax_batch_size: 4\n' + ragged("INPUT0", "FP32", [-1]) + models.io("output", "OUTPUT0", "FP32", [-1])
@@ -257,6 +279,34 @@ def test_a_request_with_wrong_data_fails_alone(served):
     assert len(errors) == 1 and "model 'pick'" in str(errors[0]), errors
     got = sorted((result.as_numpy("OUTPUT0") for result, error in found if error is None), key=len)
     assert sorted(array.tolist() for array in got) == [[[10, 20]], [[30, 30, 20]]]
+
+
+def check_sequence(result, array, first):
+    np.testing.assert_array_equal(result.as_numpy("SAME"), array)
+    assert result.as_numpy("FIRST") == first
+
+
+def test_rows_of_sequences_without_a_request(served):
+    """The second sequence runs beside the place of the first, which has no request then."""
+    with triton.InferenceServerClient(served.grpc_address) as client:
+        for sequence, length, start in [(1, 2, True), (2, 4, True), (2, 3, False), (1, 5, False)]:
+            array = lines([length], start=sequence)[0]
+            result = client.infer("direct", tensors({"X": array}), sequence_id=sequence, sequence_start=start, sequence_end=not start)
+            check_sequence(result, array, start)
+
+
+def test_requests_of_sequences_share_a_batch(served):
+    answers = queue.Queue()
+    with triton.InferenceServerClient(served.grpc_address) as client:
+        for lengths, start in [((2, 5), True), ((4, 1), False)]:
+            arrays = lines(lengths)
+            for number, array in enumerate(arrays):
+                client.async_infer("oldest", tensors({"X": array}), lambda result, error: answers.put((result, error)), request_id=str(number),
+                                   sequence_id=number + 1, sequence_start=start, sequence_end=not start)  # fmt: skip
+            for result, error in [answers.get(timeout=60) for _ in arrays]:
+                assert error is None
+                check_sequence(result, arrays[int(result.get_response().id)], start)
+    assert executions(served, "oldest") == (2, 4)
 
 
 @pytest.mark.parametrize("model, added", [("identity", 0), ("python", 4)])
