@@ -8,18 +8,15 @@ import numpy as np
 import pytest
 import tritonclient.grpc as triton
 from onnx import TensorProto, helper
-from tritonclient.utils import InferenceServerException, np_to_triton_dtype
+from tritonclient.utils import InferenceServerException
 
 from support import models
 from support.models import info
 from support.server import ROOT, Server
+from support.together import WAIT, executions, outputs, tensors, together
 
 # The configuration of the documentation.
 DOCUMENTED = (ROOT / "docs" / "ragged-batching.md").read_text().split("```pbtxt\n")[1].split("```")[0]
-
-# Longer than any test waits: what waits for company is not run alone.
-WAIT = "dynamic_batching { max_queue_delay_microseconds: 100000000 }\n"
-PATIENCE_S = 60
 
 
 def ints(name, *values):
@@ -100,39 +97,6 @@ def split(target, source):
 
 def onnx_config(batch=4):
     return f'backend: "onnxruntime"\nmax_batch_size: {batch}\n'
-
-
-def tensors(arrays):
-    inputs = []
-    for name, array in arrays.items():
-        inputs.append(triton.InferInput(name, list(array.shape), np_to_triton_dtype(array.dtype)))
-        inputs[-1].set_data_from_numpy(array)
-    return inputs
-
-
-def together(server, model, requests):
-    """The results, or errors, of requests that arrive in this order, each while the others wait."""
-    answers = queue.Queue()
-    with triton.InferenceServerClient(server.grpc_address) as client:
-        client.start_stream(lambda result, error: answers.put((result, error)))
-        for number, arrays in enumerate(requests):
-            client.async_stream_infer(model, tensors(arrays), request_id=str(number))
-        found = [answers.get(timeout=PATIENCE_S) for _ in requests]
-        client.stop_stream()
-    if all(error is None for _, error in found):
-        found.sort(key=lambda answer: int(answer[0].get_response().id))
-    return found
-
-
-def outputs(server, model, requests, name):
-    found = together(server, model, requests)
-    assert all(error is None for _, error in found), found
-    return [result.as_numpy(name) for result, _ in found]
-
-
-def executions(server, model):
-    (stats,) = server.http.get(f"/v2/models/{model}/stats").json["model_stats"]
-    return stats["execution_count"], stats["inference_count"]
 
 
 def lines(lengths, start=0.0):

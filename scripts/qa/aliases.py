@@ -17,6 +17,7 @@ WANTED = {
     "qa_variable_model_repository": ["libtorch", "plan"],
     "qa_identity_model_repository": ["libtorch", "plan", "python"],
     "qa_reshape_model_repository": ["libtorch", "plan"],
+    "qa_ragged_model_repository": ["libtorch", "plan"],
 }
 
 # Ensembles of such models: folder, and which.

@@ -261,12 +261,18 @@ SUITES = [
             for label, more in HTTPS.items()
         ],
     ),
+    # One log for all frameworks would be that of the last.
+    *(
+        Suite("L0_batch_input", script="test.sh", environment={"BACKENDS": backend},
+              note="ONNX models under the names of other frameworks")
+        for backend in ("onnx", "plan", "libtorch")
+    ),
     Suite(
         "L0_batcher",
         script="test.sh",
         prepare=scripts.batcher,
-        environment={"BACKENDS": "onnx python"},
-        note="instances on the CPU",
+        environment={"BACKENDS": "onnx plan python"},
+        note="instances on the CPU; an ONNX model under the name of TensorRT's",
         left={"instance_queue_test": "a C++ program"},
     ),
     Suite("L0_optional_input", script="test.sh"),
