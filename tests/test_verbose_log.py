@@ -1,6 +1,7 @@
 """What `--log-verbose` tells beyond the log: lines of Triton's that operators and its QA suites look for."""
 
 import json
+import queue
 import re
 
 import numpy as np
@@ -103,6 +104,22 @@ def test_cancelled_calls(repository, serve):
         client.stop_stream(cancel_requests=True)
         server.wait_log("Cancellation notification received for ModelStreamInferHandler, call 2")
         server.wait_log("StateRelease, 2 Step FINISH")
+
+
+def test_a_stream_that_ends_with_a_status_is_not_cancelled(repository, serve):
+    add(repository, "fails", """
+class TritonPythonModel:
+    def execute(self, requests):
+        raise ValueError("no")
+""", models.identity_config().replace('"identity"', '"python"'))  # fmt: skip
+    server = serve(repository, INTERPRETER, "--log-verbose=2")
+    ends = queue.Queue()
+    with grpcclient.InferenceServerClient(server.grpc_address) as client:
+        client.start_stream(lambda result, error: ends.put(error), headers={"triton_grpc_error": "true"})
+        client.async_stream_infer("fails", [tensor()])
+        assert "no" in str(ends.get(timeout=60))
+        server.wait_log("StateRelease, 0 Step FINISH")
+    assert "Cancellation notification" not in server.log_text()
 
 
 def test_a_pause_before_the_answer_of_an_inference(repository, serve):

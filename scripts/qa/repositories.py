@@ -329,9 +329,7 @@ def simple_ensemble(folder, data, checkout, client):
 
 
 def corrid(folder, data, checkout, client):
-    """The script takes models of three frameworks and tests one. `add_sub` is the Python model again."""
-    shutil.copytree(checkout / "qa" / "python_models" / "add_sub", folder.parent / "python_models" / "add_sub",
-                    dirs_exist_ok=True)  # fmt: skip
+    """The script takes models of three frameworks and tests one."""
     for prefix in ("plan", "libtorch"):
         source = data / "qa_dyna_sequence_model_repository" / "onnx_dyna_sequence_int32"
         copied(source.parent, source, f"{prefix}_dyna_sequence_int32")
@@ -366,17 +364,6 @@ def nan_inf(folder, data, checkout, client):
           [helper.make_tensor_value_info("INPUT0", TensorProto.FLOAT, [None])],
           [helper.make_tensor_value_info("OUTPUT0", TensorProto.FLOAT, [6])],
           [helper.make_node("Constant", [], ["OUTPUT0"], value=value)])  # fmt: skip
-
-
-def add_sub(folder, data, checkout, client):
-    """An ONNX model under the name of the Python model `add_sub` and in its file."""
-    model = folder.parent / "python_models" / "add_sub"
-    config = model / "config.pbtxt"
-    config.write_text(config.read_text().replace('backend: "python"', 'backend: "onnxruntime" default_model_filename: "model.py"'))
-    tensors = [helper.make_tensor_value_info(name, TensorProto.FLOAT, [16]) for name in ("INPUT0", "INPUT1", "OUTPUT0", "OUTPUT1")]
-    (model / "model.py").unlink()
-    saved(model / "model.py", tensors[:2], tensors[2:], [helper.make_node("Add", ["INPUT0", "INPUT1"], ["OUTPUT0"]),
-                                                         helper.make_node("Sub", ["INPUT0", "INPUT1"], ["OUTPUT1"])])  # fmt: skip
 
 
 SANDBOXED = """# What the script installs goes to folders of this sandbox alone.

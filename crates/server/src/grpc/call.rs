@@ -8,6 +8,7 @@ use std::{
 };
 
 use tokio_stream::Stream;
+use tonic::Status;
 
 /// Pauses that variables of the environment ask for, so that tests meet a call at a certain point.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -80,12 +81,13 @@ impl<S> Followed<S> {
     }
 }
 
-impl<S: Stream> Stream for Followed<S> {
+impl<S: Stream<Item = Result<T, Status>>, T> Stream for Followed<S> {
     type Item = S::Item;
 
     fn poll_next(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {
         let polled = self.responses.as_mut().poll_next(context);
-        if let Poll::Ready(None) = polled {
+        // A status ends the call too.
+        if let Poll::Ready(None | Some(Err(_))) = polled {
             self.call.answered();
         }
         polled
