@@ -1,5 +1,5 @@
 use crate::packed::Packer;
-use crate::{CompileError, CompileOptions, ComputeUnit, Executable, Footprint, Session};
+use crate::{CompileError, CompileOptions, ComputeUnit, Executable, Footprint, Session, TensorDesc};
 use halimede_graph::Graph;
 use halimede_graph::passes::{PassOptions, PassReport, optimize};
 use std::sync::Arc;
@@ -78,6 +78,11 @@ impl Model {
     /// Names of the nodes that round what they multiply to 16 bits, because of the precision.
     pub fn reduced(&self) -> Vec<String> {
         self.executable.reduced()
+    }
+
+    /// Bytes that a session takes for a run of inputs of these shapes; `None` where that shows only when it runs.
+    pub fn run_bytes(&self, inputs: &[TensorDesc]) -> Option<usize> {
+        self.session().run_bytes(inputs)
     }
 
     /// The memory that it holds, without that of its sessions.

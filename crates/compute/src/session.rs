@@ -125,6 +125,15 @@ impl Session {
         memory.arena.len() + memory.outputs.iter().map(Block::len).sum::<usize>() + memory.slot_bytes + bodies
     }
 
+    /// Bytes of arena and outputs of a run of inputs of these shapes; `None` where they do not fit the model.
+    pub(crate) fn run_bytes(&self, inputs: &[TensorDesc]) -> Option<usize> {
+        if inputs.len() != self.program.graph().inputs.len() {
+            return None;
+        }
+        let key: PlanKey = inputs.iter().cloned().map(Some).collect();
+        self.program.plan(&key).ok().map(|plan| plan.bytes())
+    }
+
     /// Computes the outputs from the inputs, given in the graph's order.
     pub fn run(&mut self, inputs: &[Value]) -> Result<(), RunError> {
         self.run_watched(inputs, &|| false)

@@ -112,10 +112,12 @@ pub(crate) fn set_quality_of_service(level: QualityOfService) -> io::Result<()> 
 
 pub(crate) fn machine_memory() -> MachineMemory {
     let text = read("/proc/meminfo").unwrap_or_default();
+    let (limit, limit_left) = container_limits();
     MachineMemory {
         total: kilobytes(&text, "MemTotal:"),
         available: kilobytes(&text, "MemAvailable:"),
-        limit: container_limit(),
+        limit,
+        limit_left,
     }
 }
 
@@ -130,31 +132,43 @@ fn kilobytes(table: &str, name: &str) -> Option<u64> {
     rest.trim().strip_suffix("kB")?.trim().parse::<u64>().ok()?.checked_mul(1024)
 }
 
-/// The lowest memory limit of this process's control group and its parents.
-fn container_limit() -> Option<u64> {
-    let groups = read("/proc/self/cgroup")?;
-    groups.lines().filter_map(|line| group_limit(line, Path::new("/sys/fs/cgroup"))).min()
+/// The lowest memory limit of this process's control group and its parents, and the least that is left of any.
+fn container_limits() -> (Option<u64>, Option<u64>) {
+    let groups = read("/proc/self/cgroup").unwrap_or_default();
+    let limits = || groups.lines().flat_map(|line| group_limits(line, Path::new("/sys/fs/cgroup")));
+    (limits().map(|(limit, _)| limit).min(), limits().filter_map(|(_, left)| left).min())
 }
 
-/// The limit behind one line of `/proc/self/cgroup`, `ID:controllers:path`: version 2 has no
-/// controllers there, version 1 names `memory`.
-fn group_limit(line: &str, root: &Path) -> Option<u64> {
+/// The limits behind one line of `/proc/self/cgroup`, `ID:controllers:path`, each with what is left of it: version 2 has
+/// no controllers there, version 1 names `memory`.
+fn group_limits(line: &str, root: &Path) -> Vec<(u64, Option<u64>)> {
     let mut fields = line.splitn(3, ':').skip(1);
-    let (controllers, group) = (fields.next()?, fields.next()?);
-    let (root, file) = match controllers {
-        "" => (root.to_owned(), "memory.max"),
-        list if list.split(',').any(|name| name == "memory") => (root.join("memory"), "memory.limit_in_bytes"),
-        _ => return None,
+    let (Some(controllers), Some(group)) = (fields.next(), fields.next()) else { return Vec::new() };
+    let (root, limit, used, cached) = match controllers {
+        "" => (root.to_owned(), "memory.max", "memory.current", ["inactive_file ", "active_file "]),
+        list if list.split(',').any(|name| name == "memory") => (
+            root.join("memory"),
+            "memory.limit_in_bytes",
+            "memory.usage_in_bytes",
+            ["total_inactive_file ", "total_active_file "],
+        ),
+        _ => return Vec::new(),
     };
     // Version 1 writes "no limit" as the largest multiple of a page, version 2 as "max".
     const NO_LIMIT: u64 = 1 << 60;
+    // Pages of files leave when somebody needs their memory.
+    let left = |folder: &Path, limit: u64| {
+        let used: u64 = read_number(folder.join(used))?;
+        let statistics = read(folder.join("memory.stat"))?;
+        let pages =
+            |name: &str| statistics.lines().find_map(|line| line.strip_prefix(name)?.trim().parse::<u64>().ok());
+        let cached = cached.iter().filter_map(|name| pages(name)).fold(0, u64::saturating_add);
+        Some(limit.saturating_sub(used.saturating_sub(cached)))
+    };
     let group = root.join(group.trim_start_matches('/'));
-    group
-        .ancestors()
-        .take_while(|folder| folder.starts_with(&root))
-        .filter_map(|folder| read_number::<u64>(folder.join(file)))
-        .filter(|&limit| limit < NO_LIMIT)
-        .min()
+    let folders = group.ancestors().take_while(|folder| folder.starts_with(&root));
+    let limits = folders.filter_map(|folder| Some((folder, read_number::<u64>(folder.join(limit))?)));
+    limits.filter(|&(_, limit)| limit < NO_LIMIT).map(|(folder, limit)| (limit, left(folder, limit))).collect()
 }
 
 pub(crate) fn release_memory() {
@@ -351,7 +365,7 @@ mod tests {
     }
 
     #[test]
-    fn the_lowest_limit_of_the_control_groups_counts() {
+    fn the_limits_of_all_control_groups_count_without_their_caches() {
         let root = std::env::temp_dir().join(format!("halimede-cgroup-{}", std::process::id()));
         let folder = root.join("a/b");
         fs::create_dir_all(&folder).unwrap();
@@ -360,11 +374,17 @@ mod tests {
         fs::write(folder.join("memory.max"), "max\n").unwrap();
         fs::write(root.join("memory/c/memory.limit_in_bytes"), "5000\n").unwrap();
         fs::write(root.join("memory/memory.limit_in_bytes"), "9223372036854771712\n").unwrap();
-        assert_eq!(group_limit("0::/a/b", &root), Some(1_000_000));
-        assert_eq!(group_limit("0::/", &root), None);
-        assert_eq!(group_limit("4:cpu,memory:/c", &root), Some(5_000));
-        assert_eq!(group_limit("4:cpu:/c", &root), None);
-        assert_eq!(group_limit("nonsense", &root), None);
+        assert_eq!(group_limits("0::/a/b", &root), [(1_000_000, None)]);
+        assert_eq!(group_limits("0::/", &root), []);
+        assert_eq!(group_limits("4:cpu,memory:/c", &root), [(5_000, None)]);
+        assert_eq!(group_limits("4:cpu:/c", &root), []);
+        assert_eq!(group_limits("nonsense", &root), []);
+        fs::write(root.join("a/memory.current"), "900000\n").unwrap();
+        fs::write(root.join("a/memory.stat"), "anon 1\ninactive_file 100000\nactive_file 200000\nfile 7\n").unwrap();
+        fs::write(root.join("memory/c/memory.usage_in_bytes"), "6000\n").unwrap();
+        fs::write(root.join("memory/c/memory.stat"), "inactive_file 9\ntotal_inactive_file 10\n").unwrap();
+        assert_eq!(group_limits("0::/a/b", &root), [(1_000_000, Some(400_000))]);
+        assert_eq!(group_limits("4:memory:/c", &root), [(5_000, Some(0))]);
         fs::remove_dir_all(&root).unwrap();
     }
 }

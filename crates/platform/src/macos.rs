@@ -114,7 +114,7 @@ fn error_number(result: libc::c_int) -> io::Result<()> {
 // ---- memory ----
 
 pub(crate) fn machine_memory() -> MachineMemory {
-    MachineMemory { total: number(c"hw.memsize"), available: available_memory(), limit: None }
+    MachineMemory { total: number(c"hw.memsize"), available: available_memory(), ..MachineMemory::default() }
 }
 
 /// Free and inactive pages: what programs can take before anything is compressed or swapped.

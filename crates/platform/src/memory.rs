@@ -11,6 +11,8 @@ pub struct MachineMemory {
     pub available: Option<u64>,
     /// The limit of this process's container, where one is set.
     pub limit: Option<u64>,
+    /// What the container may still take before its limit, caches counted as free.
+    pub limit_left: Option<u64>,
 }
 
 impl MachineMemory {
@@ -19,6 +21,14 @@ impl MachineMemory {
         match (self.total, self.limit) {
             (Some(total), Some(limit)) => Some(total.min(limit)),
             (total, limit) => total.or(limit),
+        }
+    }
+
+    /// What this process may still take: of the machine, and of its container where one has a limit.
+    pub fn left(&self) -> Option<u64> {
+        match (self.available, self.limit_left) {
+            (Some(machine), Some(container)) => Some(machine.min(container)),
+            (machine, container) => machine.or(container),
         }
     }
 }
@@ -76,8 +86,20 @@ mod tests {
     }
 
     #[test]
+    fn left_is_the_smaller_known_one() {
+        let memory = |available, limit_left| MachineMemory { available, limit_left, ..MachineMemory::default() }.left();
+        assert_eq!(memory(Some(5), Some(3)), Some(3));
+        assert_eq!(memory(Some(5), Some(7)), Some(5));
+        assert_eq!(memory(Some(5), None), Some(5));
+        assert_eq!(memory(None, Some(3)), Some(3));
+        assert_eq!(memory(None, None), None);
+        let machine = machine();
+        assert!(machine.left().unwrap() <= machine.available.unwrap(), "{machine:?}");
+    }
+
+    #[test]
     fn usable_is_the_smaller_known_one() {
-        let memory = |total, limit| MachineMemory { total, available: None, limit }.usable();
+        let memory = |total, limit| MachineMemory { total, limit, ..MachineMemory::default() }.usable();
         assert_eq!(memory(Some(8), Some(4)), Some(4));
         assert_eq!(memory(Some(8), Some(u64::MAX)), Some(8));
         assert_eq!(memory(None, Some(4)), Some(4));

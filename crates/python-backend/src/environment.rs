@@ -205,6 +205,7 @@ mod tests {
             backend_directory: None,
             peers: Default::default(),
             metrics: Default::default(),
+            admission: None,
         }
     }
 

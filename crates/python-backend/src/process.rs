@@ -528,7 +528,7 @@ impl Shared {
 /// What a response says, with its outputs copied and the segments of outputs freed.
 fn read(state: &State, entry: ResponseEntry) -> Returned {
     if let Some((code, text)) = entry.error {
-        return Err(Error { code: code_of(code), message: text });
+        return Err(Error { code: code_of(code), message: text, retry_after: None });
     }
     let outputs = read_tensors(state, entry.outputs);
     let parameters = entry.parameters.map_or(Ok(Vec::new()), |text| parameters(&text))?;

@@ -19,6 +19,7 @@ mod http;
 mod json;
 mod listen;
 mod logging;
+mod memory;
 mod metrics;
 mod restricted;
 mod services;

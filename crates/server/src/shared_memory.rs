@@ -65,7 +65,7 @@ impl Regions {
         let mut regions = self.regions.write().unwrap_or_else(PoisonError::into_inner);
         if regions.contains_key(name) {
             let message = format!("shared memory region '{name}' already in manager");
-            return Err(Error { code: Code::AlreadyExists, message });
+            return Err(Error { code: Code::AlreadyExists, message, retry_after: None });
         }
         let region = SharedRegion::open(key, offset, len).map_err(|error| match error {
             SharedMemoryError::Open { .. } => Error::internal(format!("Unable to open shared memory region: '{key}'")),

@@ -9,6 +9,7 @@ use std::{
 };
 
 use crate::{
+    admission::{Admission, MemoryNeed, Promise},
     config::{Completion, ModelConfig},
     ensemble::Members,
     error::Error,
@@ -57,6 +58,8 @@ pub struct ModelContext {
     pub peers: Peers,
     /// Where the model may have metrics of its own.
     pub metrics: CustomMetrics,
+    /// Who is asked before memory is taken; `None`: nobody.
+    pub admission: Option<Admission>,
 }
 
 /// The models of a server, for a model that calls others.
@@ -128,6 +131,15 @@ impl ModelContext {
     /// The directory of the version.
     pub fn version_directory(&self) -> PathBuf {
         self.directory.join(self.version.to_string())
+    }
+
+    /// Asks for memory that the model is about to take; the answer is kept until it has it.
+    ///
+    /// # Errors
+    /// There is not enough.
+    pub fn promise(&self, need: &MemoryNeed) -> Result<Option<Promise>, Error> {
+        let admission = self.admission.as_ref();
+        admission.map(|admission| admission.promise(&self.config.name, need)).transpose()
     }
 }
 

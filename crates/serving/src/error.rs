@@ -1,5 +1,7 @@
 //! The one error of the crate: a status code that every protocol can map, and a text for people.
 
+use std::time::Duration;
+
 /// What an error means to a client. The protocols map each code to a status of their own.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Code {
@@ -45,13 +47,15 @@ pub struct Error {
     pub code: Code,
     /// What happened, where, and the way out.
     pub message: String,
+    /// When to try again, where that is known to help.
+    pub retry_after: Option<Duration>,
 }
 
 macro_rules! constructors {
     ($($(#[$doc:meta])* $name:ident: $code:ident;)*) => {
         impl Error {
             $($(#[$doc])* pub fn $name(message: impl Into<String>) -> Self {
-                Self { code: Code::$code, message: message.into() }
+                Self { code: Code::$code, message: message.into(), retry_after: None }
             })*
         }
     };

@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+pub mod admission;
 pub mod backend;
 pub mod backends;
 pub mod cache;

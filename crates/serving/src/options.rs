@@ -4,7 +4,9 @@ use std::{collections::BTreeMap, fmt, path::PathBuf, sync::Arc, time::Duration};
 
 use halimede_tensor::Buffer;
 
-use crate::{backend::Backend, cache::ResponseCache, rate_limiter::Available, remote::RemoteRepository};
+use crate::{
+    admission::MemoryLimit, backend::Backend, cache::ResponseCache, rate_limiter::Available, remote::RemoteRepository,
+};
 
 /// What a server is started with. The defaults are Triton's.
 #[derive(Clone)]
@@ -43,6 +45,8 @@ pub struct Options {
     pub cache: Option<Arc<dyn ResponseCache>>,
     /// What instances share, where a rate limiter decides which of them run; `None`: each runs when it has requests.
     pub rate_limit: Option<Available>,
+    /// How much memory models and requests may take; `None`: as much as they do.
+    pub memory: Option<MemoryLimit>,
     /// The backends; by default those that are built in.
     pub backends: Vec<Arc<dyn Backend>>,
 }
@@ -67,6 +71,7 @@ impl Default for Options {
             metrics: MetricsOptions::default(),
             cache: None,
             rate_limit: None,
+            memory: None,
             backends: crate::backends::built_in(),
         }
     }

@@ -105,6 +105,10 @@ impl Server {
     /// Takes a request and answers it through its responder, in any case: with outputs, or with what is
     /// wrong. Validation errors are sent before this returns.
     pub fn infer(&self, request: Request) {
+        // What runs has its memory, and is finished.
+        if let Some(error) = self.repository.refuse_request(Instant::now()) {
+            return request.refuse(0, error);
+        }
         match self.repository.table.get(&request.model, request.version) {
             Ok(model) => model.infer(request),
             // The models of a server that ends are gone, not unknown.

@@ -29,6 +29,7 @@ use crate::{
     grpc, http,
     listen::{self, Endpoint},
     logging::Logging,
+    memory::Limit,
     metrics::{self, Metrics},
     services::Services,
     shared_memory::Regions,
@@ -59,6 +60,14 @@ impl Name {
         match self {
             Name::Halimede => Precision::Balanced,
             Name::Tritonserver => Precision::Exact,
+        }
+    }
+
+    /// Where nobody said another. Who takes the place of another program refuses nothing that it would not.
+    fn memory_limit(self) -> Limit {
+        match self {
+            Name::Halimede => Limit::Auto,
+            Name::Tritonserver => Limit::Off,
         }
     }
 }
@@ -125,6 +134,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     let tracing = Tracing::new(&flags.trace)?;
 
     let mut options = options(flags, flags.precision.unwrap_or(name.precision()))?;
+    options.memory = flags.memory_limit.unwrap_or(name.memory_limit()).of_server();
     options.remote_repositories =
         cloud::open(&flags.cloud_repositories, runtime.handle()).map_err(during("creating server"))?;
     let server = Server::start(options).map_err(during("creating server"))?;

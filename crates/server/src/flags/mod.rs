@@ -19,6 +19,7 @@ pub(crate) use parse::{FlagError, parse, usage};
 
 use crate::{
     grpc::PingLimits,
+    memory::Limit,
     restricted::Restrictions,
     source::Source,
     tls::TlsFlags,
@@ -63,6 +64,8 @@ pub(crate) struct Flags {
     pub matrix: bool,
     /// Where the fastest configurations of kernels are kept.
     pub tuning_database: Source,
+    /// How much memory may be taken; `None`: as usual under the name of the program.
+    pub memory_limit: Option<Limit>,
     /// Whether models are tuned while they serve whose configuration says nothing of it.
     pub tune: Tune,
     /// How long the operators of a model are measured at most.
@@ -276,6 +279,7 @@ impl Flags {
             client_shared_memory: true,
             precision: None,
             tuning_database: Source::default(),
+            memory_limit: None,
             tune: Tune::default(),
             tune_time: Duration::from_secs(60),
             packed_weights: Source::default(),

@@ -683,6 +683,18 @@ pub(super) const FLAGS: &[Flag] = &[
     },
     Flag {
         group: "Engine",
+        name: "memory-limit",
+        value: "string",
+        help: "Memory that the server may hold, in bytes or with K, M or G; auto: what machine and container have; off: no limit. A model that would not fit is not loaded, and new requests are refused while hardly any is left. Default: auto, and off under the name tritonserver.",
+        set: |flags, value| {
+            set(
+                &mut flags.memory_limit,
+                value.parse().map(Some).map_err(|error| format!("invalid argument for --memory-limit: {error}")),
+            )
+        },
+    },
+    Flag {
+        group: "Engine",
         name: "disable-matrix",
         value: "",
         help: "Multiply without a matrix unit (AMX, SME, BF16 instructions) and without Accelerate: balanced precision then is exact, fast multiplies integers by vector instructions.",

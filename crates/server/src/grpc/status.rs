@@ -15,7 +15,13 @@ pub(crate) fn from_error(error: Error) -> Status {
         Code::AlreadyExists => tonic::Code::AlreadyExists,
         Code::Cancelled => tonic::Code::Cancelled,
     };
-    Status::new(code, error.message)
+    let mut status = Status::new(code, error.message);
+    if let Some(time) = error.retry_after {
+        // What clients with a policy of retries wait for.
+        let milliseconds = u64::try_from(time.as_millis()).unwrap_or(u64::MAX);
+        status.metadata_mut().insert("grpc-retry-pushback-ms", milliseconds.into());
+    }
+    status
 }
 
 /// `name` of a version in a message.

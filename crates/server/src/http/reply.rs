@@ -4,7 +4,7 @@ use bytes::Bytes;
 use halimede_serving::{Code, Error};
 use hyper::{
     Response, StatusCode,
-    header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue},
+    header::{CONNECTION, CONTENT_TYPE, HeaderName, HeaderValue, RETRY_AFTER},
 };
 
 use super::Body;
@@ -90,7 +90,16 @@ impl Reply {
 
     /// An error with the status that belongs to its code.
     pub fn error(error: &Error) -> Self {
-        Self::failed(status(error.code), &error.message)
+        Self::failed(status(error.code), &error.message).retried(error)
+    }
+
+    /// With the time after which the client should try again, where the error has one.
+    pub fn retried(self, error: &Error) -> Self {
+        match error.retry_after {
+            // Whole seconds, and not too early.
+            Some(time) => self.with(RETRY_AFTER, HeaderValue::from(time.as_millis().div_ceil(1000) as u64)),
+            None => self,
+        }
     }
 
     pub fn of_type(self, content_type: ContentType) -> Self {

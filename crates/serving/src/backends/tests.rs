@@ -163,6 +163,7 @@ fn in_one_batch(model: &str, requests: Vec<Vec<InputTensor>>) -> Vec<Response> {
         backend_directory: None,
         peers: Default::default(),
         metrics: Default::default(),
+        admission: None,
     };
     let loaded = onnx().load(&context).unwrap();
     let signature = Arc::new(Signature::new(&loaded.completion.config).unwrap());

@@ -328,7 +328,7 @@ impl Run {
                 state.outbox.push_back(Message::Response(response));
             }
             let text = format!("in ensemble '{}', {}", self.plan.name, error.message);
-            let error = Error { code: error.code, message: text };
+            let error = Error { message: text, ..error };
             answer = Some(Response::failed(request.model.clone(), self.model.version, request.id.clone(), error));
         }
         state.outbox.push_back(Message::End { request: Box::new(request), response: answer });

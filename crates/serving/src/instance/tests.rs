@@ -79,6 +79,7 @@ fn runner_of(
         backend_directory: None,
         peers: Default::default(),
         metrics: Default::default(),
+        admission: None,
     };
     let settings = RunnerSettings {
         model: Scripted::backend("identity", execute).load(&context).unwrap().model,

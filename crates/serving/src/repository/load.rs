@@ -20,6 +20,7 @@ use super::{
     table::{Identifier, NamespaceMembers, Table},
 };
 use crate::{
+    admission::Admission,
     backend::{Backend, LoadedModel, ModelContext, Peers},
     cache::ModelCache,
     config::{self, ModelConfig, ensemble::steps, proto::model_config::SchedulingChoice},
@@ -53,6 +54,8 @@ pub(super) struct Loader {
     permit_returned: Condvar,
     /// Who decides which instances of all models run.
     pub rate_limiter: Option<Arc<RateLimiter>>,
+    /// Who gets memory, where it is limited.
+    pub admission: Option<Admission>,
     /// Loads so far.
     generations: AtomicU64,
     /// Whether the log has the settings of [`ONNX_RUNTIME`].
@@ -68,6 +71,10 @@ impl Loader {
         let backends = options.backends.iter().map(|backend| (backend.name().to_owned(), backend.clone())).collect();
         let permits = Mutex::new(options.load_threads.max(1));
         let rate_limiter = options.rate_limit.clone().map(|available| Arc::new(RateLimiter::new(available)));
+        let admission = options.memory.clone().map(|limit| Admission::new(limit, Instant::now()));
+        if admission.as_ref().is_some_and(|admission| !admission.is_available()) {
+            tracing::warn!("memory is not limited: the system does not say how much there is");
+        }
         Self {
             options,
             backends,
@@ -76,6 +83,7 @@ impl Loader {
             permits,
             permit_returned: Condvar::new(),
             rate_limiter,
+            admission,
             generations: AtomicU64::new(0),
             settings_told: AtomicBool::new(false),
             custom_metrics: CustomMetrics::default(),
@@ -207,6 +215,7 @@ impl Loader {
             settings: self.settings(name),
             peers: Peers { members: Some(self.members(&id.namespace)), control: Some(self.control.clone()) },
             metrics: self.custom_metrics.clone(),
+            admission: self.admission.clone(),
         };
         let LoadedModel { completion, model } = backend.load(&context)?;
         let config = completion.config;

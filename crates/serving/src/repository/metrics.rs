@@ -307,6 +307,7 @@ impl Repository {
             let samples = readings.iter().filter_map(sample).collect();
             Family { name: name.into(), help: help.into(), kind, samples }
         }));
+        families.extend(self.loader.admission.iter().flat_map(|admission| admission.metrics(now)));
         families
     }
 

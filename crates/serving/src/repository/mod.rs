@@ -24,6 +24,7 @@ use std::{
     path::Path,
     sync::{Arc, Weak, atomic::AtomicBool},
     thread,
+    time::Instant,
 };
 
 use parking_lot::{Condvar, Mutex};
@@ -102,6 +103,11 @@ impl Repository {
 
     fn remote_namespace(&self, repository: &Arc<dyn RemoteRepository>) -> String {
         if self.options().model_namespacing { repository.address().to_owned() } else { String::new() }
+    }
+
+    /// Why there is no memory for a request at this time, if there is none.
+    pub fn refuse_request(&self, now: Instant) -> Option<Error> {
+        self.loader.admission.as_ref()?.refuse_request(now)
     }
 
     /// The names of the models that came from a repository.

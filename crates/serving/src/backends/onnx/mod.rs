@@ -2,6 +2,7 @@
 
 mod activity;
 mod examiner;
+mod memory;
 mod packed;
 mod recipe;
 mod sampler;
@@ -31,6 +32,7 @@ use halimede_graph::{
 use halimede_tensor::{Buffer, DType, Held, Tensor, Value};
 
 use crate::{
+    admission::MemoryNeed,
     backend::{
         Backend, Batch, Gathered, Instance, LoadedModel, MemoryPart, Model, ModelContext, ModelMemory, OperatorWork,
         TuningWork,
@@ -124,11 +126,20 @@ impl Backend for Onnx {
             Some(folder) => samples::read(&context.directory, folder, &model.inputs)?,
             None => Vec::new(),
         };
+        let instances = instance_count(&completion.config);
+        let precision = parameters.precision.unwrap_or(self.precision);
+        let weights = memory::weights(&model.graph, precision);
+        let _weights = context.promise(&MemoryNeed { weights, ..MemoryNeed::default() })?;
+        let configured = shapes::configured(&completion.config, &inputs);
         let to_tune = self.tuning(&parameters, name);
-        let to_tune = to_tune.map(|shared| (shared, shapes::configured(&completion.config, &inputs)));
+        let to_tune = to_tune.map(|shared| (shared, configured.clone()));
         let (served, progress) = self
             .compile(name, unit, model, &parameters, samples, to_tune)
             .map_err(|error| Error::internal(format!("model '{name}' ({}): {error}", path.display())))?;
+        if context.admission.is_some() {
+            let instance = memory::of_a_run(&served.model(), &configured);
+            context.promise(&MemoryNeed { weights: 0, instance, instances })?;
+        }
         let scalars =
             completion.config.output.iter().map(|output| (output.name.clone(), output.dims.clone())).collect();
         let parts = Parts { model: name.clone(), inputs, outputs, scalars };
@@ -207,6 +218,12 @@ impl Onnx {
         }
         Ok((served, progress))
     }
+}
+
+/// How many instances a configuration asks for.
+fn instance_count(config: &ModelConfig) -> u64 {
+    let counts = config.instance_group.iter().map(|group| u64::try_from(group.count).unwrap_or(0));
+    counts.fold(0, u64::saturating_add)
 }
 
 /// Names that protect nothing would be worse than none.
