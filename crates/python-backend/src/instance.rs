@@ -197,6 +197,7 @@ impl PythonInstance {
                 }
             }
         }
+        process.settle();
         Ok(())
     }
 

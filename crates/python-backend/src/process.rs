@@ -3,7 +3,7 @@
 use std::{
     collections::HashMap,
     fmt,
-    io::{self, Write},
+    io::{self, BufReader, Write},
     net::Shutdown,
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, Stdio},
@@ -39,6 +39,10 @@ use crate::{
 /// it open.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
+/// How long nobody reads what the host says behind a batch: an instance that is asked again by then reads the answer
+/// itself, which saves a change of threads. What the host says of its own accord waits so long.
+const PAUSE: Duration = Duration::from_millis(2);
+
 /// How long `finalize` may take.
 const FINALIZE_MAX: Duration = Duration::from_secs(30);
 
@@ -71,6 +75,8 @@ pub(crate) struct Shared {
     started: Instant,
     socket: UnixStream,
     writing: Mutex<()>,
+    /// The other direction, of whoever [`State::reading`] names. A message and its length come with one call of the system.
+    incoming: Mutex<BufReader<UnixStream>>,
     child: Mutex<Child>,
     /// Whether the model is made.
     is_made: AtomicBool,
@@ -78,7 +84,20 @@ pub(crate) struct Shared {
     is_ending: AtomicBool,
     state: Mutex<State>,
     changed: Condvar,
+    /// [`State::reading`] has become [`Reading::Listener`].
+    may_listen: Condvar,
     metrics: Mutex<ProcessMetrics>,
+}
+
+/// Who reads what the host says.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Reading {
+    /// The thread that does nothing else.
+    Listener,
+    /// Who waits for the reply to a task.
+    Asker,
+    /// Nobody; from then on the listener.
+    Nobody { until: Instant },
 }
 
 /// Who a process works for.
@@ -89,9 +108,11 @@ struct Owner {
     on_death: Option<Box<dyn FnOnce(Duration) + Send>>,
 }
 
-#[derive(Default)]
 struct State {
     is_gone: bool,
+    reading: Reading,
+    /// The end of what the host says, or a message that is none, was read.
+    is_at_end: bool,
     reply: Option<Reply>,
     /// What answers the requests that the host has, by number.
     requests: HashMap<u64, ResponseSender>,
@@ -103,6 +124,24 @@ struct State {
     segment_count: u32,
     /// Calls of other models that are not answered to the end, and whether they were cancelled.
     calls: HashMap<u64, bool>,
+}
+
+impl Default for State {
+    fn default() -> State {
+        State {
+            is_gone: false,
+            reading: Reading::Listener,
+            is_at_end: false,
+            reply: None,
+            requests: HashMap::new(),
+            traces: HashMap::new(),
+            request_count: 0,
+            inputs: Pool::default(),
+            segments: HashMap::new(),
+            segment_count: 0,
+            calls: HashMap::new(),
+        }
+    }
 }
 
 /// The answer to a task.
@@ -152,17 +191,19 @@ impl Launcher {
             started: Instant::now(),
             socket,
             writing: Mutex::new(()),
+            incoming: Mutex::new(BufReader::new(reading)),
             child: Mutex::new(child),
             is_made: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             state: Mutex::default(),
             changed: Condvar::new(),
+            may_listen: Condvar::new(),
             metrics: Mutex::new(ProcessMetrics::new(self.metrics.clone())),
         });
         let for_reader = shared.clone();
         let reader = thread::Builder::new()
             .name(format!("{name}-python").replace('\0', "_"))
-            .spawn(move || for_reader.listen(reading))
+            .spawn(move || for_reader.listen())
             .map_err(failed)?;
         Ok(Process { shared, reader: Some(reader) })
     }
@@ -199,6 +240,15 @@ impl Process {
             Ok(Reply::Failed(text)) => Err(Error::internal(text)),
             Ok(Reply::Done(_)) => Err(Error::internal("the host answered something else than it was asked")),
             Err(Gone) => Err(self.death()),
+        }
+    }
+
+    /// A batch is answered. Where the host still has requests, or waits for other models, what it says is heard at once.
+    pub fn settle(&self) {
+        let mut state = self.shared.state.lock();
+        if matches!(state.reading, Reading::Nobody { .. }) && !(state.requests.is_empty() && state.calls.is_empty()) {
+            state.reading = Reading::Listener;
+            self.shared.may_listen.notify_all();
         }
     }
 
@@ -322,10 +372,29 @@ impl Shared {
         (&self.socket).flush()
     }
 
-    fn ask(&self, task: &Task<'_>) -> Result<Reply, Gone> {
-        self.state.lock().reply = None;
+    fn ask(self: &Arc<Self>, task: &Task<'_>) -> Result<Reply, Gone> {
+        let reads = {
+            let mut state = self.state.lock();
+            state.reply = None;
+            let is_free = matches!(state.reading, Reading::Nobody { .. });
+            if is_free {
+                state.reading = Reading::Asker;
+            }
+            is_free
+        };
+        let sent = self.send(task);
+        if reads {
+            while sent.is_ok() && self.hear() {
+                if let Some(reply) = self.state.lock().reply.take() {
+                    return Ok(reply);
+                }
+            }
+            // The rest is the listener's.
+            self.state.lock().reading = Reading::Listener;
+            self.may_listen.notify_all();
+        }
         // A socket that cannot be written is that of a process that has ended.
-        self.send(task).map_err(|_| Gone)?;
+        sent.map_err(|_| Gone)?;
         self.wait_reply(None).ok_or(Gone)
     }
 
@@ -358,18 +427,44 @@ impl Shared {
         Error::internal(format!("Stub process '{}' is not healthy.", self.name()))
     }
 
-    /// Takes what the host says until it has ended.
-    fn listen(self: &Arc<Self>, mut socket: UnixStream) {
+    /// Reads and takes one message; false where none follows.
+    fn hear(self: &Arc<Self>) -> bool {
         let is_alive = || matches!(self.child.lock().try_wait(), Ok(None));
+        let message = protocol::read(&mut *self.incoming.lock(), is_alive);
+        match message {
+            Ok(Some(message)) => {
+                self.take(message);
+                return true;
+            }
+            Ok(None) => {}
+            Err(error) => tracing::error!("the Python process of '{}' is ended: {error}", self.name()),
+        }
+        self.state.lock().is_at_end = true;
+        false
+    }
+
+    /// Waits until it is the listener's turn; false where nothing follows.
+    fn may_listen(&self) -> bool {
+        let mut state = self.state.lock();
         loop {
-            match protocol::read(&mut socket, is_alive) {
-                Ok(Some(message)) => self.take(message),
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::error!("the Python process of '{}' is ended: {error}", self.name());
-                    break;
+            match state.reading {
+                Reading::Listener => return !state.is_at_end,
+                // Who asked tells nobody when it has its reply: that would cost what its reading saves.
+                Reading::Asker => {
+                    self.may_listen.wait_for(&mut state, PAUSE);
+                }
+                Reading::Nobody { until } if Instant::now() >= until => state.reading = Reading::Listener,
+                Reading::Nobody { until } => {
+                    self.may_listen.wait_until(&mut state, until);
                 }
             }
+        }
+    }
+
+    /// Takes what the host says until it has ended.
+    fn listen(self: &Arc<Self>) {
+        while self.may_listen() {
+            self.hear();
         }
         self.end();
         let on_death = self.owner.lock().on_death.take().filter(|_| !self.is_ending.load(SeqCst));
@@ -436,7 +531,10 @@ impl Shared {
     }
 
     fn reply(&self, reply: Reply) {
-        self.state.lock().reply = Some(reply);
+        let mut state = self.state.lock();
+        state.reply = Some(reply);
+        state.reading = Reading::Nobody { until: Instant::now() + PAUSE };
+        drop(state);
         self.changed.notify_all();
     }
 

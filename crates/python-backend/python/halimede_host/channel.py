@@ -13,6 +13,8 @@ import weakref
 import numpy as np
 
 LENGTH = struct.Struct("<I")
+# Made once: `json.dumps` with other separators than its own makes one for each message.
+JSON = json.JSONEncoder(separators=(",", ":"))
 
 # A segment begins with a byte that says whether somebody uses it; tensors lie behind so many bytes, and at
 # multiples of them.
@@ -115,7 +117,7 @@ class Channel:
     # Messages.
 
     def send(self, message):
-        text = json.dumps(message, separators=(",", ":")).encode()
+        text = JSON.encode(message).encode()
         with self.sending:
             self.socket.sendall(LENGTH.pack(len(text)) + text)
 
@@ -166,7 +168,8 @@ class Channel:
             if len(self.unread) >= LENGTH.size:
                 end = LENGTH.size + LENGTH.unpack_from(self.unread)[0]
                 if len(self.unread) >= end:
-                    message = json.loads(bytes(self.unread[LENGTH.size : end]))
+                    # A text: of bytes, `json.loads` would look for their encoding first.
+                    message = json.loads(self.unread[LENGTH.size : end].decode())
                     del self.unread[:end]
                     return message
             try:

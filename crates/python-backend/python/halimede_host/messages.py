@@ -6,7 +6,7 @@ import json
 import threading
 
 from .arguments import check_kind, check_text, check_whole
-from .channel import CallFailed
+from .channel import JSON, CallFailed
 from .tensor import Tensor, TritonModelException, store
 
 FLAG_FINAL = 1
@@ -73,12 +73,14 @@ def parameters_json(parameters):
     """Parameters as text, checked."""
     if parameters is not None and not isinstance(parameters, dict):
         raise TritonModelException(f"Expect dict, got {type(parameters)}")
-    for name, value in (parameters or {}).items():
+    if not parameters:
+        return "{}"
+    for name, value in parameters.items():
         if not isinstance(name, str):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
         if not isinstance(value, (bool, int, str)):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
-    return json.dumps(parameters or {}, separators=(",", ":"))
+    return JSON.encode(parameters)
 
 
 class InferenceResponse:
@@ -229,15 +231,16 @@ class InferenceRequest:
 
     @classmethod
     def _received(cls, entry, channel, wholes, is_decoupled):
-        inputs = [Tensor._received(tensor, wholes) for tensor in entry["inputs"]]
-        request = cls(
-            request_id=entry["id"], correlation_id=entry["correlation_id"], inputs=inputs,
-            requested_output_names=entry["outputs"], model_name=entry["model"], model_version=entry["version"],
-            flags=entry["flags"], timeout=entry["timeout"],
-        )  # fmt: skip
-        request._parameters = entry["parameters"]
+        # What the server sends was checked there: only requests that models make are checked here.
+        request = cls.__new__(cls)
+        request._inputs = [Tensor._received(tensor, wholes) for tensor in entry["inputs"]]
+        request._wanted = set(entry["outputs"])
+        request._id, request._correlation_id = entry["id"], entry["correlation_id"]
+        request._model_name, request._model_version = entry["model"], entry["version"]
+        request._flags, request._timeout, request._parameters = entry["flags"], entry["timeout"], entry["parameters"]
         request._channel, request._trace = channel, InferenceTrace._received(entry)
         request._sender = InferenceResponseSender(channel, entry["request"], request._wanted, is_decoupled)
+        request._release_flags = RELEASE_ALL
         return request
 
     def inputs(self):
