@@ -1,0 +1,264 @@
+"""Processor time per request beside a real tritonserver, for what a server adds to a model.
+
+    cargo build --release -p halimede-server --bin halimede
+    python benches/overheads/run.py --peer COMMAND [--binary FILE] [--rounds 7] [--seconds 1] [--json FILE]
+
+COMMAND starts tritonserver 2.51.0 with tritonserver's flags (benches/load/README.md says where one is). It and our
+server serve the same Python models; ours serves some of the same with its own backends, too (rows that say so). The
+servers take turns in short slices. Counted is the time on processors of the server's process and all its children, in
+nanoseconds as the scheduler has it; each figure is the median of the rounds, each ratio the median of the rounds' ratios.
+Needs `tritonclient[grpc]` and, for tritonserver's Python models, numpy below 2.
+"""
+
+import argparse
+import http.client
+import itertools
+import json
+import os
+import platform
+import queue
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from pathlib import Path
+
+import models
+import numpy as np
+import tritonclient.grpc as grpc
+from tritonclient.utils import serialize_byte_tensor
+
+sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
+from run import free_ports, processes  # noqa: E402
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+CONNECTIONS = 4
+RESPONSES = 100
+IN_SEQUENCE = 10
+
+
+def seconds_on_processors(root):
+    """Of a process and its descendants, all threads."""
+    total = 0
+    for pid in processes(root):
+        for task in Path(f"/proc/{pid}/task").glob("*/schedstat"):
+            try:
+                total += int(task.read_text().split()[0])
+            except OSError:
+                continue
+    return total / 1e9
+
+
+def described(name, array):
+    data = serialize_byte_tensor(array).item() if array.dtype == np.object_ else array.tobytes()
+    kind = {"float32": "FP32", "int32": "INT32", "object": "BYTES"}[str(array.dtype)]
+    head = {"name": name, "shape": list(array.shape), "datatype": kind, "parameters": {"binary_data_size": len(data)}}
+    return head, data
+
+
+def body(inputs, parameters=None):
+    """A request as NVIDIA's client sends it, and the length of its JSON."""
+    parts = [described(name, array) for name, array in inputs.items()]
+    head = {"inputs": [head for head, _ in parts], "parameters": {"binary_data_output": True, **(parameters or {})}}
+    head = json.dumps(head, separators=(",", ":")).encode()
+    return head + b"".join(data for _, data in parts), len(head)
+
+
+def same(inputs):
+    """One request, over and over."""
+    request = body(inputs)
+    return lambda connection: itertools.repeat(request)
+
+
+def sequences(connection):
+    """Sequences of ten, each with an identifier of its own."""
+    inputs = {"INPUT0": np.ones((1, 1), np.int32)}
+    for number in itertools.count(1):
+        for place in range(IN_SEQUENCE):
+            yield body(inputs, {
+                "sequence_id": number * CONNECTIONS + connection,
+                "sequence_start": place == 0,
+                "sequence_end": place == IN_SEQUENCE - 1,
+            })  # fmt: skip
+
+
+class OverHttp:
+    """Several connections that each wait for an answer before they send again."""
+
+    def __init__(self, requests):
+        self.requests = requests
+
+    def run(self, server, model, seconds):
+        counts, errors = [0] * CONNECTIONS, queue.Queue()
+        end = time.monotonic() + seconds
+
+        def work(number):
+            connection = http.client.HTTPConnection("127.0.0.1", server.http)
+            for content, length in self.requests(number):
+                # Sequences end whole: what is left of one would keep its place.
+                if time.monotonic() >= end and counts[number] % IN_SEQUENCE == 0:
+                    break
+                headers = {"Inference-Header-Content-Length": str(length)}
+                connection.request("POST", f"/v2/models/{model}/infer", content, headers)
+                answer = connection.getresponse()
+                text = answer.read()
+                # A tensor comes back as it went, and what is there besides is short.
+                if answer.status != 200 or len(text) < len(content) - length - 64:
+                    errors.put(f"{server.name}, {model}: {answer.status}, {len(text)} bytes: {text[:300]}")
+                    break
+                counts[number] += 1
+
+        threads = [threading.Thread(target=work, args=[number]) for number in range(CONNECTIONS)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if not errors.empty():
+            sys.exit(errors.get())
+        return sum(counts)
+
+
+class OverStream:
+    """One stream of gRPC; a request has many responses."""
+
+    def run(self, server, model, seconds):
+        answers = queue.Queue()
+        inputs = {"INPUT0": np.array([RESPONSES], np.int32)}
+        if model.endswith("_own"):
+            inputs = {"IN": np.arange(RESPONSES, dtype=np.int32), "DELAY": np.zeros(RESPONSES, np.uint32),
+                      "WAIT": np.zeros(1, np.uint32)}  # fmt: skip
+        tensors = []
+        for name, array in inputs.items():
+            tensors.append(grpc.InferInput(name, list(array.shape), "INT32" if array.dtype == np.int32 else "UINT32"))
+            tensors[-1].set_data_from_numpy(array)
+        count, end = 0, time.monotonic() + seconds
+        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+            client.start_stream(lambda result, error: answers.put((result, error)))
+            while time.monotonic() < end:
+                client.async_stream_infer(model, tensors)
+                for _ in range(RESPONSES):
+                    _, error = answers.get(timeout=30)
+                    if error is not None:
+                        sys.exit(f"{server.name}, {model}: {error}")
+                count += 1
+            client.stop_stream()
+        return count
+
+
+FLOATS = np.arange(16, dtype=np.float32).reshape(1, 16)
+MEGABYTE = np.ones((1, 1 << 18), np.float32)
+TEXTS = np.array([[b"a text of thirty bytes, or so it is %d" % number for number in range(100)]], np.object_)
+
+# What is measured: a name, the models of ours and of the peer, and the requests.
+WORKLOADS = [
+    ("identity, FP32[1, 16]", ["identity", "identity_own"], OverHttp(same({"INPUT0": FLOATS}))),
+    ("add, FP32[1, 16] twice", ["add"], OverHttp(same({"INPUT0": FLOATS, "INPUT1": FLOATS}))),
+    ("ensemble of three identities", ["ensemble", "ensemble_own"], OverHttp(same({"INPUT0": FLOATS}))),
+    ("sequences of ten, INT32[1, 1]", ["sequence"], OverHttp(sequences)),
+    ("decoupled stream of 100 responses", ["stream", "stream_own"], OverStream()),
+    ("identity, 1 MiB of FP32", ["identity", "identity_own"], OverHttp(same({"INPUT0": MEGABYTE}))),
+    ("identity, 100 strings", ["bytes", "bytes_own"], OverHttp(same({"INPUT0": TEXTS}))),
+]
+
+
+class Server:
+    def __init__(self, name, command, repository, log):
+        self.name = name
+        self.http, self.grpc, metrics = free_ports(3)
+        ports = [f"--http-port={self.http}", f"--grpc-port={self.grpc}", f"--metrics-port={metrics}"]
+        # Python models of both find the packages of this interpreter.
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.process = subprocess.Popen(
+            [*command, f"--model-repository={repository}", *ports],
+            stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"PATH": path},
+        )  # fmt: skip
+        for _ in range(600):
+            if self.process.poll() is not None:
+                sys.exit(f"{name} ended with {self.process.returncode}; its log is {log.name}")
+            try:
+                urllib.request.urlopen(f"http://127.0.0.1:{self.http}/v2/health/ready", timeout=1)
+                return
+            except OSError:
+                time.sleep(0.1)
+        self.process.kill()
+        sys.exit(f"{name} is not ready after a minute; its log is {log.name}")
+
+    def measure(self, load, model, seconds):
+        """Microseconds on processors per request."""
+        before = seconds_on_processors(self.process.pid)
+        count = load.run(self, model, seconds)
+        return (seconds_on_processors(self.process.pid) - before) / count * 1e6
+
+    def stop(self):
+        self.process.send_signal(signal.SIGTERM)
+        self.process.wait()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--peer", required=True)
+    parser.add_argument("--binary", default=ROOT / "target" / "release" / "halimede")
+    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--seconds", type=float, default=1)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        models.write(f"{folder}/ours", built_in=True)
+        models.write(f"{folder}/its", built_in=False)
+        running = []
+        try:
+            with open(f"{folder}/ours.log", "w") as log:
+                running.append(Server("halimede", [options.binary, "serve"], f"{folder}/ours", log))
+            with open(f"{folder}/its.log", "w") as log:
+                running.append(Server("tritonserver", [options.peer], f"{folder}/its", log))
+            measured = measure(*running, options)
+        except SystemExit:
+            for name in ("ours", "its"):
+                print(Path(f"{folder}/{name}.log").read_text()[-2000:] if Path(f"{folder}/{name}.log").exists() else "")
+            raise
+        finally:
+            for server in running:
+                server.stop()
+    if options.json:
+        options.json.write_text(json.dumps(measured, indent=1) + "\n")
+    report(measured, options)
+
+
+def measure(ours, its, options):
+    """For each workload the figures of the peer and of each of our models, round by round."""
+    measured = []
+    for name, [shared, *own], load in WORKLOADS:
+        turns = [(its, shared), (ours, shared), *((ours, model) for model in own)]
+        for server, model in turns:  # first requests cost more
+            server.measure(load, model, options.seconds / 4)
+        rounds = []
+        for number in range(options.rounds):
+            place = number % len(turns)
+            taken = {}
+            for server, model in turns[place:] + turns[:place]:
+                taken[f"{server.name} {model}"] = server.measure(load, model, options.seconds)
+            rounds.append([taken[f"{server.name} {model}"] for server, model in turns])
+        measured.append({"workload": name, "models": [shared, shared, *own], "rounds": rounds})
+    return measured
+
+
+def report(measured, options):
+    print(f"{platform.machine()}, {os.cpu_count()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
+    print("| workload | model | tritonserver µs | halimede µs | of its time, times less (least to most) |")
+    print("|---|---|---:|---:|---|")
+    for row in measured:
+        for column, model in list(enumerate(row["models"]))[1:]:
+            kind = "own backend" if model.endswith("_own") else "the same, Python"
+            its, ours = (statistics.median(taken[place] for taken in row["rounds"]) for place in (0, column))
+            ratios = sorted(taken[0] / taken[column] for taken in row["rounds"])
+            middle = statistics.median(ratios)
+            spread = f"{middle:.2f} ({ratios[0]:.2f} to {ratios[-1]:.2f})"
+            print(f"| {row['workload']} | {kind} | {its:.0f} | {ours:.0f} | {spread} |")
+
+
+if __name__ == "__main__":
+    main()
