@@ -5,14 +5,11 @@ import re
 import shutil
 import struct
 import threading
-import time
 import zlib
-from pathlib import Path
 
 import numpy as np
 import pytest
-from selenium import webdriver
-
+from support.browser import Browser, start_driver
 from support.server import ROOT
 
 pytestmark = pytest.mark.halimede_only("a page of ours")
@@ -105,10 +102,6 @@ def test_the_state_asks_for_the_header_of_each_of_its_parts(serve, group):
 
 # --- in a browser -----------------------------------------------------------------------------------------------
 
-SWITCHES = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
-            "--disable-background-networking", "--disable-component-update", "--disable-sync", "--lang=en-US",
-            "--window-size=1200,1300"]  # fmt: skip
-
 
 @pytest.fixture(scope="module")
 def chromium():
@@ -116,12 +109,7 @@ def chromium():
     if None in paths:
         assert not os.environ.get("HALIMEDE_EXPECT_CHROMIUM"), "chromium and chromedriver are to be installed here"
         pytest.skip("chromium and chromedriver are not installed")
-    options = webdriver.ChromeOptions()
-    options.binary_location = paths[0]
-    for switch in SWITCHES:
-        options.add_argument(switch)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    driver = webdriver.Chrome(options=options, service=webdriver.chrome.service.Service(paths[1]))
+    driver = start_driver(*paths)
     yield driver
     driver.quit()
 
@@ -129,59 +117,12 @@ def chromium():
 @pytest.fixture
 def browser(chromium):
     chromium.get_log("browser")
-    yield Browser(chromium)
+    yield (browser := Browser(chromium))
+    browser.prefer(None)
     # What the browser refuses, for the sake of the page's own rules or of a defect in it, is said there. A status that is
     # no success is said there, too, and the tests look at those.
     said = [entry["message"] for entry in chromium.get_log("browser") if "the server responded with a status" not in entry["message"]]
     assert not said, said
-
-
-class Browser:
-    def __init__(self, driver):
-        self.driver = driver
-
-    def open(self, server, path="/ui/"):
-        self.driver.get("about:blank")
-        self.driver.get(f"http://{server.http_address}{path}")
-
-    def find(self, selector):
-        return self.driver.find_elements("css selector", selector)
-
-    def one(self, selector):
-        return self.wait(lambda: self.find(selector), f"nothing is {selector}")[0]
-
-    def text(self, selector="body"):
-        return "\n".join(element.text for element in self.find(selector))
-
-    def run(self, script, *arguments):
-        return self.driver.execute_script(script, *arguments)
-
-    def wait(self, condition, what, seconds=30):
-        """Elements may be drawn anew while they are looked at: then they are looked at again."""
-        from selenium.common.exceptions import StaleElementReferenceException
-
-        end = time.monotonic() + seconds
-        while True:
-            try:
-                if found := condition():
-                    return found
-            except StaleElementReferenceException:
-                pass
-            assert time.monotonic() < end, f"{what}:\n{self.text()}"
-            time.sleep(0.05)
-
-    def wait_text(self, text, selector="body"):
-        self.wait(lambda: text in self.text(selector), f"'{text}' is not there")
-
-    def row(self, name):
-        """The cells of a model in the table."""
-        script = """return [...document.querySelectorAll("tbody tr")].map((row) => [...row.cells].map((cell) => cell.innerText))"""
-        return self.wait(lambda: [row for row in self.run(script) if row[0] == name], f"no row of {name}")[0]
-
-    def picture(self, name):
-        """Keeps a picture for the documentation, where somebody wants it."""
-        if folder := os.environ.get("HALIMEDE_SCREENSHOTS"):
-            self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
 
 
 @pytest.fixture
@@ -358,13 +299,12 @@ def test_the_page_asks_for_the_header_that_is_wanted(serve, browser):
 def test_dark_and_light(examples, browser):
     colours = {}
     for scheme in ["light", "dark"]:
-        browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": [{"name": "prefers-color-scheme", "value": scheme}]})
+        browser.prefer(scheme)
         browser.open(examples)
         browser.row("digits")
         back, text = (browser.run(f"return getComputedStyle(document.body).{name}") for name in ["backgroundColor", "color"])
         colours[scheme] = [sum(map(int, re.findall(r"\d+", colour)[:3])) for colour in (back, text)]
         browser.picture(f"models-{scheme}")
-    browser.driver.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": []})
     assert colours["light"][0] > 700 > 100 > colours["light"][1] - 20
     assert colours["dark"][0] < 120 and colours["dark"][1] > 600
 
@@ -380,6 +320,52 @@ def test_every_field_has_a_name(examples, browser):
         assert browser.run("return document.querySelectorAll('h1').length") == 1
         assert browser.run("return document.documentElement.lang") == "en"
         assert browser.run("return [...document.querySelectorAll('table')].every((t) => t.caption && t.querySelector('th[scope=col]'))")
+
+
+@pytest.fixture(scope="module")
+def axe():
+    """The text of axe-core, a package of npm."""
+    path = ROOT / "target" / "axe" / "node_modules" / "axe-core" / "axe.min.js"
+    if not path.exists():
+        assert not os.environ.get("HALIMEDE_EXPECT_CHROMIUM"), "axe-core is to be installed here: scripts/install-npm-package.sh axe"
+        pytest.skip("axe-core is not installed: scripts/install-npm-package.sh axe")
+    return path.read_text()
+
+
+@pytest.mark.parametrize("scheme, width", [("light", 1200), ("dark", 500)])
+def test_axe_finds_nothing(serve, browser, load, axe, example_copy, scheme, width):
+    (example_copy / "broken" / "1").mkdir(parents=True)
+    (example_copy / "broken" / "1" / "model.onnx").write_bytes(b"no model")
+    server = serve(example_copy, "--model-control-mode=explicit", "--load-model=*", "--exit-on-error=false",
+                   "--strict-readiness=false")  # fmt: skip
+    load(server)
+    browser.prefer(scheme, width)
+
+    def nothing_wrong(view):
+        assert browser.violations(axe) == [], view
+
+    browser.open(server)
+    browser.wait(lambda: browser.row("digits")[4] not in ("0 /s", "–"), "no throughput")
+    assert browser.row("broken")[2] == "UNAVAILABLE"
+    nothing_wrong("all models, one of which failed to load")
+    browser.one("#pause").click()
+    nothing_wrong("a page that is paused")
+
+    browser.open(server, "/ui/#/models/" + "%5B%22%22%2C%22digits%22%2C1%5D")
+    browser.wait(lambda: len(browser.find("path.line[d*=L]")) >= 6 and browser.find("table svg rect"), "nothing is drawn")
+    answer_of(browser)
+    nothing_wrong("a model, and the answer to a request")
+    fill(browser, "fieldset input", "many")
+    answer_of(browser)
+    nothing_wrong("a model, and a request that is refused")
+
+    browser.open(server, "/ui/#/models/" + "%5B%22%22%2C%22nowhere%22%2C1%5D")
+    browser.wait_text("not in the repository")
+    nothing_wrong("a model that is not there")
+
+    browser.open(serve(example_copy, RESTRICTED, "--exit-on-error=false", "--strict-readiness=false"))
+    browser.wait(lambda: browser.one("#access").is_displayed(), "the header is not asked for")
+    nothing_wrong("a page that wants a header")
 
 
 def test_a_server_that_is_gone_is_told(serve, browser):

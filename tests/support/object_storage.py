@@ -205,7 +205,7 @@ def azurite():
     usual = ROOT / "target" / "azurite" / "node_modules" / ".bin" / "azurite-blob"
     program = shutil.which("azurite-blob") or (str(usual) if usual.exists() else None)
     if program is None:
-        missing("azurite-blob is missing: scripts/install-azurite.sh")
+        missing("azurite-blob is missing: scripts/install-npm-package.sh azurite")
     options = ["--blobPort", "{port}", "--inMemoryPersistence", "--skipApiVersionCheck"]
     return Storage([program, *options, "--disableTelemetry"])
 

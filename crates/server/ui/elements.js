@@ -41,7 +41,8 @@ export const facts = (pairs) =>
 /** A table whose columns are [title, whether numbers, how to make a cell of a row]. */
 export function table(caption, columns, rows) {
   const kind = ([, isNumber]) => (isNumber ? "number" : null);
-  return html("div", { class: "scroll" }, html("table", {},
+  // Where the page is narrow it scrolls, which the keyboard can do to what has the focus alone.
+  return html("div", { class: "scroll", role: "group", "aria-label": caption, tabindex: "0" }, html("table", {},
     html("caption", {}, caption),
     html("thead", {}, html("tr", {}, columns.map((column) => html("th", { scope: "col", class: kind(column) }, column[0])))),
     html("tbody", {}, rows.map((row) => html("tr", {}, columns.map((column, index) =>
