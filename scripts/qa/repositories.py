@@ -293,12 +293,17 @@ def clients(folder, data, checkout, client):
         shutil.copytree(client / "src" / "python" / "examples", target)
 
 
-def certificates(folder, data, checkout, client):
-    """The clients, and the certificates that L0_secure_grpc/test.sh makes, by its own lines."""
-    clients(folder, data, checkout, client)
+def make_certificates(folder, end):
+    """The certificates that `test.sh` makes, by its own lines up to the text `end`."""
     script = (folder / "test.sh").read_text()
-    lines = script[script.index("# Generate valid CA") : script.index("# Test all 3 SSL/TLS cases")]
+    lines = script[script.index("# Generate valid CA") : script.index(end)]
     subprocess.run(["bash", "-e", "-c", lines], cwd=folder, check=True, capture_output=True)
+
+
+def certificates(folder, data, checkout, client):
+    """The clients, and the certificates of L0_secure_grpc."""
+    clients(folder, data, checkout, client)
+    make_certificates(folder, "# Test all 3 SSL/TLS cases")
 
 
 def socket(folder, data, checkout, client):

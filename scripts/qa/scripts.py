@@ -5,7 +5,6 @@ Each function prepares the folder of a suite, like those of `repositories`.
 
 import re
 import shutil
-import subprocess
 import sys
 
 import repositories
@@ -46,11 +45,9 @@ def lifecycle(folder, data, checkout, client):
 
 
 def tls(folder, data, checkout, client):
-    """The clients, and the certificates that the script makes, by its own lines."""
+    """The clients, and the certificates of the script."""
     https(folder, data, checkout, client)
-    script = (folder / "test.sh").read_text()
-    lines = script[script.index("# Generate valid CA") : script.index("mv server.crt")]
-    subprocess.run(["bash", "-e", "-c", lines], cwd=folder, check=True, capture_output=True)
+    repositories.make_certificates(folder, "mv server.crt")
 
 
 def bls(folder, data, checkout, client):

@@ -116,6 +116,12 @@ nginx -c $PWD/nginx.conf -g 'user root;'
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 
+
+def tests_of(case, names):
+    """The tests of a class by what their names end with."""
+    return tuple(f"{case}.test_{name}" for name in names.split())
+
+
 SUITES = [
     # Some tests exist for other frameworks only.
     Suite("L0_infer", script="test.sh", environment={"BACKENDS": "onnx", "EXPECTED_NUM_TESTS": "44"}),
@@ -134,9 +140,9 @@ SUITES = [
             Module("generate_endpoint_test.py", repositories.generate),
             *(
                 Module("http_input_size_limit_test.py", repositories.input_size, flags,
-                       tests=tuple(f"InferSizeLimitTest.test_{test}" for test in tests.split()),
+                       tests=tests_of("InferSizeLimitTest", names),
                        label=f"http_input_size_limit_test.py, {label}")
-                for label, flags, tests in INPUT_SIZES
+                for label, flags, names in INPUT_SIZES
             ),
             Module("http_request_many_chunks.py", repositories.simple),
             Module("http_client_plugin_test.py", repositories.simple),
@@ -304,8 +310,8 @@ SUITES = [
         "L0_metrics",
         modules=[
             Module("metrics_config_test.py", repositories.metrics, ("--model-control-mode=explicit", flags),
-                   tests=tuple(f"MetricsConfigTest.test_{test}" for test in tests.split()), label=f"metrics_config_test.py {flags}")
-            for flags, tests in METRICS
+                   tests=tests_of("MetricsConfigTest", names), label=f"metrics_config_test.py {flags}")
+            for flags, names in METRICS
         ],
     ),
     Suite(
