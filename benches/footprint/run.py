@@ -9,7 +9,6 @@ size of the binary. Memory is read from /proc (Linux only).
 """
 
 import argparse
-import os
 import socket
 import statistics
 import subprocess
@@ -22,8 +21,9 @@ import numpy as np
 import onnx
 from onnx import TensorProto, helper, numpy_helper
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from servers import RELEASE, ROOT, free_ports  # noqa: E402
+
 READY = b"GET /v2/health/ready HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 LARGE_LAYERS, LARGE_WIDTH = 25, 2048
 
@@ -45,16 +45,6 @@ def large_model(folder):
     path.parent.mkdir(parents=True)
     onnx.save(model, path)
     return path
-
-
-def free_ports(count):
-    held = [socket.socket() for _ in range(count)]
-    for s in held:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
-    return ports
 
 
 def is_ready(port):

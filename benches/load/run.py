@@ -16,18 +16,16 @@ import argparse
 import json
 import os
 import platform
-import socket
 import statistics
 import struct
 import subprocess
 import sys
 import tempfile
-import time
-import urllib.request
 from pathlib import Path
 
-ROOT = Path(__file__).resolve().parent.parent.parent
-RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from servers import RELEASE, ROOT, RunningServer, free_ports, processes  # noqa: E402
+
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 VALUES = struct.pack("<16f", *range(16))
 
@@ -54,34 +52,6 @@ def grpc_body():
     return field(1, b"identity") + field(5, tensor) + field(7, VALUES)
 
 
-def free_ports(count):
-    held = [socket.socket() for _ in range(count)]
-    for s in held:
-        s.bind(("127.0.0.1", 0))
-    ports = [s.getsockname()[1] for s in held]
-    for s in held:
-        s.close()
-    return ports
-
-
-def processes(root):
-    """`root` and all its descendants."""
-    children = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                parent = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-            children.setdefault(parent, []).append(int(entry.name))
-    found, waiting = [], [root]
-    while waiting:
-        pid = waiting.pop()
-        found.append(pid)
-        waiting += children.get(pid, [])
-    return found
-
-
 def cpu_seconds(root):
     """User and system time of a process and its descendants so far."""
     ticks = 0
@@ -94,22 +64,12 @@ def cpu_seconds(root):
     return ticks / TICKS_PER_SECOND
 
 
-class Target:
+class Target(RunningServer):
     """A server under load."""
 
     def __init__(self, name, command, http_port, grpc_port):
-        self.name, self.http_port, self.grpc_port = name, http_port, grpc_port
-        self.log = tempfile.NamedTemporaryFile("w", prefix=f"{name}-", suffix=".log", delete=False)
-        self.process = subprocess.Popen(command, stdout=self.log, stderr=subprocess.STDOUT)
-        for _ in range(1200):
-            if self.process.poll() is not None:
-                sys.exit(f"{name} ended with {self.process.returncode}; its log is {self.log.name}")
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{http_port}/v2/health/ready", timeout=1)
-                return
-            except OSError:
-                time.sleep(0.1)
-        sys.exit(f"{name} is not ready after two minutes; its log is {self.log.name}")
+        super().__init__(name, command, http_port)
+        self.grpc_port = grpc_port
 
     def measure(self, protocol, bodies, concurrency, seconds, model="identity"):
         """One slice; processor time in microseconds per request beside what the generator saw."""
@@ -128,10 +88,6 @@ class Target:
             sys.exit(f"{self.name}, {protocol}: {seen['errors']} errors in {seen['requests']} requests")
         seen["cpu_us"] = (cpu_seconds(self.process.pid) - before) * 1e6 / seen["requests"]
         return seen
-
-    def stop(self):
-        self.process.terminate()
-        self.process.wait()
 
 
 def targets(options):

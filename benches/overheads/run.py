@@ -17,14 +17,11 @@ import json
 import os
 import platform
 import queue
-import signal
 import statistics
-import subprocess
 import sys
 import tempfile
 import threading
 import time
-import urllib.request
 from pathlib import Path
 
 import models
@@ -32,10 +29,9 @@ import numpy as np
 import tritonclient.grpc as grpc
 from tritonclient.utils import serialize_byte_tensor
 
-sys.path.insert(0, str(Path(__file__).parent.parent / "load"))
-from run import free_ports, processes  # noqa: E402
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+from servers import ROOT, RunningServer, free_ports, processes  # noqa: E402
 
-ROOT = Path(__file__).resolve().parent.parent.parent
 CONNECTIONS = 4
 RESPONSES = 100
 IN_SEQUENCE = 10
@@ -97,7 +93,7 @@ class OverHttp:
         end = time.monotonic() + seconds
 
         def work(number):
-            connection = http.client.HTTPConnection("127.0.0.1", server.http)
+            connection = http.client.HTTPConnection("127.0.0.1", server.http_port)
             for content, length in self.requests(number):
                 # Sequences end whole: what is left of one would keep its place.
                 if time.monotonic() >= end and counts[number] % IN_SEQUENCE == 0:
@@ -136,7 +132,7 @@ class OverStream:
             tensors.append(grpc.InferInput(name, list(array.shape), "INT32" if array.dtype == np.int32 else "UINT32"))
             tensors[-1].set_data_from_numpy(array)
         count, end = 0, time.monotonic() + seconds
-        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc}") as client:
+        with grpc.InferenceServerClient(f"127.0.0.1:{server.grpc_port}") as client:
             client.start_stream(lambda result, error: answers.put((result, error)))
             while time.monotonic() < end:
                 client.async_stream_infer(model, tensors)
@@ -165,37 +161,19 @@ WORKLOADS = [
 ]
 
 
-class Server:
-    def __init__(self, name, command, repository, log):
-        self.name = name
-        self.http, self.grpc, metrics = free_ports(3)
-        ports = [f"--http-port={self.http}", f"--grpc-port={self.grpc}", f"--metrics-port={metrics}"]
+class Server(RunningServer):
+    def __init__(self, name, command, repository):
+        http, self.grpc_port, metrics = free_ports(3)
+        ports = [f"--http-port={http}", f"--grpc-port={self.grpc_port}", f"--metrics-port={metrics}"]
         # Python models of both find the packages of this interpreter.
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.process = subprocess.Popen(
-            [*command, f"--model-repository={repository}", *ports],
-            stdout=log, stderr=subprocess.STDOUT, env=os.environ | {"PATH": path},
-        )  # fmt: skip
-        for _ in range(600):
-            if self.process.poll() is not None:
-                sys.exit(f"{name} ended with {self.process.returncode}; its log is {log.name}")
-            try:
-                urllib.request.urlopen(f"http://127.0.0.1:{self.http}/v2/health/ready", timeout=1)
-                return
-            except OSError:
-                time.sleep(0.1)
-        self.process.kill()
-        sys.exit(f"{name} is not ready after a minute; its log is {log.name}")
+        super().__init__(name, [*command, f"--model-repository={repository}", *ports], http, {"PATH": path})
 
     def measure(self, load, model, seconds):
         """Microseconds on processors per request."""
         before = seconds_on_processors(self.process.pid)
         count = load.run(self, model, seconds)
         return (seconds_on_processors(self.process.pid) - before) / count * 1e6
-
-    def stop(self):
-        self.process.send_signal(signal.SIGTERM)
-        self.process.wait()
 
 
 def main():
@@ -209,20 +187,15 @@ def main():
     with tempfile.TemporaryDirectory() as folder:
         models.write(f"{folder}/ours", built_in=True)
         models.write(f"{folder}/its", built_in=False)
-        running = []
+        ours = Server("halimede", [options.binary, "serve"], f"{folder}/ours")
+        its = Server("tritonserver", [options.peer], f"{folder}/its")
         try:
-            with open(f"{folder}/ours.log", "w") as log:
-                running.append(Server("halimede", [options.binary, "serve"], f"{folder}/ours", log))
-            with open(f"{folder}/its.log", "w") as log:
-                running.append(Server("tritonserver", [options.peer], f"{folder}/its", log))
-            measured = measure(*running, options)
+            measured = measure(ours, its, options)
         except SystemExit:
-            for name in ("ours", "its"):
-                print(Path(f"{folder}/{name}.log").read_text()[-2000:] if Path(f"{folder}/{name}.log").exists() else "")
+            print(ours.log_end(), its.log_end(), sep="\n")
             raise
-        finally:
-            for server in running:
-                server.stop()
+        for server in (ours, its):
+            server.stop()
     if options.json:
         options.json.write_text(json.dumps(measured, indent=1) + "\n")
     report(measured, options)

@@ -23,8 +23,9 @@ import time
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-sys.path.insert(0, str(HERE.parent / "load"))
-from run import RELEASE, Target, free_ports  # noqa: E402
+sys.path[:0] = [str(HERE.parent), str(HERE.parent / "load")]
+from run import Target  # noqa: E402
+from servers import RELEASE, free_ports  # noqa: E402
 
 CONCURRENCY = 16
 # Of a model: its folder; its inputs, each with name, datatype, shape of a row, shape of a row in the configuration, and an
