@@ -31,6 +31,12 @@ def own_cache(tmp_path_factory):
     os.environ["XDG_CACHE_HOME"] = str(tmp_path_factory.mktemp("cache"))
 
 
+@pytest.fixture(scope="session", autouse=True)
+def logs(tmp_path_factory):
+    """Logs of servers go when pytest's folders do, those of servers that were to fail as well."""
+    Server.logs = tmp_path_factory.mktemp("logs")
+
+
 @pytest.fixture(scope="session")
 def on_peer():
     """True when a real tritonserver is under test."""

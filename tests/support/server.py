@@ -46,6 +46,9 @@ class Server:
     """A running server process. `flags` are tritonserver's. It computes in exact precision unless the
     default is asked for, so that answers can be compared with those of others."""
 
+    # Where logs are; in the folder for temporary files if None.
+    logs = None
+
     def __init__(self, repositories, *flags, env=None, wait=True, default_precision=False, ports=None):
         self.http_port, self.grpc_port, self.metrics_port = ports or free_ports(3)
         self.http_address = f"127.0.0.1:{self.http_port}"
@@ -60,7 +63,7 @@ class Server:
         command += [f"--metrics-port={self.metrics_port}", *flags]
         if not peer_command() and not default_precision:
             command.append("--precision=exact")
-        self.log = tempfile.NamedTemporaryFile("w+", prefix="server-", suffix=".log", delete=False)
+        self.log = tempfile.NamedTemporaryFile("w+", prefix="server-", suffix=".log", dir=self.logs, delete=False)
         self.process = subprocess.Popen(
             command, stdout=self.log, stderr=subprocess.STDOUT, env={**os.environ, **(env or {})}
         )
