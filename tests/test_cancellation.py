@@ -2,6 +2,7 @@
 
 import http.client
 import json
+import queue
 import time
 
 import numpy as np
@@ -91,13 +92,13 @@ def test_an_ensemble_that_is_cancelled_begins_no_further_step(repository, serve)
     repository.add("slow", config=models.identity_config(delay_ms=500, batch=1))
     repository.add("twice", config=TWICE)
     server = serve(repository, "--log-verbose=1")
-    errors = []
+    errors = queue.Queue()
     with grpcclient.InferenceServerClient(server.grpc_address) as client:
         tensor = grpcclient.InferInput("INPUT0", [1, 1], "FP32")
         tensor.set_data_from_numpy(np.zeros((1, 1), np.float32))
-        call = client.async_infer("twice", [tensor], lambda result, error: errors.append(error))
+        call = client.async_infer("twice", [tensor], lambda result, error: errors.put(error))
         server.wait_log("ModelInfer")
         call.cancel()
         server.wait_answered("twice", 1)
     assert executions(server) < 2
-    assert "CANCELLED" in str(errors[0].status())
+    assert "CANCELLED" in str(errors.get(timeout=60).status())

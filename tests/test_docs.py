@@ -89,7 +89,7 @@ def commands(text):
 
 
 @pytest.mark.halimede_only
-@pytest.mark.parametrize("language, text, note", blocks())
+@pytest.mark.parametrize("language, text, note", list(blocks()))
 def test_block(request, language, text, note):
     if note.startswith("skip"):
         pytest.skip(note.removeprefix("skip").strip())
@@ -103,8 +103,9 @@ def test_block(request, language, text, note):
         assert commands(text), "a console block without a line that begins with `$ `"
         script = ["bash", "-euo", "pipefail", "-c", "\n".join(commands(text))]
     # `python` has the packages of the tests, too.
-    environment = {**os.environ, "PATH": f"{Path(binary()).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"}
-    status, output = run_in_group(script, environment)
+    path = f"{Path(binary()).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
+        status, output = run_in_group(script, {**os.environ, "PATH": path, "TMPDIR": folder})
     assert status == 0, output
 
 

@@ -104,12 +104,12 @@ def test_the_state_asks_for_the_header_of_each_of_its_parts(serve, group):
 
 
 @pytest.fixture(scope="module")
-def chromium():
+def chromium(tmp_path_factory):
     paths = shutil.which("chromium"), shutil.which("chromedriver")
     if None in paths:
         assert not os.environ.get("HALIMEDE_EXPECT_CHROMIUM"), "chromium and chromedriver are to be installed here"
         pytest.skip("chromium and chromedriver are not installed")
-    driver = start_driver(*paths)
+    driver = start_driver(*paths, tmp_path_factory.mktemp("chromium"))
     yield driver
     driver.quit()
 

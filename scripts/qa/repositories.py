@@ -375,7 +375,7 @@ SANDBOXED = """# What the script installs goes to folders of this sandbox alone.
 set -e
 mount -t tmpfs none /usr/local/bin
 mount -t tmpfs none /usr/local/share
-etc=$(mktemp -d)
+etc=/mnt
 mount -t tmpfs none "$etc"
 # Some of it belongs to others.
 cp -r /etc/. "$etc" 2>/dev/null || true

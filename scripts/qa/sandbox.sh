@@ -18,12 +18,13 @@ server=$(realpath "$1") data=$(realpath "$2") version=$3
 shift 3
 
 ip link set lo up
-root=$(mktemp -d)
+# Seen in this namespace alone, and gone with it.
+root=/mnt
 mount -t tmpfs none "$root"
 for entry in /*; do
   name=${entry#/}
   case $name in
-    opt | data | proc) continue ;;
+    opt | data | proc | mnt) continue ;;
   esac
   if [[ -L $entry ]]; then
     cp -P "$entry" "$root/$name"
@@ -42,7 +43,7 @@ if [[ -d /etc/nginx ]]; then
 fi
 # Scripts count what lies there.
 mount -t tmpfs none "$root/dev/shm"
-mkdir -p "$root/proc" "$root/opt/tritonserver/bin" "$root/opt/tritonserver/backends" "$root/data/inferenceserver/$version"
+mkdir -p "$root/proc" "$root/mnt" "$root/opt/tritonserver/bin" "$root/opt/tritonserver/backends" "$root/data/inferenceserver/$version"
 mount -t proc none "$root/proc"
 # A script rather than a link: the server looks at the name that it was started under.
 cat >"$root/opt/tritonserver/bin/tritonserver" <<END

@@ -13,14 +13,15 @@ SWITCHES = ["--headless=new", "--no-sandbox", "--disable-gpu", "--disable-quic",
             f"--window-size={WIDTH},{HEIGHT}"]  # fmt: skip
 
 
-def start_driver(browser, driver):
-    """The driver of a new browser; both are paths of programs."""
+def start_driver(browser, driver, folder):
+    """The driver of a new browser; both are paths of programs, which leave files in the folder."""
     options = webdriver.ChromeOptions()
     options.binary_location = browser
     for switch in SWITCHES:
         options.add_argument(switch)
     options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
-    return webdriver.Chrome(options=options, service=webdriver.chrome.service.Service(driver))
+    service = webdriver.chrome.service.Service(driver, env={**os.environ, "TMPDIR": str(folder)})
+    return webdriver.Chrome(options=options, service=service)
 
 
 class Browser:
