@@ -69,7 +69,7 @@ pub(crate) struct Runner {
     rate_limiter: Option<Arc<RateLimiter>>,
     workers: Mutex<Vec<Worker>>,
     /// Those that end with the sequences of their instances.
-    leaving: Mutex<Vec<JoinHandle<()>>>,
+    pub(super) leaving: Mutex<Vec<JoinHandle<()>>>,
     expiry: Mutex<Option<JoinHandle<()>>>,
     instances_made: AtomicUsize,
 }
@@ -323,7 +323,13 @@ impl Runner {
         // The clients of sequences decide when they are over.
         match waits && !has_sequences {
             true => threads.for_each(join),
-            false => self.leaving.lock().extend(threads),
+            false => {
+                let mut leaving = self.leaving.lock();
+                // A thread that has ended keeps its stack until it is joined.
+                let (ended, others) = leaving.drain(..).chain(threads).partition(JoinHandle::is_finished);
+                *leaving = others;
+                Vec::into_iter(ended).for_each(join);
+            }
         }
         Ok(())
     }

@@ -481,6 +481,24 @@ fn instances_are_made_and_warmed_up_at_once() {
 }
 
 #[test]
+fn instances_that_came_and_went_leave_no_threads() {
+    let files = Files::new();
+    let (runner, _) = runner_of(&files, "sequence_batching { } instance_group { count: 2 }", |_, batch| echo(batch));
+    let groups = |count| {
+        let text = format!("instance_group {{ name: 'g' count: {count} kind: KIND_CPU }}");
+        config::parse(&text, files.path()).unwrap().instance_group
+    };
+    for _ in 0..5 {
+        for count in [2, 1] {
+            runner.resize(&groups(count), false).unwrap();
+        }
+        eventually("it has ended", || runner.leaving.lock().iter().all(|thread| thread.is_finished()));
+        // Those of the first round had another name.
+        assert!((1..=3).contains(&runner.leaving.lock().len()), "{}", runner.leaving.lock().len());
+    }
+}
+
+#[test]
 fn a_request_that_is_never_run_is_answered() {
     let (request, waiting) = request("m", []);
     drop(request);
