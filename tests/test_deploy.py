@@ -111,7 +111,7 @@ def test_the_image_has_all_that_the_binary_needs(tmp_path):
         log = []
         for line in server.stdout:
             log.append(line)
-            if "model add_sub version 1 is READY" in line:
+            if re.match(r"\| add_sub +\| 1 +\| READY +\|", line):
                 break
         else:
             raise AssertionError("".join(log))

@@ -9,6 +9,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from support import models
+from support.server import Server
 
 DEFAULT = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.rs:\d+\] (.*)")
 ISO8601 = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ [IWE] \d+ \w+\.rs:\d+\] (.*)")
@@ -21,11 +22,15 @@ def small(repository):
     return repository.add("add_sub", models.add_sub(1, [4]))
 
 
+# A table is a record without a message, and lines of its own.
+TABLE = re.compile(r"\] \n(\+[-+]+\+\n)(?:\|.*\|\n)+\1(?:\|.*\|\n)*\1\n?")
+
+
 def records(text, form):
-    """The messages of all lines, each of which has to be a record."""
-    found = [form.fullmatch(line) for line in text.splitlines()]
+    """The messages of all lines, each of which has to be a record; without tables."""
+    found = [form.fullmatch(line) for line in TABLE.sub('] \n', text).splitlines()]
     assert found and all(found), text
-    return [match[1] for match in found]
+    return [match[1] for match in found if match[1]]
 
 
 @pytest.mark.parametrize("name, form", [("default", DEFAULT), ("ISO8601", ISO8601)])
@@ -33,8 +38,9 @@ def test_formats_and_file(small, serve, tmp_path, name, form):
     file = tmp_path / "server.log"
     server = serve(small, f"--log-file={file}", f"--log-format={name}")
     messages = [json.loads(message) for message in records(file.read_text(), form)]
-    assert any("add_sub" in message and "READY" in message for message in messages)
-    assert "READY" not in server.log_text()
+    assert "successfully loaded 'add_sub'" in messages
+    assert re.search(r"^\| add_sub \| 1       \| READY  \|$", file.read_text(), re.MULTILINE)
+    assert "add_sub" not in server.log_text()
     assert server.http.get("/v2/logging").json["log_file"] == str(file)
 
 
@@ -50,7 +56,36 @@ def test_nothing_that_a_client_sends_forges_a_line(small, serve, tmp_path):
 def test_messages_as_they_are(small, serve):
     """Triton's variable switches the escapes off."""
     server = serve(small, env={"TRITON_SERVER_ESCAPE_LOG_MESSAGES": "0"})
-    assert server.wait_log(r"\] model add_sub version 1 is READY\n")
+    assert server.wait_log(r"\] successfully loaded 'add_sub'\n")
+
+
+def test_tables_tell_what_was_started(small, serve):
+    """Names, states and options, without quotes around them, as programs know them from Triton."""
+    repository = small
+    repository.add("broken", config='backend: "onnxruntime"\nmax_batch_size: 1\n')
+    server = serve(repository, "--exit-on-error=false", "--strict-readiness=false", "--id=the server", "--exit-timeout-secs=7")
+    text = server.log_text()
+    head, rows = re.search(r"\] \n\+[-+]+\n(\| Model .*\n)\+[-+]+\n((?:\|.*\n)+)\+[-+]+\n", text).groups()
+    assert re.fullmatch(r"\| Model +\| Version \| Status +\|\n", head)
+    found = [[cell.strip() for cell in row.split("|")[1:-1]] for row in rows.splitlines()]
+    assert found[0] == ["add_sub", "1", "READY"]
+    assert found[1][:2] == ["broken", "1"] and found[1][2].startswith("UNAVAILABLE: ")
+    options = dict(re.findall(r"^\| (\w[\w\[\]]*) +\| (.*?) +\|$", text[text.index("| Option") :], re.MULTILINE))
+    assert options["server_id"] == "the server" and options["exit_timeout"] == "7" and options["strict_readiness"] == "0"
+    assert options["model_repository_path[0]"] == str(repository.path) and options["model_control_mode"] == "MODE_NONE"
+
+
+def test_a_server_that_does_not_start_tells_why(small):
+    """With the table of models, and with protobuf's words about a configuration that is none."""
+    small.add("broken", config='backend: "onnxruntime"\nmax_batch_size: 1\n')
+    server = Server([small.path], wait=False)
+    assert server.process.wait(60) == 1
+    assert re.search(r"^\| broken +\| 1 +\| UNAVAILABLE: .*\|$", server.log_text(), re.MULTILINE)
+    small.add("wrong", config='backend: "identity"\nmax_batch_size: "eight"\n')
+    server = Server([small.path], wait=False)
+    assert server.process.wait(60) == 1
+    said = 'Error parsing text-format inference.ModelConfig: 2:17: Expected integer, got: "eight"; field "max_batch_size" takes'
+    assert said in server.log_text()
 
 
 def test_settings_change_while_the_server_runs(small, serve, tmp_path):

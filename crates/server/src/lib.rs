@@ -25,6 +25,8 @@ mod restricted;
 mod services;
 mod shared_memory;
 mod source;
+mod summary;
+mod table;
 mod tls;
 mod traces;
 mod tuning;

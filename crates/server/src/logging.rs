@@ -12,6 +12,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use halimede_serving::LOG_UNESCAPED;
 use tracing::{
     Event, Level, Metadata, Subscriber,
     field::{Field, Visit},
@@ -105,7 +106,11 @@ impl Logging {
         let _ = write!(line, " {} {file}:{number}] ", std::process::id());
         let mut text = Text::default();
         event.record(&mut text);
-        line.push_str(&message(&(text.message + &text.fields), self.is_escaped));
+        let text = text.message + &text.fields;
+        line.push_str(&match event.metadata().target() {
+            LOG_UNESCAPED => visible(&text),
+            _ => message(&text, self.is_escaped),
+        });
         line.push('\n');
         line
     }
@@ -142,6 +147,16 @@ fn message(text: &str, is_escaped: bool) -> Cow<'_, str> {
     writer.text(text);
     // A string of JSON is as valid UTF-8 as its text.
     Cow::Owned(String::from_utf8_lossy(&writer.into_bytes()).into_owned())
+}
+
+/// A text without quotes around it. Who logs it has seen to its lines; other control characters are escaped.
+fn visible(text: &str) -> Cow<'_, str> {
+    let is_hidden = |c: char| c.is_control() && c != '\n';
+    if !text.contains(is_hidden) {
+        return Cow::Borrowed(text);
+    }
+    let shown = |c: char| if is_hidden(c) { c.escape_default().to_string() } else { c.to_string() };
+    Cow::Owned(text.chars().map(shown).collect())
 }
 
 /// Receives the events of the process.
@@ -196,6 +211,12 @@ mod tests {
         for (days, date) in [(0, (1970, 1, 1)), (59, (1970, 3, 1)), (11_016, (2000, 2, 29)), (20_778, (2026, 11, 21))] {
             assert_eq!(civil_date(days), date);
         }
+    }
+
+    #[test]
+    fn what_is_not_escaped_has_no_hidden_characters() {
+        assert_eq!(visible("\n+---+\n| é |\n"), "\n+---+\n| é |\n");
+        assert_eq!(visible("a\r\u{1b}[31m\tb"), "a\\r\\u{1b}[31m\\tb");
     }
 
     #[test]

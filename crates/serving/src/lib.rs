@@ -38,3 +38,6 @@ pub use repository::overview::{LoadedOverview, ModelOverview};
 pub use request::{CorrelationId, InputTensor, Parameter, Request, RequestedOutput, Sequence, Timestamps};
 pub use response::{OutputTensor, Reply, Responder, Response};
 pub use server::{Server, VERSION};
+
+/// The target of messages to the log that consist of single lines without quotes around them, and of tables.
+pub const LOG_UNESCAPED: &str = "halimede_unescaped";

@@ -73,6 +73,15 @@ impl Server {
     /// No repository; with [`Options::exit_on_error`] also a repository that is no directory, or a model that
     /// does not load.
     pub fn start(options: Options) -> Result<Self, Error> {
+        Self::start_and_tell(options, |_| {})
+    }
+
+    /// Like [`start`](Self::start); `tell` hears how the models are before the server takes requests, or does not start
+    /// because of them.
+    ///
+    /// # Errors
+    /// As those of [`start`](Self::start).
+    pub fn start_and_tell(options: Options, tell: impl FnOnce(&[IndexEntry])) -> Result<Self, Error> {
         if options.repositories.is_empty() && options.remote_repositories.is_empty() {
             return Err(Error::invalid("--model-repository must be specified"));
         }
@@ -90,6 +99,7 @@ impl Server {
             ControlMode::Explicit => load_startup_models(&repository, &options.startup_models)?,
             ControlMode::None | ControlMode::Poll(_) => repository.poll(),
         };
+        tell(&repository.states());
         if options.exit_on_error {
             loaded?;
         }

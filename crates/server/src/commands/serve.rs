@@ -17,7 +17,7 @@ use halimede_platform::{
 };
 use halimede_python_backend::Python;
 use halimede_serving::{
-    Error, ModelState, Server,
+    Error, Server,
     backends::{Kept, Onnx, Tuning},
     config::Tune,
 };
@@ -33,6 +33,7 @@ use crate::{
     metrics::{self, Metrics},
     services::Services,
     shared_memory::Regions,
+    summary,
     tls::Tls,
     traces::Tracing,
     tuning::{check_writable, remember},
@@ -137,7 +138,8 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     options.memory = flags.memory_limit.unwrap_or(name.memory_limit()).of_server();
     options.remote_repositories =
         cloud::open(&flags.cloud_repositories, runtime.handle()).map_err(during("creating server"))?;
-    let server = Server::start(options).map_err(during("creating server"))?;
+    let server = Server::start_and_tell(options, summary::models).map_err(during("creating server"))?;
+    summary::options(&server, flags);
     let server = Arc::new(server);
     let services = Arc::new(Services {
         server: server.clone(),
@@ -155,7 +157,6 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         let _context = runtime.enter();
         endpoints.open(flags, &services, tls).map_err(during("starting services"))?
     };
-    report(&server);
     tell(Progress::Ready("Serving"));
 
     let signal = signals.wait().map_err(|error| error.to_string())?;
@@ -303,23 +304,6 @@ impl Endpoints {
 fn tell(progress: Progress<'_>) {
     if let Err(error) = service_manager::tell(progress) {
         tracing::warn!("{error}");
-    }
-}
-
-/// Logs which models are ready and which are not.
-fn report(server: &Server) {
-    // Of what is loaded: a storage that is slow does not hold up the signals.
-    let entries = server.model_states();
-    for entry in &entries {
-        let version = entry.version.map_or(String::new(), |version| format!(" version {version}"));
-        match entry.state {
-            Some(ModelState::Ready) => tracing::info!("model {}{version} is READY", entry.name),
-            Some(state) => tracing::info!("model {}{version} is {}: {}", entry.name, state.name(), entry.reason),
-            None => {}
-        }
-    }
-    if !entries.iter().any(|entry| entry.state == Some(ModelState::Ready)) {
-        tracing::info!("no model is ready");
     }
 }
 

@@ -38,7 +38,7 @@ use std::{collections::BTreeSet, path::Path};
 
 use prost_reflect::DynamicMessage;
 
-use crate::Error;
+use crate::{Error, LOG_UNESCAPED};
 
 pub use self::complete::{
     Assumption, Batching, Completion, DEFAULT_MAX_BATCH_SIZE, Entry, IoFacts, IoKind, ModelFacts, VersionFiles,
@@ -86,7 +86,7 @@ impl Default for Options {
     }
 }
 
-/// Reads the text of the file `path`.
+/// Reads the text of the file `path`. What is wrong is also told to the log.
 ///
 /// # Errors
 /// Names file, line, column and field; for an unknown name, the nearest one that exists.
@@ -94,6 +94,8 @@ pub fn parse(text: &str, path: &Path) -> Result<ModelConfig, Error> {
     let message = text::parse_message(text, proto::model_config_descriptor()).map_err(|error| {
         let (line, column) = text::line_and_column(text, error.offset);
         let (path, what) = (path.display(), error.message);
+        // As protobuf itself tells it.
+        tracing::error!(target: LOG_UNESCAPED, "Error parsing text-format inference.ModelConfig: {line}:{column}: {what}");
         // Triton's text goes up to the path.
         Error::internal(format!("failed to read text proto from {path}: line {line}, column {column}: {what}"))
     })?;

@@ -63,73 +63,109 @@ fn errors_say_where_and_what_is_valid() {
     for (text, expected) in [
         (
             "name: \"m\"\nplatfrom: \"x\"",
-            "line 2, column 1: message type \"inference.ModelConfig\" has no field named \"platfrom\"; did you mean \
+            "line 2, column 1: Message type \"inference.ModelConfig\" has no field named \"platfrom\"; did you mean \
              \"platform\"?",
         ),
-        ("foo: 3", "line 1, column 1: message type \"inference.ModelConfig\" has no field named \"foo\""),
+        ("foo: 3", "line 1, column 1: Message type \"inference.ModelConfig\" has no field named \"foo\""),
         (
             "input [\n  {\n    datatype: TYPE_FP32\n  }\n]",
-            "line 3, column 5: message type \"inference.ModelInput\" has no field named \"datatype\"; did you mean \
+            "line 3, column 5: Message type \"inference.ModelInput\" has no field named \"datatype\"; did you mean \
              \"data_type\"?",
         ),
         (
             "batch_size: 8",
-            "line 1, column 1: message type \"inference.ModelConfig\" has no field named \"batch_size\"; did you mean \
+            "line 1, column 1: Message type \"inference.ModelConfig\" has no field named \"batch_size\"; did you mean \
              \"max_batch_size\"?",
         ),
         (
             "input { data_type: FP32 }",
-            "line 1, column 20: unknown enumeration value of \"FP32\" for field \"data_type\"; did you mean \
+            "line 1, column 20: Unknown enumeration value of \"FP32\" for field \"data_type\"; did you mean \
              \"TYPE_FP32\"?",
         ),
         (
             "instance_group { kind: KIND_TPU_POD_SLICE }",
-            "line 1, column 24: unknown enumeration value of \"KIND_TPU_POD_SLICE\" for field \"kind\"; the values are \
+            "line 1, column 24: Unknown enumeration value of \"KIND_TPU_POD_SLICE\" for field \"kind\"; the values are \
              KIND_AUTO, KIND_GPU, KIND_CPU, KIND_MODEL",
         ),
-        ("name: m", "line 1, column 7: field \"name\" expects a string in quotes, found \"m\""),
-        ("name \"m\"", "line 1, column 6: field \"name\" expects ':' and a value, found the string \"m\""),
+        ("name: m", "line 1, column 7: Expected string, got: m; field \"name\" takes a string in quotes"),
+        (
+            "name \"m\"",
+            "line 1, column 6: Expected \":\", found \"\"m\"\"; field \"name\" takes a value behind a colon",
+        ),
         (
             "max_batch_size: 4.5",
-            "line 1, column 17: field \"max_batch_size\" expects a 32-bit integer, found the number 4.5",
+            "line 1, column 17: Expected integer, got: 4.5; field \"max_batch_size\" takes a 32-bit integer",
         ),
         (
             "max_batch_size: 4294967296",
-            "line 1, column 17: the value is out of range: field \"max_batch_size\" expects a 32-bit integer",
+            "line 1, column 17: Integer out of range (4294967296); field \"max_batch_size\" takes a 32-bit integer",
         ),
         (
-            "max_batch_size: 99999999999999999999999",
-            "line 1, column 17: the value is out of range: field \"max_batch_size\" expects a 32-bit integer",
+            "max_batch_size: -99999999999999999999999",
+            "line 1, column 18: Integer out of range (99999999999999999999999); field \"max_batch_size\" takes a 32-bit \
+             integer",
         ),
         (
             "dynamic_batching { priority_levels: -1 }",
-            "line 1, column 37: the value is out of range: field \"priority_levels\" expects a 64-bit integer from 0",
+            "line 1, column 37: Expected integer, got: -; field \"priority_levels\" takes a 64-bit integer from 0",
         ),
-        ("input: 3", "line 1, column 8: field \"input\" expects a message in braces, found the integer 3"),
+        ("input: 3", "line 1, column 8: Expected \"{\", found \"3\"; field \"input\" takes a message in braces"),
         ("input {\n name: \"A\"", "line 2, column 2: field \"input\" is not closed with '}'"),
         (
             "input { dims: [1 2] }",
-            "line 1, column 18: field \"dims\" expects ',' or ']' after an element, found the integer 2",
+            "line 1, column 18: Expected \",\", found \"2\"; field \"dims\" takes ',' or ']' after an element",
         ),
-        ("input { dims: [1,] }", "line 1, column 18: field \"dims\" expects a 64-bit integer, found ']'"),
-        ("input { optional: yes }", "line 1, column 19: field \"optional\" expects true or false, found \"yes\""),
-        ("input { optional: 2 }", "line 1, column 19: field \"optional\" expects true or false, found the integer 2"),
-        ("name: \"a\" name: \"b\"", "line 1, column 11: non-repeated field \"name\" is specified multiple times"),
+        ("input { dims: [1,] }", "line 1, column 18: Expected integer, got: ]; field \"dims\" takes a 64-bit integer"),
+        (
+            "input { optional: yes }",
+            "line 1, column 19: Invalid value for boolean field \"optional\". Value: \"yes\"; field \"optional\" takes true or false",
+        ),
+        (
+            "input { optional: 2 }",
+            "line 1, column 19: Integer out of range (2); field \"optional\" takes true or false",
+        ),
+        ("name: \"a\" name: \"b\"", "line 1, column 11: Non-repeated field \"name\" is specified multiple times"),
         (
             "dynamic_batching { }\nsequence_batching { }",
-            "line 2, column 1: field \"sequence_batching\" is specified along with field \"dynamic_batching\", another \
+            "line 2, column 1: Field \"sequence_batching\" is specified along with field \"dynamic_batching\", another \
              member of oneof \"scheduling_choice\"",
         ),
         (
             "sequence_batching { direct { minimum_slot_utilization: 0x1 } }",
-            "line 1, column 56: field \"minimum_slot_utilization\" expects a decimal number, found the integer 1",
+            "line 1, column 56: Expected double, got: 0x1; field \"minimum_slot_utilization\" takes a decimal number",
         ),
         ("name: \"\\377\"", "line 1, column 7: the string of field \"name\" is not UTF-8"),
+        (
+            "ensemble_scheduling { max_inflight_requests: \"many\" }",
+            "line 1, column 46: Expected integer, got: \"many\"; field \"max_inflight_requests\" takes a 32-bit integer \
+             from 0",
+        ),
+        (
+            "max_batch_size:",
+            "line 1, column 16: Expected integer, got: ; field \"max_batch_size\" takes a 32-bit integer",
+        ),
+        (
+            "input { data_type: \"FP32\" }",
+            "line 1, column 20: Expected integer or identifier, got: \"FP32\"; field \"data_type\" takes the name of an \
+             enumeration value",
+        ),
         ("name: \"abc", "line 1, column 7: the string is not closed with \""),
-        ("é", "line 1, column 1: expected a field of \"inference.ModelConfig\", found 'é'"),
-        ("# é\n  }", "line 2, column 3: expected a field of \"inference.ModelConfig\", found '}'"),
-        ("input { ]", "line 1, column 9: expected a field of \"inference.ModelInput\", found ']'"),
-        ("[a.b]: 1", "line 1, column 1: expected a field of \"inference.ModelConfig\", found '['"),
+        (
+            "é",
+            "line 1, column 1: Expected identifier, got: é; a field of \"inference.ModelConfig\" begins with its name",
+        ),
+        (
+            "# é\n  }",
+            "line 2, column 3: Expected identifier, got: }; a field of \"inference.ModelConfig\" begins with its name",
+        ),
+        (
+            "input { ]",
+            "line 1, column 9: Expected identifier, got: ]; a field of \"inference.ModelInput\" begins with its name",
+        ),
+        (
+            "[a.b]: 1",
+            "line 1, column 1: Expected identifier, got: [; a field of \"inference.ModelConfig\" begins with its name",
+        ),
     ] {
         assert_eq!(read_error(text), expected, "{text}");
     }

@@ -1,6 +1,6 @@
 //! Splits the text format into tokens.
 
-use super::{TextError, excerpt};
+use super::TextError;
 
 /// One token; borrowed from the text except for strings, whose escapes are resolved.
 #[derive(Debug, Clone, PartialEq)]
@@ -18,21 +18,6 @@ pub(super) enum Token<'a> {
     End,
 }
 
-impl Token<'_> {
-    /// How an error message calls the token.
-    pub(super) fn describe(&self) -> String {
-        match self {
-            Token::Identifier(name) => format!("\"{}\"", excerpt(name)),
-            Token::Integer { value: Some(value), .. } => format!("the integer {value}"),
-            Token::Integer { value: None, .. } => "an integer over 64 bits".to_owned(),
-            Token::Float(value) => format!("the number {value}"),
-            Token::String(bytes) => format!("the string \"{}\"", excerpt(&String::from_utf8_lossy(bytes))),
-            Token::Symbol(symbol) => format!("'{symbol}'"),
-            Token::End => "the end of the text".to_owned(),
-        }
-    }
-}
-
 /// A cursor over the text that yields one token at a time.
 pub(super) struct Lexer<'a> {
     text: &'a str,
@@ -42,6 +27,11 @@ pub(super) struct Lexer<'a> {
 impl<'a> Lexer<'a> {
     pub(super) fn new(text: &'a str) -> Self {
         Self { text, offset: 0 }
+    }
+
+    /// What stands between `start` and the end of the token that was read last.
+    pub(super) fn source(&self, start: usize) -> &'a str {
+        &self.text[start..self.offset]
     }
 
     /// The next token and the offset of its first byte.

@@ -51,9 +51,27 @@ impl<'a> Parser<'a> {
         Ok(found)
     }
 
-    fn expected<T>(&self, what: &str, field: &FieldDescriptor) -> Result<T, TextError> {
-        let found = self.token.describe();
-        Err(TextError::new(self.offset, format!("field \"{}\" expects {what}, found {found}", field.name())))
+    /// The current token as it is written; empty at the end of the text, as protobuf has it.
+    fn found(&self) -> String {
+        match self.token {
+            Token::End => String::new(),
+            _ => excerpt(self.lexer.source(self.offset)),
+        }
+    }
+
+    /// The error of a token that is no `kind`, in protobuf's words and then in those of the field.
+    fn no<T>(&self, kind: &str, field: &FieldDescriptor, what: &str) -> Result<T, TextError> {
+        self.wrong(format!("Expected {kind}, got: {}", self.found()), field, what)
+    }
+
+    /// The error of a token that is not `symbol`, in protobuf's words and then in those of the field.
+    fn missing<T>(&self, symbol: char, field: &FieldDescriptor, what: &str) -> Result<T, TextError> {
+        self.wrong(format!("Expected \"{symbol}\", found \"{}\"", self.found()), field, what)
+    }
+
+    /// An error at the current token: protobuf's words, which people look for in logs, and what the field takes.
+    fn wrong<T>(&self, text: String, field: &FieldDescriptor, what: &str) -> Result<T, TextError> {
+        Err(TextError::new(self.offset, format!("{text}; field \"{}\" takes {what}", field.name())))
     }
 
     fn field(&mut self, message: &mut DynamicMessage) -> Result<(), TextError> {
@@ -61,8 +79,12 @@ impl<'a> Parser<'a> {
         let descriptor = message.descriptor();
         let name = match &self.token {
             Token::Identifier(name) => *name,
-            other => {
-                let text = format!("expected a field of \"{}\", found {}", descriptor.full_name(), other.describe());
+            _ => {
+                let text = format!(
+                    "Expected identifier, got: {}; a field of \"{}\" begins with its name",
+                    self.found(),
+                    descriptor.full_name()
+                );
                 return Err(TextError::new(offset, text));
             }
         };
@@ -73,7 +95,7 @@ impl<'a> Parser<'a> {
 
         let colon = self.eat(':')?;
         if !colon && !matches!(field.kind(), Kind::Message(_)) {
-            return self.expected("':' and a value", &field);
+            return self.missing(':', &field, "a value behind a colon");
         }
         if field.is_map() || field.is_list() {
             self.repeated(&field, message)?;
@@ -102,7 +124,7 @@ impl<'a> Parser<'a> {
                 return Ok(());
             }
             if !self.eat(',')? {
-                return self.expected("',' or ']' after an element", field);
+                return self.missing(',', field, "',' or ']' after an element");
             }
         }
     }
@@ -118,7 +140,7 @@ impl<'a> Parser<'a> {
                 map.insert(key, value);
             }
             // Only repeated fields and maps come here.
-            _ => return self.expected("one value", field),
+            _ => return self.no("value", field, "one value"),
         }
         Ok(())
     }
@@ -146,7 +168,7 @@ impl<'a> Parser<'a> {
         } else if self.eat('<')? {
             '>'
         } else {
-            return self.expected("a message in braces", field);
+            return self.missing('{', field, "a message in braces");
         };
         let opened = self.offset;
         let mut message = DynamicMessage::new(descriptor);
@@ -163,7 +185,10 @@ impl<'a> Parser<'a> {
 
     fn enumeration(&mut self, field: &FieldDescriptor, descriptor: &EnumDescriptor) -> Result<i32, TextError> {
         let Token::Identifier(name) = self.token else {
-            return self.integer(field, "the name of an enumeration value");
+            return match self.token {
+                Token::Integer { .. } | Token::Symbol('-') => self.integer(field, "the name of an enumeration value"),
+                _ => self.no("integer or identifier", field, "the name of an enumeration value"),
+            };
         };
         if let Some(value) = descriptor.get_value_by_name(name) {
             self.take()?;
@@ -175,7 +200,7 @@ impl<'a> Parser<'a> {
             Some(near) => suggestion(near),
             None => format!("; the values are {}", names.collect::<Vec<_>>().join(", ")),
         };
-        let text = format!("unknown enumeration value of \"{}\" for field \"{}\"{hint}", excerpt(name), field.name());
+        let text = format!("Unknown enumeration value of \"{}\" for field \"{}\"{hint}", excerpt(name), field.name());
         Err(TextError::new(self.offset, text))
     }
 
@@ -183,7 +208,12 @@ impl<'a> Parser<'a> {
         let value = match &self.token {
             Token::Identifier("true" | "True" | "t") | Token::Integer { value: Some(1), .. } => true,
             Token::Identifier("false" | "False" | "f") | Token::Integer { value: Some(0), .. } => false,
-            _ => return self.expected("true or false", field),
+            Token::Identifier(_) => {
+                let text = format!("Invalid value for boolean field \"{}\". Value: \"{}\"", field.name(), self.found());
+                return self.wrong(text, field, "true or false");
+            }
+            Token::Integer { .. } => return self.out_of_range(field, "true or false"),
+            _ => return self.no("identifier", field, "true or false"),
         };
         self.take()?;
         Ok(value)
@@ -192,7 +222,7 @@ impl<'a> Parser<'a> {
     /// Strings next to each other are one string.
     fn bytes(&mut self, field: &FieldDescriptor) -> Result<Vec<u8>, TextError> {
         if !matches!(self.token, Token::String(_)) {
-            return self.expected("a string in quotes", field);
+            return self.no("string", field, "a string in quotes");
         }
         let mut value = Vec::new();
         while matches!(self.token, Token::String(_)) {
@@ -218,32 +248,36 @@ impl<'a> Parser<'a> {
                 f64::INFINITY
             }
             Token::Identifier(name) if name.eq_ignore_ascii_case("nan") => f64::NAN,
-            _ => return self.expected("a decimal number", field),
+            _ => return self.no("double", field, "a decimal number"),
         };
         self.take()?;
         Ok(if negative { -value } else { value })
     }
 
     fn integer<T: TryFrom<i128>>(&mut self, field: &FieldDescriptor, what: &str) -> Result<T, TextError> {
-        let offset = self.offset;
-        let negative = self.eat('-')?;
+        // A sign before a number that has none is no part of a number.
+        let is_signed = T::try_from(-1).is_ok();
+        let negative = is_signed && self.eat('-')?;
         let Token::Integer { value: magnitude, .. } = self.token else {
-            return self.expected(what, field);
+            return self.no("integer", field, what);
         };
         let value = magnitude.map(i128::from).map(|value| if negative { -value } else { value });
         let Some(converted) = value.and_then(|value| T::try_from(value).ok()) else {
-            let text = format!("the value is out of range: field \"{}\" expects {what}", field.name());
-            return Err(TextError::new(offset, text));
+            return self.out_of_range(field, what);
         };
         self.take()?;
         Ok(converted)
+    }
+
+    fn out_of_range<T>(&self, field: &FieldDescriptor, what: &str) -> Result<T, TextError> {
+        self.wrong(format!("Integer out of range ({})", self.found()), field, what)
     }
 }
 
 /// A field that is not repeated may be given once, and only one field of a oneof.
 fn check_unset(field: &FieldDescriptor, message: &DynamicMessage, offset: usize) -> Result<(), TextError> {
     if message.has_field(field) {
-        let text = format!("non-repeated field \"{}\" is specified multiple times", field.name());
+        let text = format!("Non-repeated field \"{}\" is specified multiple times", field.name());
         return Err(TextError::new(offset, text));
     }
     let Some(oneof) = field.containing_oneof() else {
@@ -254,7 +288,7 @@ fn check_unset(field: &FieldDescriptor, message: &DynamicMessage, offset: usize)
         Some(other) => {
             let (name, other, oneof) = (field.name(), other.name(), oneof.name());
             let text = format!(
-                "field \"{name}\" is specified along with field \"{other}\", another member of oneof \"{oneof}\""
+                "Field \"{name}\" is specified along with field \"{other}\", another member of oneof \"{oneof}\""
             );
             Err(TextError::new(offset, text))
         }
@@ -272,5 +306,5 @@ fn map_entry(entry: Value) -> Option<(MapKey, Value)> {
 fn unknown_field(descriptor: &MessageDescriptor, name: &str) -> String {
     let fields: Vec<_> = descriptor.fields().collect();
     let hint = nearest(name, fields.iter().map(|field| field.name())).map(suggestion).unwrap_or_default();
-    format!("message type \"{}\" has no field named \"{}\"{hint}", descriptor.full_name(), excerpt(name))
+    format!("Message type \"{}\" has no field named \"{}\"{hint}", descriptor.full_name(), excerpt(name))
 }
