@@ -121,6 +121,14 @@ def served(tmp_path_factory, repository_for):
     )
     config = onnx_config() + ragged("X", "FP32", [-1, -1]) + models.io("output", "OUT", "INT32", [2])
     repository.add("item_shape", shapes, config + computed("BATCH_ITEM_SHAPE", "SHAPES", "INT32") + WAIT)
+    for kind, shape in (("BATCH_ITEM_SHAPE", ["rows", 1]), ("BATCH_ITEM_SHAPE_FLATTEN", ["values"])):
+        shapes = models.onnx_model(
+            [helper.make_node("Identity", ["SHAPES"], ["OUT"])],
+            [info("X", TensorProto.FLOAT, ["n", "m"]), info("SHAPES", TensorProto.INT32, shape)],
+            [info("OUT", TensorProto.INT32, shape)],
+        )
+        config = onnx_config(0) + models.io("input", "X", "FP32", [-1, -1]) + computed(kind, "SHAPES", "INT32")
+        repository.add(f"{kind}_alone", shapes, config + models.io("output", "OUT", "INT32", [-1, 1][: len(shape)]))
     beside = models.onnx_model(
         [helper.make_node("Identity", ["X"], ["SAME"]), helper.make_node("Identity", ["Y"], ["OTHER"])],
         [info("X", TensorProto.FLOAT, [None]), info("Y", TensorProto.FLOAT, [None, None])],
@@ -210,6 +218,17 @@ def test_shapes_of_every_inference(served):
     for got, want in zip(got, [[[1, 2], [1, 2]], [[1, 2]], [[2, 2]]], strict=True):
         np.testing.assert_array_equal(got, want)
     assert executions(served, "item_shape") == (1, 4)
+
+
+def test_rows_without_a_batch(served):
+    """The first dimension counts as the batch, as in Triton."""
+    for kind, want in (("BATCH_ITEM_SHAPE", [[2], [2], [2]]), ("BATCH_ITEM_SHAPE_FLATTEN", [2, 2, 2])):
+        with triton.InferenceServerClient(served.grpc_address) as client:
+            found = client.infer(f"{kind}_alone", tensors({"X": np.zeros((3, 2), np.float32)}))
+            np.testing.assert_array_equal(found.as_numpy("OUT"), want)
+            body = {"inputs": [{"name": "X", "datatype": "FP32", "shape": [1 << 40, 0], "data": []}]}
+            reply = served.http.post(f"/v2/models/{kind}_alone/infer", body)
+            assert reply.status == 400 and "rows without elements" in reply.json["error"]
 
 
 def test_other_inputs_decide_who_shares_a_batch(served):

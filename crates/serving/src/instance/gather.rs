@@ -59,7 +59,7 @@ impl Batch {
     /// What the requests `which` make of an input that is computed from them.
     fn computed(&self, which: Range<usize>, input: &BatchInput) -> Result<Gathered, Error> {
         let items = which.map(|index| self.item(index, &input.source)).collect::<Result<Vec<_>, _>>()?;
-        let (shape, values) = input.values(&items);
+        let (shape, values) = input.values(&items)?;
         let data = Buffer::copied(&input.bytes(&values))?;
         Ok(Gathered { dtype: input.dtype, shape, data })
     }

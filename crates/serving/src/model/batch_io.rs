@@ -20,7 +20,13 @@ pub(crate) struct BatchInput {
     /// 32-bit integers or floats.
     pub dtype: DType,
     pub source: Source,
+    /// Whether shapes have a batch dimension. In those of a model without one, the first dimension counts as that where
+    /// the shapes of inferences are asked for, as in Triton.
+    pub is_batched: bool,
 }
+
+/// Rows without elements that an input may have whose rows count, so that a shape costs no memory of its own.
+const EMPTY_ROWS_MAX: usize = 1 << 16;
 
 /// An output of a model that is as long as an input, whose requests have different shapes.
 #[derive(Debug)]
@@ -72,17 +78,45 @@ impl Source {
 }
 
 impl BatchInput {
-    pub fn new(config: &proto::BatchInput, inputs: &[InputSpec]) -> Result<Self, Error> {
+    pub fn new(config: &proto::BatchInput, inputs: &[InputSpec], is_batched: bool) -> Result<Self, Error> {
         Ok(Self {
             kind: config.kind(),
             targets: config.target_name.clone(),
             dtype: if config.data_type() == DataType::TypeFp32 { DType::F32 } else { DType::I32 },
             source: Source::new(&config.source_input, inputs)?,
+            is_batched,
         })
     }
 
     /// Shape and elements for the requests of a batch.
-    pub fn values(&self, items: &[Item]) -> (Vec<i64>, Vec<usize>) {
+    ///
+    /// # Errors
+    /// A shape without elements has too many rows.
+    pub fn values(&self, items: &[Item]) -> Result<(Vec<i64>, Vec<usize>), Error> {
+        match (self.kind, self.is_batched) {
+            (Kind::BatchItemShape | Kind::BatchItemShapeFlatten, false) => {
+                let items = items.iter().map(|item| self.by_rows(*item)).collect::<Result<Vec<_>, _>>()?;
+                Ok(self.values_of(&items, self.source.rank.saturating_sub(1)))
+            }
+            _ => Ok(self.values_of(items, self.source.rank)),
+        }
+    }
+
+    /// `item` with its first dimension as the number of inferences.
+    fn by_rows<'a>(&self, item: Item<'a>) -> Result<Item<'a>, Error> {
+        let (rows, dims) = item.dims.split_first().map_or((1, item.dims), |(rows, dims)| (*rows, dims));
+        let item = Item { rows: usize::try_from(rows).unwrap_or(0), dims };
+        if item.elements() == 0 && item.rows > EMPTY_ROWS_MAX {
+            return Err(Error::invalid(format!(
+                "input '{}' has {rows} rows without elements; up to {EMPTY_ROWS_MAX} can be counted",
+                self.source.name
+            )));
+        }
+        Ok(item)
+    }
+
+    /// Shape and elements for items whose shapes have `rank` dimensions.
+    fn values_of(&self, items: &[Item], rank: usize) -> (Vec<i64>, Vec<usize>) {
         let counts = items.iter().map(Item::elements);
         let ends = counts.clone().scan(0usize, |end, count| {
             *end = end.saturating_add(count);
@@ -101,7 +135,7 @@ impl BatchInput {
         };
         let shape = match self.kind {
             Kind::BatchItemShape => {
-                vec![items.iter().map(|item| item.rows).sum::<usize>() as i64, self.source.rank as i64]
+                vec![items.iter().map(|item| item.rows).sum::<usize>() as i64, rank as i64]
             }
             _ => vec![values.len() as i64],
         };
@@ -152,7 +186,35 @@ mod tests {
 
     fn computed(kind: Kind, items: &[Item]) -> (Vec<i64>, Vec<usize>) {
         let rank = items.first().map_or(0, |item| item.dims.len());
-        BatchInput { kind, targets: Vec::new(), dtype: DType::I32, source: source(rank) }.values(items)
+        of_kind(kind, rank, true).values(items).unwrap()
+    }
+
+    fn of_kind(kind: Kind, rank: usize, is_batched: bool) -> BatchInput {
+        BatchInput { kind, targets: Vec::new(), dtype: DType::I32, source: source(rank), is_batched }
+    }
+
+    #[test]
+    fn the_first_dimension_of_a_model_without_batches_counts_its_rows() {
+        let item = [Item { rows: 1, dims: &[3, 2, 5] }];
+        let values = |kind, items: &[Item]| of_kind(kind, items[0].dims.len(), false).values(items);
+        assert_eq!(values(Kind::BatchItemShape, &item).unwrap(), (vec![3, 2], vec![2, 5, 2, 5, 2, 5]));
+        assert_eq!(values(Kind::BatchItemShapeFlatten, &item).unwrap(), (vec![6], vec![2, 5, 2, 5, 2, 5]));
+        assert_eq!(values(Kind::BatchElementCount, &item).unwrap(), (vec![1], vec![30]));
+        let flat = [Item { rows: 1, dims: &[4] }];
+        assert_eq!(values(Kind::BatchItemShape, &flat).unwrap(), (vec![4, 0], vec![]));
+    }
+
+    #[test]
+    fn rows_without_elements_are_not_counted_for_ever() {
+        let empty = |rows| {
+            let dims = [rows, 0];
+            of_kind(Kind::BatchItemShape, 2, false).values(&[Item { rows: 1, dims: &dims }])
+        };
+        assert_eq!(empty(3).unwrap(), (vec![3, 1], vec![0, 0, 0]));
+        assert_eq!(
+            empty(i64::MAX).unwrap_err().message,
+            "input 'INPUT' has 9223372036854775807 rows without elements; up to 65536 can be counted"
+        );
     }
 
     #[test]
@@ -177,9 +239,7 @@ mod tests {
 
     #[test]
     fn elements_are_integers_or_floats() {
-        let bytes = |dtype| {
-            BatchInput { kind: Kind::BatchElementCount, targets: vec![], dtype, source: source(1) }.bytes(&[3, 70_000])
-        };
+        let bytes = |dtype| BatchInput { dtype, ..of_kind(Kind::BatchElementCount, 1, true) }.bytes(&[3, 70_000]);
         assert_eq!(bytes(DType::I32), [3i32, 70_000].map(i32::to_le_bytes).concat());
         assert_eq!(bytes(DType::F32), [3f32, 70_000.0].map(f32::to_le_bytes).concat());
     }

@@ -92,7 +92,8 @@ impl Signature {
             })
         });
         let inputs = inputs.collect::<Result<Vec<_>, Error>>()?;
-        let batch_inputs = config.batch_input.iter().map(|computed| BatchInput::new(computed, &inputs));
+        let is_batched = config.max_batch_size > 0;
+        let batch_inputs = config.batch_input.iter().map(|computed| BatchInput::new(computed, &inputs, is_batched));
         let outputs = outputs.collect::<Result<Vec<_>, Error>>()?;
         let batch_outputs = config.batch_output.iter().map(|split| BatchOutput::all(split, &outputs, &inputs));
         let batch_outputs = batch_outputs.collect::<Result<Vec<_>, Error>>()?;

@@ -3,10 +3,7 @@
 //! Triton loads what is refused here, and fails or reads beyond the output when a request comes.
 
 use super::super::normalize::shape_text;
-use super::super::proto::{
-    BatchInput, BatchOutput, ModelConfig,
-    batch_input::Kind::{BatchItemShape, BatchItemShapeFlatten},
-};
+use super::super::proto::{BatchInput, BatchOutput, ModelConfig, batch_input::Kind::BatchItemShape};
 use super::ModelFacts;
 use crate::Error;
 
@@ -20,9 +17,6 @@ fn check_batch_input(config: &ModelConfig, input: &BatchInput, facts: &ModelFact
     let (model, kind) = (&config.name, input.kind().as_str_name());
     if input.target_name.is_empty() {
         invalid!("unable to load model '{model}', batch input '{kind}' must specify 'target_name'");
-    }
-    if matches!(input.kind(), BatchItemShape | BatchItemShapeFlatten) && config.max_batch_size == 0 {
-        invalid!("unable to load model '{model}', batch input '{kind}' expects max_batch_size > 0");
     }
     for name in &input.target_name {
         let filled = config.batch_input.iter().flat_map(|other| &other.target_name);
