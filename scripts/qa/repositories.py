@@ -109,39 +109,6 @@ def metrics(target, data, checkout):
         (model / "1").mkdir(exist_ok=True)
 
 
-def limited_groups(*groups):
-    """Instance groups with rate limiters, as L0_rate_limiter/test.sh appends them."""
-    return "".join(f"instance_group [{{ kind: KIND_CPU count: {count} rate_limiter {{ {text} }} }}]\n" for count, text in groups)
-
-
-LIMITS = ('resources [{ name: "resource1" count: 4 }]',
-          'resources [{ name: "resource1" count: 2 }, { name: "resource2" global: True count: 2 }]')  # fmt: skip
-
-
-def limited_batches(target, data, checkout):
-    """The model of L0_rate_limiter's test of dynamic batching, as its script makes it, on the CPU."""
-    more = limited_groups((1, LIMITS[0]), (1, LIMITS[1] + " priority: 2")) + (
-        'parameters [{ key: "execute_delay_ms"; value: { string_value: "1000" }}]\n'
-        "dynamic_batching { preferred_batch_size: [ 1, 2, 3, 4 ] max_queue_delay_microseconds: 5000000 }\n"
-    )
-    copied(target, checkout / "qa" / "custom_models" / "custom_zero_1_float32",
-           edit=lambda config: re.sub(r"dims:.*\[.*\]", "dims: [ -1 ]", re.sub(r"(max_batch_size:).*", r"\1 4", config)) + more)  # fmt: skip
-    (target / "custom_zero_1_float32" / "1").mkdir(exist_ok=True)
-
-
-def limited_sequences(target, data, checkout):
-    """The model of its test of sequences."""
-    groups = limited_groups((1, LIMITS[0]), (1, LIMITS[1] + " priority: 2"), (2, LIMITS[1] + " priority: 3"))
-
-    def edit(config):
-        config = re.sub(r"max_sequence_idle_microseconds:.*", "max_sequence_idle_microseconds: 1000000", config)
-        config = re.sub(r"^max_batch_size:.*", "max_batch_size: 1", config, flags=re.M)
-        return re.sub(r"instance_group \[.*?\n\]", "", config, flags=re.S) + groups
-
-    copied(target, checkout / "qa" / "custom_models" / "custom_sequence_int32", edit=edit)
-    (target / "custom_sequence_int32" / "1").mkdir(exist_ok=True)
-
-
 def string_identity(target, data, checkout):
     """An ONNX model in place of the Python model of the same name."""
     copied(target, data / "qa_identity_model_repository" / "onnx_nobatch_zero_1_object", "string_identity",

@@ -178,22 +178,6 @@ SUITES = [
         script="test.sh",
         prepare=repositories.rate_limiter,
         note="instances on the CPU",
-        not_applicable={
-            "test.sh": "open: ends where it looks for refusals in the table of models that Triton prints into its log",
-        },
-    ),
-    # The rest of the script.
-    Suite(
-        "L0_rate_limiter",
-        note="instances on the CPU",
-        modules=[
-            Module("rate_limiter_test.py", repositories.limited_batches, ("--rate-limit=execution_count",),
-                   tests=("RateLimiterTest.test_single_model_dynamic_batching",), label="test_single_model_dynamic_batching",
-                   environment={"TRITONSERVER_DELAY_SCHEDULER": "8"}),
-            Module("rate_limiter_test.py", repositories.limited_sequences, ("--rate-limit=execution_count",),
-                   tests=("RateLimiterTest.test_single_model_sequence_batching",),
-                   label="test_single_model_sequence_batching"),
-        ],
     ),
     Suite("L0_logging", modules=[Module("logging_endpoint_test.py", repositories.simple)]),
     Suite(
@@ -361,7 +345,6 @@ SUITES = [
         "L0_simple_ensemble",
         script="test.sh",
         prepare=repositories.simple_ensemble,
-        not_applicable={"test.sh": "open: looks in the log for protobuf's words about values that are no numbers"},
     ),
     Suite("L0_nan_inf", script="test.sh", prepare=repositories.nan_inf, note="an ONNX model instead of Python"),
     Suite("L0_string_io", modules=[Module("string_client_test.py", repositories.string_identity)]),
