@@ -621,6 +621,21 @@ def shared_memory_of(server):
     return [name for name in names if name.startswith(f"hm{server.process.pid:x}-")]
 
 
+def test_a_server_that_ends_behind_many_requests_lets_its_models_finalize(tmp_path):
+    repository = models.Repository(tmp_path / "models")
+    finalizes = IDENTITY + "\n    def finalize(self):\n        print('finalized', flush=True)\n"
+    add(repository, "echo", finalizes, config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU))
+    server = Server([repository.path], INTERPRETER)
+    with httpclient.InferenceServerClient(server.http_address) as client:
+        for number in range(200):
+            tensor = httpclient.InferInput("IN", [1], "FP32")
+            tensor.set_data_from_numpy(np.array([number], np.float32))
+            assert client.infer("echo", [tensor]).as_numpy("OUT").tolist() == [number]
+    assert server.stop() == 0
+    log = server.log_text()
+    assert "finalized" in log and "took too long" not in log, log
+
+
 def test_finalize_runs_at_the_end_after_the_last_response(tmp_path):
     repository = models.Repository(tmp_path / "models")
     add(repository, "stream", STREAM, config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU + DECOUPLED))

@@ -8,7 +8,7 @@ use std::{
 
 use halimede_serving::{
     CorrelationId, Error, Request,
-    backend::{Batch, Instance},
+    backend::{Batch, Instance, Submit, Submitted},
     trace::Trace,
 };
 use parking_lot::Mutex;
@@ -17,8 +17,9 @@ use serde_json::Value;
 use crate::{
     calls,
     model::Definition,
-    process::{Executed, Process, Returned},
-    protocol::{Arguments, RequestEntry, Task, TensorEntry},
+    process::{Executed, Process, Returned, Shared},
+    protocol::{self, Arguments, RequestEntry, Task, TensorEntry},
+    segment::Segment,
     tensors,
 };
 
@@ -48,11 +49,6 @@ struct State {
 impl Slot {
     pub fn new(definition: Arc<Definition>, name: String, kind: &'static str) -> Self {
         Self { definition, name, kind, state: Mutex::default(), starting: Mutex::default() }
-    }
-
-    /// Whether a request would find a process.
-    pub fn is_ready(&self) -> bool {
-        self.state.lock().process.as_ref().is_some_and(|process| !process.is_gone())
     }
 
     /// The process, started where there is none.
@@ -132,13 +128,14 @@ pub(crate) struct PythonInstance(pub Arc<Slot>);
 
 impl Instance for PythonInstance {
     fn execute(&mut self, batch: &mut Batch) {
-        let process = match self.0.running() {
-            Ok(process) => process,
-            Err(error) => return batch.fail_all(&error),
-        };
-        if let Err(error) = self.run(&process, batch) {
+        let ran = self.0.running().and_then(|process| self.0.run(process.shared(), batch));
+        if let Err(error) = ran {
             batch.fail_all(&error);
         }
+    }
+
+    fn queue(&self) -> Option<Arc<dyn Submit>> {
+        Some(self.0.clone())
     }
 }
 
@@ -148,14 +145,90 @@ impl Drop for PythonInstance {
     }
 }
 
-impl PythonInstance {
+impl Submit for Slot {
+    fn is_ready(&self) -> bool {
+        self.state.lock().process.as_ref().is_some_and(|process| !process.is_gone())
+    }
+
+    fn submit(&self, mut batch: Submitted) -> Result<(), (Submitted, Error)> {
+        // Not the process itself: who owns it last ends it, and waits for that.
+        let process = self.state.lock().process.as_ref().map(|process| process.shared().clone());
+        let Some(process) = process else { return Err((batch, unloaded())) };
+        let (task, sent) = match self.announce(&process, batch.batch()) {
+            Ok(announced) => announced,
+            Err(error) => return Err((batch, error)),
+        };
+        let task = protocol::encode(&task).map_err(|error| Error::internal(error.to_string()));
+        let submitted = match task {
+            Ok(task) => process.submit(&task, batch, sent).map_err(|back| (back, process.death())),
+            Err(error) => Err(((batch, sent), error)),
+        };
+        submitted.map_err(|((mut batch, sent), error)| {
+            sent.answer(&process, batch.batch(), Err(error.clone()));
+            (batch, error)
+        })
+    }
+}
+
+/// What the host knows of a batch.
+#[derive(Debug)]
+pub(crate) struct Sent {
+    /// The numbers of its requests.
+    numbers: Vec<u64>,
+    /// The segment of its inputs, where the host has still to find it by its name.
+    unseen: Option<Arc<Segment>>,
+}
+
+impl Sent {
+    /// Leaves in the batch what became of its requests.
+    fn answer(self, process: &Shared, batch: &mut Batch, executed: Result<Executed, Error>) {
+        batch.outputs_computed();
+        if let Some(segment) = self.unseen {
+            segment.forget_name();
+        }
+        match executed {
+            Err(error) => {
+                for (index, number) in self.numbers.into_iter().enumerate() {
+                    answer(process, batch, index, number, Err(error.clone()));
+                }
+            }
+            Ok(Executed { returned, again }) => {
+                // What was not returned is answered through the request's sender, or was already.
+                for (index, (number, returned)) in self.numbers.iter().zip(returned).enumerate() {
+                    if let Some(returned) = returned {
+                        answer(process, batch, index, *number, process.read(returned));
+                    }
+                }
+                for index in again {
+                    run_again(process, batch, index, self.numbers.get(index).copied());
+                }
+            }
+        }
+    }
+
+    /// The same for a batch that nobody waits for.
+    pub fn finish(self, process: &Shared, mut batch: Submitted, executed: Result<Executed, Error>) {
+        self.answer(process, batch.batch(), executed);
+        batch.finish();
+    }
+}
+
+impl Slot {
     /// Runs the batch. An error is one of memory, before the host has heard of the requests.
-    fn run(&self, process: &Process, batch: &mut Batch) -> Result<(), Error> {
+    fn run(&self, process: &Shared, batch: &mut Batch) -> Result<(), Error> {
+        let (task, sent) = self.announce(process, batch)?;
+        let executed = process.execute(&task);
+        sent.answer(process, batch, executed);
+        Ok(())
+    }
+
+    /// Puts the inputs of a batch where the host finds them, and says what it is to be told.
+    fn announce<'a>(&'a self, process: &Shared, batch: &'a mut Batch) -> Result<(Task<'a>, Sent), Error> {
         let all = 0..batch.len();
         let bytes =
             tensors::bytes_of(all.clone().flat_map(|index| &batch.request(index).inputs).map(|input| &input.data));
         let (segment, memory) = process.input_segment(bytes)?;
-        let is_new = !memory.segments.is_empty();
+        let unseen = (!memory.segments.is_empty()).then(|| segment.clone());
         let mut place = 0;
         let inputs: Result<Vec<Vec<TensorEntry>>, Error> = all
             .clone()
@@ -174,45 +247,21 @@ impl PythonInstance {
         let requests = numbers.iter().zip(inputs).enumerate();
         let requests = requests.map(|(index, (number, inputs))| self.entry(batch.request(index), *number, inputs));
         let task = Task::Execute { requests: requests.collect(), memory };
-        let returned = process.execute(&task);
-        batch.outputs_computed();
-        if is_new {
-            segment.forget_name();
-        }
-        match returned {
-            Err(error) => {
-                for (index, number) in numbers.into_iter().enumerate() {
-                    answer(process, batch, index, number, Err(error.clone()));
-                }
-            }
-            Ok(Executed { returned, again }) => {
-                // What was not returned is answered through the request's sender, or was already.
-                for (index, (number, returned)) in numbers.iter().zip(returned).enumerate() {
-                    if let Some(returned) = returned {
-                        answer(process, batch, index, *number, returned);
-                    }
-                }
-                for index in again {
-                    run_again(process, batch, index, numbers.get(index).copied());
-                }
-            }
-        }
-        process.settle();
-        Ok(())
+        Ok((task, Sent { numbers, unseen }))
     }
 
     fn entry<'a>(&'a self, request: &'a Request, number: u64, inputs: Vec<TensorEntry>) -> RequestEntry<'a> {
         let start = if request.sequence.start { calls::FLAG_START } else { 0 };
         let end = if request.sequence.end { calls::FLAG_END } else { 0 };
         let outputs = match &request.outputs[..] {
-            [] => self.0.definition.outputs.iter().map(String::as_str).collect(),
+            [] => self.definition.outputs.iter().map(String::as_str).collect(),
             wanted => wanted.iter().map(|output| output.name.as_str()).collect(),
         };
         RequestEntry {
             request: number,
             id: &request.id,
-            model: &self.0.definition.name,
-            version: self.0.definition.version,
+            model: &self.definition.name,
+            version: self.definition.version,
             correlation_id: match &request.sequence.id {
                 CorrelationId::Int(id) => Value::from(*id),
                 CorrelationId::String(id) => Value::from(id.as_str()),
@@ -229,8 +278,8 @@ impl PythonInstance {
 }
 
 /// Leaves what a request is told in the batch, unless it was told the last by its sender.
-fn answer(process: &Process, batch: &mut Batch, index: usize, number: u64, returned: Returned) {
-    if let Some(sender) = process.take(number) {
+fn answer(process: &Shared, batch: &mut Batch, index: usize, number: u64, returned: Returned) {
+    if let Some(sender) = process.take_request(number) {
         batch.restore(index, sender);
     }
     match returned {
@@ -243,8 +292,8 @@ fn answer(process: &Process, batch: &mut Batch, index: usize, number: u64, retur
 }
 
 /// Lets a request run again that was not told the last.
-fn run_again(process: &Process, batch: &mut Batch, index: usize, number: Option<u64>) {
-    let Some(sender) = number.and_then(|number| process.take(number)) else { return };
+fn run_again(process: &Shared, batch: &mut Batch, index: usize, number: Option<u64>) {
+    let Some(sender) = number.and_then(|number| process.take_request(number)) else { return };
     batch.restore(index, sender);
     if let Err(error) = batch.run_again(index) {
         batch.fail(index, error);

@@ -7,7 +7,7 @@ use std::{
 
 use halimede_serving::{
     Error,
-    backend::{Instance, LoadedModel, Model, ModelContext},
+    backend::{Instance, LoadedModel, Model, ModelContext, Submit as _},
     config::{
         self, ModelConfig,
         proto::{model_config::SchedulingChoice, model_instance_group::Kind},

@@ -3,13 +3,14 @@
 use std::{
     collections::HashMap,
     fmt,
-    io::{self, BufReader, Write},
+    io::{self, BufReader, Write as _},
     net::Shutdown,
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, Stdio},
     sync::{
         Arc,
         atomic::{AtomicBool, Ordering::SeqCst},
+        mpsc::{self, RecvTimeoutError},
     },
     thread::{self, JoinHandle},
     time::{Duration, Instant},
@@ -18,17 +19,18 @@ use std::{
 use halimede_platform::shared_memory::SharedMemoryError;
 use halimede_serving::{
     Code, Error, OutputTensor, Parameter,
-    backend::{Peers, ResponseSender},
+    backend::{Peers, ResponseSender, Submitted},
     metrics::CustomMetrics,
     trace::TraceOrigin,
 };
-use parking_lot::{Condvar, Mutex};
+use parking_lot::Mutex;
 use serde_json::Value;
 
 use crate::{
     calls::{self, Change},
     environment::Environment,
     files::Directory,
+    instance::Sent,
     metrics::ProcessMetrics,
     protocol::{self, Answer, Call, Memory, Message, ResponseEntry, SegmentEntry, Task, TensorEntry},
     segment::{Pool, Segment, Taken},
@@ -38,10 +40,6 @@ use crate::{
 /// How often a silent process is looked at. One that ends closes its socket, unless a process of its own holds
 /// it open.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
-
-/// How long nobody reads what the host says behind a batch: an instance that is asked again by then reads the answer
-/// itself, which saves a change of threads. What the host says of its own accord waits so long.
-const PAUSE: Duration = Duration::from_millis(2);
 
 /// How long `finalize` may take.
 const FINALIZE_MAX: Duration = Duration::from_secs(30);
@@ -75,29 +73,13 @@ pub(crate) struct Shared {
     started: Instant,
     socket: UnixStream,
     writing: Mutex<()>,
-    /// The other direction, of whoever [`State::reading`] names. A message and its length come with one call of the system.
-    incoming: Mutex<BufReader<UnixStream>>,
     child: Mutex<Child>,
     /// Whether the model is made.
     is_made: AtomicBool,
     /// Whether it is asked to end.
     is_ending: AtomicBool,
     state: Mutex<State>,
-    changed: Condvar,
-    /// [`State::reading`] has become [`Reading::Listener`].
-    may_listen: Condvar,
     metrics: Mutex<ProcessMetrics>,
-}
-
-/// Who reads what the host says.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-enum Reading {
-    /// The thread that does nothing else.
-    Listener,
-    /// Who waits for the reply to a task.
-    Asker,
-    /// Nobody; from then on the listener.
-    Nobody { until: Instant },
 }
 
 /// Who a process works for.
@@ -108,12 +90,11 @@ struct Owner {
     on_death: Option<Box<dyn FnOnce(Duration) + Send>>,
 }
 
+#[derive(Default)]
 struct State {
     is_gone: bool,
-    reading: Reading,
-    /// The end of what the host says, or a message that is none, was read.
-    is_at_end: bool,
-    reply: Option<Reply>,
+    /// Who waits for the answer to the task that the host has.
+    waiting: Option<Waiting>,
     /// What answers the requests that the host has, by number.
     requests: HashMap<u64, ResponseSender>,
     /// The traces of those that are traced.
@@ -126,22 +107,13 @@ struct State {
     calls: HashMap<u64, bool>,
 }
 
-impl Default for State {
-    fn default() -> State {
-        State {
-            is_gone: false,
-            reading: Reading::Listener,
-            is_at_end: false,
-            reply: None,
-            requests: HashMap::new(),
-            traces: HashMap::new(),
-            request_count: 0,
-            inputs: Pool::default(),
-            segments: HashMap::new(),
-            segment_count: 0,
-            calls: HashMap::new(),
-        }
-    }
+/// Who waits for the answer to a task.
+#[derive(Debug)]
+pub(crate) enum Waiting {
+    /// A thread; it hears nothing where the process ends.
+    Thread(mpsc::Sender<Reply>),
+    /// A batch and what the host knows of it. Nobody waits: who hears the answer finishes the batch.
+    Batch(Submitted, Sent),
 }
 
 /// The answer to a task.
@@ -152,21 +124,41 @@ pub(crate) enum Reply {
     Executed(Result<Executed, String>),
 }
 
+impl Reply {
+    /// The answer to something else than an execution.
+    fn value(self) -> Result<Value, Error> {
+        match self {
+            Reply::Done(value) => Ok(value),
+            Reply::Failed(text) => Err(Error::internal(text)),
+            Reply::Executed(_) => Err(unexpected()),
+        }
+    }
+
+    /// The answer to an execution.
+    fn executed(self) -> Result<Executed, Error> {
+        match self {
+            Reply::Executed(executed) => executed.map_err(Error::internal),
+            Reply::Failed(text) => Err(Error::internal(text)),
+            Reply::Done(_) => Err(unexpected()),
+        }
+    }
+}
+
+fn unexpected() -> Error {
+    Error::internal("the host answered something else than it was asked")
+}
+
 /// What a batch came to.
 #[derive(Debug, Default)]
 pub(crate) struct Executed {
     /// What was returned for each request; nothing where it is answered through its sender.
-    pub returned: Vec<Option<Returned>>,
+    pub returned: Vec<Option<ResponseEntry>>,
     /// Requests, by their place in the batch, that run again.
     pub again: Vec<usize>,
 }
 
 /// What `execute` returned for a request: outputs and parameters, or the error of the request.
 pub(crate) type Returned = Result<(Vec<OutputTensor>, Vec<(String, Parameter)>), Error>;
-
-/// The process has ended.
-#[derive(Debug)]
-pub(crate) struct Gone;
 
 impl Launcher {
     /// Starts a process; `name` is whom it works for.
@@ -191,19 +183,16 @@ impl Launcher {
             started: Instant::now(),
             socket,
             writing: Mutex::new(()),
-            incoming: Mutex::new(BufReader::new(reading)),
             child: Mutex::new(child),
             is_made: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             state: Mutex::default(),
-            changed: Condvar::new(),
-            may_listen: Condvar::new(),
             metrics: Mutex::new(ProcessMetrics::new(self.metrics.clone())),
         });
         let for_reader = shared.clone();
         let reader = thread::Builder::new()
             .name(format!("{name}-python").replace('\0', "_"))
-            .spawn(move || for_reader.listen())
+            .spawn(move || for_reader.listen(BufReader::new(reading)))
             .map_err(failed)?;
         Ok(Process { shared, reader: Some(reader) })
     }
@@ -216,14 +205,14 @@ impl Process {
         *self.shared.owner.lock() = Owner { name: name.to_owned(), on_death: Some(Box::new(on_death)) };
     }
 
+    /// What talks with it, for as long as somebody does.
+    pub fn shared(&self) -> &Arc<Shared> {
+        &self.shared
+    }
+
     /// Lets the host do something that is not an execution, and waits for it.
     pub fn ask(&self, task: &Task<'_>) -> Result<Value, Error> {
-        match self.shared.ask(task) {
-            Ok(Reply::Done(value)) => Ok(value),
-            Ok(Reply::Failed(text)) => Err(Error::internal(text)),
-            Ok(Reply::Executed(_)) => Err(Error::internal("the host answered something else than it was asked")),
-            Err(Gone) => Err(self.death()),
-        }
+        self.shared.ask(task)?.value()
     }
 
     /// Makes the model. Waits for it.
@@ -233,53 +222,9 @@ impl Process {
         Ok(())
     }
 
-    /// Lets the host run a batch.
-    pub fn execute(&self, task: &Task<'_>) -> Result<Executed, Error> {
-        match self.shared.ask(task) {
-            Ok(Reply::Executed(executed)) => executed.map_err(Error::internal),
-            Ok(Reply::Failed(text)) => Err(Error::internal(text)),
-            Ok(Reply::Done(_)) => Err(Error::internal("the host answered something else than it was asked")),
-            Err(Gone) => Err(self.death()),
-        }
-    }
-
-    /// A batch is answered. Where the host still has requests, or waits for other models, what it says is heard at once.
-    pub fn settle(&self) {
-        let mut state = self.shared.state.lock();
-        if matches!(state.reading, Reading::Nobody { .. }) && !(state.requests.is_empty() && state.calls.is_empty()) {
-            state.reading = Reading::Listener;
-            self.shared.may_listen.notify_all();
-        }
-    }
-
-    /// What a request is told whose process has ended.
-    pub fn death(&self) -> Error {
-        self.shared.death()
-    }
-
     /// Whether the process has ended.
     pub fn is_gone(&self) -> bool {
         self.shared.is_gone()
-    }
-
-    /// A segment for tensors of `bytes` together, and what the host is told of it.
-    pub fn input_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Memory), Error> {
-        self.shared.input_segment(bytes)
-    }
-
-    /// The number by which the host names the request that `sender` answers.
-    pub fn register(&self, sender: ResponseSender, trace: Option<TraceOrigin>) -> u64 {
-        let mut state = self.shared.state.lock();
-        state.request_count += 1;
-        let number = state.request_count;
-        state.requests.insert(number, sender);
-        state.traces.extend(trace.map(|trace| (number, trace)));
-        number
-    }
-
-    /// What answers a request, unless it has its last response.
-    pub fn take(&self, request: u64) -> Option<ResponseSender> {
-        self.shared.take_request(request)
     }
 }
 
@@ -293,13 +238,10 @@ impl Drop for Process {
     /// Lets the model end, and answers what it did not.
     fn drop(&mut self) {
         self.shared.is_ending.store(true, SeqCst);
-        if self.shared.send(&Task::Finalize).is_ok() {
-            match self.shared.wait_reply(Some(Instant::now() + FINALIZE_MAX)) {
-                Some(Reply::Failed(text)) => tracing::error!("finalize of '{}': {text}", self.shared.name()),
-                Some(_) => {}
-                None if self.is_gone() => {}
-                None => tracing::error!("finalize of '{}' took too long", self.shared.name()),
-            }
+        match self.shared.ask_within(&Task::Finalize, Some(FINALIZE_MAX)) {
+            Ok(Reply::Failed(text)) => tracing::error!("finalize of '{}': {text}", self.shared.name()),
+            Ok(_) | Err(RecvTimeoutError::Disconnected) => {}
+            Err(RecvTimeoutError::Timeout) => tracing::error!("finalize of '{}' took too long", self.shared.name()),
         }
         // The reader ends at the end of the bytes, and the host too.
         let _ = self.shared.socket.shutdown(Shutdown::Both);
@@ -311,7 +253,50 @@ impl Drop for Process {
 }
 
 impl Shared {
-    /// As [`Process::input_segment`].
+    /// Lets the host run a batch, and waits for it.
+    pub fn execute(&self, task: &Task<'_>) -> Result<Executed, Error> {
+        self.ask(task)?.executed()
+    }
+
+    /// Lets the host run a batch, of which `task` tells it. Whoever hears the answer finishes the batch.
+    ///
+    /// # Errors
+    /// The process has ended; the batch is given back.
+    pub fn submit(&self, task: &[u8], batch: Submitted, sent: Sent) -> Result<(), (Submitted, Sent)> {
+        self.begin(task, Waiting::Batch(batch, sent)).map_err(|waiting| match waiting {
+            Waiting::Batch(batch, sent) => (batch, sent),
+            Waiting::Thread(_) => unreachable!("who waits is who waited"),
+        })
+    }
+
+    /// The number by which the host names the request that `sender` answers.
+    pub fn register(&self, sender: ResponseSender, trace: Option<TraceOrigin>) -> u64 {
+        let mut state = self.state.lock();
+        state.request_count += 1;
+        let number = state.request_count;
+        state.requests.insert(number, sender);
+        state.traces.extend(trace.map(|trace| (number, trace)));
+        number
+    }
+
+    /// What answers a request, unless it has its last response.
+    pub fn take_request(&self, request: u64) -> Option<ResponseSender> {
+        let mut state = self.state.lock();
+        state.traces.remove(&request);
+        state.requests.remove(&request)
+    }
+
+    /// What a response says, with its outputs copied and the segments of outputs freed.
+    pub fn read(&self, entry: ResponseEntry) -> Returned {
+        read(&self.state.lock(), entry)
+    }
+
+    /// What a request is told whose process has ended.
+    pub fn death(&self) -> Error {
+        Error::internal(format!("Stub process '{}' is not healthy.", self.name()))
+    }
+
+    /// A segment for tensors of `bytes` together, and what the host is told of it.
     pub fn input_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Memory), Error> {
         let mut state = self.state.lock();
         let State { inputs, segments, segment_count, .. } = &mut *state;
@@ -367,104 +352,61 @@ impl Shared {
     }
 
     pub fn send(&self, message: &impl serde::Serialize) -> io::Result<()> {
-        let _writing = self.writing.lock();
-        protocol::write(&self.socket, message)?;
-        (&self.socket).flush()
+        self.write(&protocol::encode(message)?)
     }
 
-    fn ask(self: &Arc<Self>, task: &Task<'_>) -> Result<Reply, Gone> {
-        let reads = {
-            let mut state = self.state.lock();
-            state.reply = None;
-            let is_free = matches!(state.reading, Reading::Nobody { .. });
-            if is_free {
-                state.reading = Reading::Asker;
-            }
-            is_free
-        };
-        let sent = self.send(task);
-        if reads {
-            while sent.is_ok() && self.hear() {
-                if let Some(reply) = self.state.lock().reply.take() {
-                    return Ok(reply);
-                }
-            }
-            // The rest is the listener's.
-            self.state.lock().reading = Reading::Listener;
-            self.may_listen.notify_all();
+    fn ask(&self, task: &Task<'_>) -> Result<Reply, Error> {
+        self.ask_within(task, None).map_err(|_| self.death())
+    }
+
+    /// The answer to a task: disconnected, where the process has ended.
+    fn ask_within(&self, task: &Task<'_>, time: Option<Duration>) -> Result<Reply, RecvTimeoutError> {
+        let (answer, answers) = mpsc::channel();
+        let task = protocol::encode(task).map_err(|_| RecvTimeoutError::Disconnected)?;
+        self.begin(&task, Waiting::Thread(answer)).map_err(|_| RecvTimeoutError::Disconnected)?;
+        match time {
+            None => answers.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            Some(time) => answers.recv_timeout(time),
         }
-        // A socket that cannot be written is that of a process that has ended.
-        sent.map_err(|_| Gone)?;
-        self.wait_reply(None).ok_or(Gone)
     }
 
-    /// The reply to a task; `None` once the process has ended, or at the deadline.
-    fn wait_reply(&self, deadline: Option<Instant>) -> Option<Reply> {
+    /// Sends a task whose answer is for `waiting`, which comes back where the process has ended. The host has no other.
+    fn begin(&self, task: &[u8], waiting: Waiting) -> Result<(), Waiting> {
         let mut state = self.state.lock();
-        loop {
-            if let Some(reply) = state.reply.take() {
-                return Some(reply);
-            }
-            if state.is_gone {
-                return None;
-            }
-            match deadline {
-                None => self.changed.wait(&mut state),
-                Some(deadline) => {
-                    if self.changed.wait_until(&mut state, deadline).timed_out() {
-                        return None;
-                    }
-                }
-            }
+        if state.is_gone {
+            return Err(waiting);
         }
+        let before = state.waiting.replace(waiting);
+        drop(state);
+        drop(before);
+        match self.write(task) {
+            Ok(()) => Ok(()),
+            // Unless the reader has heard of the end already, and told it.
+            Err(_) => self.state.lock().waiting.take().map_or(Ok(()), Err),
+        }
+    }
+
+    fn write(&self, message: &[u8]) -> io::Result<()> {
+        let _writing = self.writing.lock();
+        (&self.socket).write_all(message)
     }
 
     fn name(&self) -> String {
         self.owner.lock().name.clone()
     }
 
-    fn death(&self) -> Error {
-        Error::internal(format!("Stub process '{}' is not healthy.", self.name()))
-    }
-
-    /// Reads and takes one message; false where none follows.
-    fn hear(self: &Arc<Self>) -> bool {
-        let is_alive = || matches!(self.child.lock().try_wait(), Ok(None));
-        let message = protocol::read(&mut *self.incoming.lock(), is_alive);
-        match message {
-            Ok(Some(message)) => {
-                self.take(message);
-                return true;
-            }
-            Ok(None) => {}
-            Err(error) => tracing::error!("the Python process of '{}' is ended: {error}", self.name()),
-        }
-        self.state.lock().is_at_end = true;
-        false
-    }
-
-    /// Waits until it is the listener's turn; false where nothing follows.
-    fn may_listen(&self) -> bool {
-        let mut state = self.state.lock();
-        loop {
-            match state.reading {
-                Reading::Listener => return !state.is_at_end,
-                // Who asked tells nobody when it has its reply: that would cost what its reading saves.
-                Reading::Asker => {
-                    self.may_listen.wait_for(&mut state, PAUSE);
-                }
-                Reading::Nobody { until } if Instant::now() >= until => state.reading = Reading::Listener,
-                Reading::Nobody { until } => {
-                    self.may_listen.wait_until(&mut state, until);
-                }
-            }
-        }
-    }
-
     /// Takes what the host says until it has ended.
-    fn listen(self: &Arc<Self>) {
-        while self.may_listen() {
-            self.hear();
+    fn listen(self: &Arc<Self>, mut incoming: BufReader<UnixStream>) {
+        let is_alive = || matches!(self.child.lock().try_wait(), Ok(None));
+        loop {
+            match protocol::read(&mut incoming, is_alive) {
+                Ok(Some(message)) => self.take(message),
+                Ok(None) => break,
+                Err(error) => {
+                    tracing::error!("the Python process of '{}' is ended: {error}", self.name());
+                    break;
+                }
+            }
         }
         self.end();
         let on_death = self.owner.lock().on_death.take().filter(|_| !self.is_ending.load(SeqCst));
@@ -486,17 +428,20 @@ impl Shared {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             tracing::error!("the Python process of '{}' ended: {status}", self.name());
         }
-        let requests: Vec<ResponseSender> = {
+        let (requests, waiting): (Vec<ResponseSender>, _) = {
             let mut state = self.state.lock();
             state.is_gone = true;
             state.traces.clear();
-            state.requests.drain().map(|(_, sender)| sender).collect()
+            (state.requests.drain().map(|(_, sender)| sender).collect(), state.waiting.take())
         };
         for mut sender in requests {
             sender.fail(self.death(), true);
         }
         *self.metrics.lock() = ProcessMetrics::default();
-        self.changed.notify_all();
+        // A thread hears of it because nobody can answer any more.
+        if let Some(Waiting::Batch(batch, sent)) = waiting {
+            sent.finish(self, batch, Err(self.death()));
+        }
     }
 
     fn take(self: &Arc<Self>, message: Message) {
@@ -505,10 +450,7 @@ impl Shared {
             Message::Failed { error } => self.reply(Reply::Failed(error)),
             Message::Executed { error: Some(error), .. } => self.reply(Reply::Executed(Err(error))),
             Message::Executed { responses, error: None, again } => {
-                let state = self.state.lock();
-                let responses = responses.unwrap_or_default();
-                let returned = responses.into_iter().map(|entry| entry.map(|entry| read(&state, entry))).collect();
-                drop(state);
+                let returned = responses.unwrap_or_default();
                 self.reply(Reply::Executed(Ok(Executed { returned, again })));
             }
             Message::Response { request, last, response } => self.respond(request, last, response),
@@ -531,17 +473,13 @@ impl Shared {
     }
 
     fn reply(&self, reply: Reply) {
-        let mut state = self.state.lock();
-        state.reply = Some(reply);
-        state.reading = Reading::Nobody { until: Instant::now() + PAUSE };
-        drop(state);
-        self.changed.notify_all();
-    }
-
-    fn take_request(&self, request: u64) -> Option<ResponseSender> {
-        let mut state = self.state.lock();
-        state.traces.remove(&request);
-        state.requests.remove(&request)
+        let waiting = self.state.lock().waiting.take();
+        match waiting {
+            // One that does not wait any more did not get it in time.
+            Some(Waiting::Thread(answer)) => drop(answer.send(reply)),
+            Some(Waiting::Batch(batch, sent)) => sent.finish(self, batch, reply.executed()),
+            None => tracing::warn!("the Python process of '{}' answered what it was not asked", self.name()),
+        }
     }
 
     /// Sends a response. The sender is not there where its request was answered: the host checks that, and what

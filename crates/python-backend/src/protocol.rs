@@ -4,7 +4,7 @@
 //! [`Task`]s one after the other and [`Answer`]s to calls; the host sends [`Message`]s. Tensors are named by
 //! segment, offset and length ([`TensorEntry`]). What the host sends counts as bytes from outside.
 
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
@@ -246,13 +246,13 @@ pub(crate) struct ResponseEntry {
     pub parameters: Option<String>,
 }
 
-/// Writes a message.
-pub(crate) fn write(mut to: impl Write, message: &impl Serialize) -> io::Result<()> {
+/// The bytes of a message.
+pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message)?;
     let length = u32::try_from(bytes.len() - 4).map_err(|_| io::Error::other("the message is too long"))?;
     bytes[..4].copy_from_slice(&length.to_le_bytes());
-    to.write_all(&bytes)
+    Ok(bytes)
 }
 
 /// Reads a message; `None` at the end. `is_alive` is asked each time that nothing came for a while.
@@ -320,8 +320,7 @@ mod tests {
 
     #[test]
     fn what_is_written_is_framed() {
-        let mut bytes = Vec::new();
-        write(&mut bytes, &Answer { call: 1, value: Some(Value::from(true)), ..Answer::default() }).unwrap();
+        let bytes = encode(&Answer { call: 1, value: Some(Value::from(true)), ..Answer::default() }).unwrap();
         assert_eq!(bytes, framed(r#"{"call":1,"value":true}"#));
     }
 

@@ -22,6 +22,7 @@ pub use crate::{
     instance::{
         batch::{Batch, Gathered},
         sender::ResponseSender,
+        submitted::Submitted,
     },
     repository::Asker,
 };
@@ -249,4 +250,23 @@ pub trait Instance: Send {
     /// Runs the requests of `batch` and leaves an output or an error in each. A panic is answered with an
     /// error and ends the instance, not the server.
     fn execute(&mut self, batch: &mut Batch);
+
+    /// What takes batches of this instance without a thread that waits for it; `None` where a batch is work of the
+    /// thread that brings it.
+    fn queue(&self) -> Option<Arc<dyn Submit>> {
+        None
+    }
+}
+
+/// Takes batches that run elsewhere, such as in another process. The thread that has a batch submits it and goes on;
+/// whoever hears of the results finishes it.
+pub trait Submit: Send + Sync {
+    /// Whether a batch could be submitted now. One that cannot is executed ([`Instance::execute`]), which may wait.
+    fn is_ready(&self) -> bool;
+
+    /// Begins with a batch. Does not wait for anything.
+    ///
+    /// # Errors
+    /// It could not begin; the batch is given back, to be answered with the error.
+    fn submit(&self, batch: Submitted) -> Result<(), (Submitted, Error)>;
 }

@@ -2,7 +2,10 @@
 //! it takes longer than the model does. The instance is borrowed from its worker while that waits.
 
 use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed},
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -51,7 +54,7 @@ impl Pace {
 
 impl Shared {
     /// Runs what waits on borrowed instances, as long as the model is quick.
-    pub fn run_here<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    pub fn run_here<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
         for _ in 0..RUNS_MAX {
             if !self.pace.is_quick() || state.parked.len() <= state.ready.len() {
                 break;
@@ -71,6 +74,10 @@ impl Shared {
 
     /// Takes the instance of a worker that was woken back, and waits for it while it is borrowed.
     pub fn reclaim(&self, worker: usize, state: &mut MutexGuard<'_, State>) -> Held {
+        if state.alarm.is_some() && state.parked.iter().all(|parked| parked.worker != worker) {
+            // It may have been woken to wait for that.
+            self.work.notify_one();
+        }
         loop {
             if let Some(index) = state.parked.iter().position(|parked| parked.worker == worker) {
                 return state.parked.swap_remove(index).held;

@@ -14,6 +14,9 @@ mod ragged_tests;
 mod runner;
 mod scatter;
 pub(crate) mod sender;
+pub(crate) mod submitted;
+#[cfg(test)]
+mod submitted_tests;
 #[cfg(test)]
 mod tests;
 mod warmup;

@@ -25,7 +25,7 @@ use super::{
     warmup::WarmUp,
 };
 use crate::{
-    backend::{Instance, Model, ModelMemory, OperatorWork, TuningWork},
+    backend::{Instance, Model, ModelMemory, OperatorWork, Submit, TuningWork},
     config::proto::ModelInstanceGroup,
     error::Error,
     model::Signature,
@@ -110,7 +110,7 @@ pub(super) struct State {
     /// Workers that were woken while their instance was borrowed.
     pub(super) recalls: usize,
     /// When an idle instance looks at the queue again by itself.
-    alarm: Option<Instant>,
+    pub(super) alarm: Option<Instant>,
     next_ticket: u64,
     /// How often something came that may be run.
     pub(super) arrivals: u64,
@@ -153,6 +153,13 @@ pub(super) struct Held {
     /// `None` after a panic: it has to be made anew.
     instance: Option<Box<dyn Instance>>,
     memory: Memory,
+}
+
+impl Held {
+    /// What takes batches of the instance now without a thread that waits for it.
+    pub fn queue(&self) -> Option<Arc<dyn Submit>> {
+        self.instance.as_ref()?.queue().filter(|queue| queue.is_ready())
+    }
 }
 
 impl Item for Entry {
@@ -437,7 +444,7 @@ fn join(thread: JoinHandle<()>) {
 }
 
 impl Shared {
-    fn push(&self, mut entry: Entry) {
+    fn push(self: &Arc<Self>, mut entry: Entry) {
         let now = Instant::now();
         entry.request.timestamps.queued = now;
         let has_sequences = self.signature.sequence.is_some();
@@ -463,6 +470,7 @@ impl Shared {
         };
         let wake_expiry = state.expiry_sleep.is_too_long(deadline);
         if may_run_here {
+            state = self.submit_waiting(state);
             state = self.run_here(state);
         }
         self.dispatch(state, now);
@@ -476,7 +484,7 @@ impl Shared {
     }
 
     /// Puts a request that runs again behind the others.
-    fn push_again(&self, mut entry: Entry) {
+    fn push_again(self: &Arc<Self>, mut entry: Entry) {
         let now = Instant::now();
         entry.request.timestamps.queued = now;
         let sequence = &mut entry.request.sequence;
@@ -518,13 +526,14 @@ impl Shared {
     }
 
     /// Forms batches for idle instances and wakes as many as there is work for.
-    fn dispatch(&self, mut state: MutexGuard<'_, State>, now: Instant) {
+    pub(super) fn dispatch(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
         if self.is_limited {
             state.arrivals += 1;
             drop(state);
             self.work.notify_all();
             return;
         }
+        state = self.submit_waiting(state);
         let mut wake = 0;
         let is_bound = state.scheduler.sequences().is_some();
         if is_bound {
@@ -553,7 +562,7 @@ impl Shared {
     }
 
     /// The life of an instance's thread.
-    fn work(&self, index: usize, instance: Box<dyn Instance>, place: Option<Place>, quit: &AtomicBool) {
+    fn work(self: &Arc<Self>, index: usize, instance: Box<dyn Instance>, place: Option<Place>, quit: &AtomicBool) {
         let mut held = Held { instance: Some(instance), memory: Memory::default() };
         if let Some(place) = place {
             let mut limited = Limited::new(index, place);
@@ -562,19 +571,22 @@ impl Shared {
             }
             return;
         }
-        while let Some(entries) = self.next_batch(index, &mut held, quit) {
-            self.run(index, &mut held, entries);
+        let mut held = Some(held);
+        while let Some((mut mine, entries)) = self.next_batch(index, held.take(), quit) {
+            held = match self.queue(&mine, &entries) {
+                Some(queue) => self.submit(&*queue, index, mine, entries),
+                None => {
+                    self.run(index, &mut mine, entries);
+                    Some(mine)
+                }
+            };
         }
     }
 
     /// Runs requests on the instance of worker `index` and answers them.
-    pub(super) fn run(&self, index: usize, held: &mut Held, mut entries: Vec<Entry>) {
-        let count = entries.iter().filter(|entry| !entry.is_stand_in).count();
-        self.recorder.pending(-(count as i64));
-        let Held { instance, memory } = held;
-        let sequence = self.signature.sequence.as_ref();
-        let prepared = sequence.map_or(Ok(()), |sequence| memory.prepare(sequence, &mut entries));
-        let mut batch = Batch::new(self.signature.clone(), self.version, self.recorder.clone(), entries);
+    pub(super) fn run(self: &Arc<Self>, index: usize, held: &mut Held, entries: Vec<Entry>) {
+        let (mut batch, prepared) = self.open(held, entries);
+        let instance = &mut held.instance;
         match prepared.and_then(|()| self.ensure_instance(instance, index)) {
             Ok(running) => {
                 if let Err(panic) = catch_unwind(AssertUnwindSafe(|| running.execute(&mut batch))) {
@@ -586,9 +598,24 @@ impl Shared {
             }
             Err(error) => batch.fail_all(&error),
         }
-        if let Some(sequence) = sequence {
-            memory.keep(sequence, batch.entries_mut());
+        self.close(index, held, batch);
+    }
+
+    /// Makes a batch of requests that left the queue, and gives those of sequences what belongs to them.
+    pub(super) fn open(&self, held: &mut Held, mut entries: Vec<Entry>) -> (Batch, Result<(), Error>) {
+        let count = entries.iter().filter(|entry| !entry.is_stand_in).count();
+        self.recorder.pending(-(count as i64));
+        let sequence = self.signature.sequence.as_ref();
+        let prepared = sequence.map_or(Ok(()), |sequence| held.memory.prepare(sequence, &mut entries));
+        (Batch::new(self.signature.clone(), self.version, self.recorder.clone(), entries), prepared)
+    }
+
+    /// Answers the requests of a batch that ran on the instance of worker `index`.
+    pub(super) fn close(self: &Arc<Self>, index: usize, held: &mut Held, mut batch: Batch) {
+        if let Some(sequence) = &self.signature.sequence {
+            held.memory.keep(sequence, batch.entries_mut());
         }
+        let count = batch.entries_mut().iter().filter(|entry| !entry.is_stand_in).count();
         let Finished { took, again, ended } = batch.finish(|ticket, mut request, response| match &self.ordering {
             None => request.responder.send(response, true),
             Some(ordering) => ordering.send(ticket, request, response),
@@ -622,9 +649,25 @@ impl Shared {
         })
     }
 
-    /// Waits for a batch; `None` when the thread is to end. While it waits, the instance is parked.
-    fn next_batch(&self, worker: usize, held: &mut Held, quit: &AtomicBool) -> Option<Vec<Entry>> {
+    /// Waits for a batch, with the instance or for it where it is away with another batch; `None` when the thread is to
+    /// end. While it waits, the instance is parked.
+    fn next_batch(
+        self: &Arc<Self>,
+        worker: usize,
+        held: Option<Held>,
+        quit: &AtomicBool,
+    ) -> Option<(Held, Vec<Entry>)> {
         let mut state = self.state.lock();
+        let mut held = match held {
+            Some(held) => held,
+            None => {
+                // Whoever brings it back finds work for it; this thread has to do something only when it is woken.
+                if !quit.load(SeqCst) && !state.closed && state.parked.iter().all(|parked| parked.worker != worker) {
+                    self.work.wait(&mut state);
+                }
+                self.reclaim(worker, &mut state)
+            }
+        };
         loop {
             if quit.load(SeqCst) && state.scheduler.sequences().is_none_or(|sequences| sequences.is_gone(worker)) {
                 // Work meant for this instance goes to another.
@@ -648,7 +691,7 @@ impl Shared {
                     if !state.parked.is_empty() && state.scheduler.len() > 0 {
                         self.dispatch(state, now);
                     }
-                    return Some(batch);
+                    return Some((held, batch));
                 }
                 Poll::Idle if state.closed && state.scheduler.len() == 0 => {
                     // Others may wait for the end of the last sequence.
@@ -658,7 +701,7 @@ impl Shared {
                 Poll::WaitUntil(until) => Some(until),
                 Poll::Idle => None,
             };
-            state.parked.push(Parked { worker, held: std::mem::take(held) });
+            state.parked.push(Parked { worker, held });
             match until {
                 Some(until) => {
                     state.alarm = Some(until);
@@ -667,7 +710,7 @@ impl Shared {
                 None => self.work.wait(&mut state),
             }
             state.alarm = None;
-            *held = self.reclaim(worker, &mut state);
+            held = self.reclaim(worker, &mut state);
         }
     }
 
