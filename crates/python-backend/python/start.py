@@ -7,7 +7,7 @@ import sys
 
 
 def refuse(text):
-    data = json.dumps({"is": "failed", "error": text}).encode()
+    data = json.dumps({"failed": {"error": text}}).encode()
     os.write(0, struct.pack("<I", len(data)) + data)
     sys.exit(1)
 

@@ -6,7 +6,7 @@
 
 use std::io::{self, Read};
 
-use serde::{Deserialize, Serialize};
+use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
 
 /// Longest message that is read.
@@ -54,15 +54,15 @@ pub(crate) struct Arguments<'a> {
     pub model_name: &'a str,
 }
 
-/// One request of a batch.
-#[derive(Debug, Serialize)]
+/// One request of a batch: an array of its fields in this order, which is read faster than an object.
+#[derive(Debug)]
 pub(crate) struct RequestEntry<'a> {
     /// The number by which responses name it.
     pub request: u64,
     pub id: &'a str,
     pub model: &'a str,
     pub version: i64,
-    /// A number or a text.
+    /// The number or the text of its sequence.
     pub correlation_id: Value,
     pub flags: u32,
     pub timeout: u64,
@@ -75,6 +75,19 @@ pub(crate) struct RequestEntry<'a> {
     pub is_traced: bool,
     /// What lets other programs go on with its trace, as JSON.
     pub trace_context: Option<String>,
+}
+
+impl Serialize for RequestEntry<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self { request, id, model, version, correlation_id, flags, timeout, parameters, .. } = self;
+        let Self { outputs, inputs, is_traced, trace_context, .. } = self;
+        #[rustfmt::skip]
+        let fields = (
+            request, id, model, version, correlation_id, flags, timeout, parameters,
+            outputs, inputs, is_traced, trace_context,
+        );
+        fields.serialize(serializer)
+    }
 }
 
 /// The answer to a call.
@@ -118,9 +131,9 @@ pub(crate) struct CalledResponse {
     pub memory: Memory,
 }
 
-/// What the host says.
+/// What the host says: an object whose one key is the kind.
 #[derive(Debug, Deserialize)]
-#[serde(tag = "is", rename_all = "snake_case")]
+#[serde(rename_all = "snake_case")]
 pub(crate) enum Message {
     /// A task is done.
     Done { value: Value },
@@ -310,12 +323,12 @@ mod tests {
 
     #[test]
     fn messages_of_the_host_are_read() {
-        let text = r#"{"is":"executed","responses":[null,{"outputs":[["OUT",11,[2,-1],3,64,8]],"parameters":"{}"}]}"#;
+        let text = r#"{"executed":{"responses":[null,{"outputs":[["OUT",11,[2,-1],3,64,8]],"parameters":"{}"}]}}"#;
         let Message::Executed { responses: Some(responses), error: None, .. } = parse(text) else { panic!("{text}") };
         assert_eq!(responses[1].as_ref().unwrap().outputs[0], ("OUT".to_owned(), 11, vec![2, -1], 3, 64, 8));
-        let call = parse(r#"{"is":"call","call":7,"what":"segment","bytes":5,"dropped":[3]}"#);
+        let call = parse(r#"{"call":{"call":7,"what":"segment","bytes":5,"dropped":[3]}}"#);
         assert!(matches!(call, Message::Call { call: 7, what: Call::Segment { bytes: 5, .. } }));
-        assert!(matches!(parse(r#"{"is":"done","value":null}"#), Message::Done { value: Value::Null }));
+        assert!(matches!(parse(r#"{"done":{"value":null}}"#), Message::Done { value: Value::Null }));
     }
 
     #[test]
@@ -328,7 +341,7 @@ mod tests {
     fn broken_messages_are_errors_or_the_end() {
         assert!(read(&[][..], || true).unwrap().is_none());
         assert!(read(&framed("{}")[..5], || true).unwrap().is_none());
-        for text in ["{}", "5", "{\"is\":\"nothing\"}", "{\"is\":\"executed\",\"responses\":{}}", "\u{0}"] {
+        for text in ["{}", "5", "{\"nothing\":{}}", "{\"executed\":{\"responses\":{}}}", "\u{0}"] {
             assert!(read(&framed(text)[..], || true).is_err(), "{text}");
         }
         assert!(read(&[255; 8][..], || true).unwrap_err().to_string().starts_with("a message of"));

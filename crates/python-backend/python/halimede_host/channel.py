@@ -9,12 +9,15 @@ import socket
 import struct
 import threading
 import weakref
+from json.encoder import encode_basestring_ascii as quoted  # noqa: F401  for messages that are put together by hand
 
 import numpy as np
 
 LENGTH = struct.Struct("<I")
 # Made once: `json.dumps` with other separators than its own makes one for each message.
 JSON = json.JSONEncoder(separators=(",", ":"))
+# The value that a text begins with, and where it ends: what the server sends has nothing around it.
+parse = json.JSONDecoder().raw_decode
 
 # A segment begins with a byte that says whether somebody uses it; tensors lie behind so many bytes, and at
 # multiples of them.
@@ -103,9 +106,11 @@ class Channel:
         self.socket = socket.socket(fileno=descriptor)
         # What is collected as garbage while its thread sends may send too: between messages, not inside.
         self.sending = threading.RLock()
-        self.unread = bytearray()
+        self.unread = b""
+        # Held by the one who reads; the others wait until something has changed.
+        self.reading = threading.Lock()
         self.changed = threading.Condition()
-        self.is_reading = False
+        self.waiting = 0
         self.is_gone = False
         self.tasks = collections.deque()
         self.calls = itertools.count(1)
@@ -113,17 +118,23 @@ class Channel:
         self.answers = {}
         self.segments = {}
         self.output_segments = []
+        self.memory = threading.Lock()
 
     # Messages.
 
-    def send(self, message):
-        text = JSON.encode(message).encode()
+    def send(self, kind, /, **fields):
+        """Sends a message of a kind."""
+        self.send_text(JSON.encode({kind: fields}))
+
+    def send_text(self, text):
+        """Sends a message that is text already."""
+        data = text.encode()
         with self.sending:
-            self.socket.sendall(LENGTH.pack(len(text)) + text)
+            self.socket.sendall(LENGTH.pack(len(data)) + data)
 
     def next_task(self):
         """Waits for something to do; for the main thread."""
-        self._wait(lambda: self.tasks)
+        self._wait(self.tasks)
         return self.tasks.popleft()
 
     def call(self, what, **arguments):
@@ -134,55 +145,67 @@ class Channel:
         """Asks the server something that it may answer several times."""
         call = Call(self, next(self.calls))
         self.answers[call.number] = call.answers
-        self.send({"is": "call", "call": call.number, "what": what, **arguments})
+        self.send("call", call=call.number, what=what, **arguments)
         return call
 
-    def _wait(self, is_there):
-        while True:
-            with self.changed:
-                while not is_there() and self.is_reading and not self.is_gone:
-                    self.changed.wait()
-                if is_there():
-                    return
-                if self.is_gone:
-                    raise ServerGone
-                self.is_reading = True
-            message = None
-            try:
-                message = self._read()
-            finally:
+    def _wait(self, messages):
+        """Waits until there is one of these."""
+        while not messages:
+            if self.is_gone:
+                raise ServerGone
+            if self.reading.acquire(blocking=False):
+                try:
+                    self._read_until(messages)
+                finally:
+                    self.reading.release()
+                    self._tell()
+            else:
                 with self.changed:
-                    self.is_reading = False
-                    if message is None:
-                        self.is_gone = True
-                    elif "call" in message:
-                        # Nobody may wait any more.
-                        self.answers.get(message["call"], collections.deque()).append(message)
-                    else:
-                        self.tasks.append(message)
-                    self.changed.notify_all()
+                    # First counted, then looked: who reads looks the other way round.
+                    self.waiting += 1
+                    while not messages and not self.is_gone and self.reading.locked():
+                        self.changed.wait()
+                    self.waiting -= 1
+
+    def _tell(self):
+        """Something has changed for those who wait."""
+        if self.waiting:
+            with self.changed:
+                self.changed.notify_all()
+
+    def _read_until(self, messages):
+        while not messages and not self.is_gone:
+            message = self._read()
+            if message is None:
+                self.is_gone = True
+            elif "call" in message:
+                # Nobody may wait any more.
+                self.answers.get(message["call"], collections.deque()).append(message)
+            else:
+                self.tasks.append(message)
+            self._tell()
 
     def _read(self):
         """The next message; None at the end."""
+        data = self.unread
         while True:
-            if len(self.unread) >= LENGTH.size:
-                end = LENGTH.size + LENGTH.unpack_from(self.unread)[0]
-                if len(self.unread) >= end:
-                    # A text: of bytes, `json.loads` would look for their encoding first.
-                    message = json.loads(self.unread[LENGTH.size : end].decode())
-                    del self.unread[:end]
-                    return message
+            if len(data) >= LENGTH.size:
+                end = LENGTH.size + LENGTH.unpack_from(data)[0]
+                if len(data) >= end:
+                    self.unread = data[end:]
+                    # Of bytes, its encoding would be looked for first.
+                    return parse(data[LENGTH.size : end].decode())[0]
             try:
-                data = self.socket.recv(1 << 16)
+                more = self.socket.recv(1 << 16)
             except OSError:
                 return None
-            if not data:
+            if not more:
                 return None
-            self.unread += data
+            data = data + more if data else more
 
     def wait_answer(self, answers):
         """The next of the answers to a call."""
-        self._wait(lambda: answers)
+        self._wait(answers)
         return answers.popleft()
 
     # Memory.
@@ -202,10 +225,12 @@ class Channel:
     def output_segment(self, size):
         """A free segment of at least so many bytes, taken."""
         needed = size + ALIGNMENT
-        with self.changed:
-            fitting = [one for one in self.output_segments if one.capacity >= needed and one.is_free()]
-            if fitting:
-                found = min(fitting, key=lambda one: one.capacity)
+        with self.memory:
+            found = None
+            for one in self.output_segments:
+                if one.capacity >= needed and one.is_free() and (found is None or one.capacity < found.capacity):
+                    found = one
+            if found is not None:
                 found.use()
                 return found
             # What is free is too small: the new one serves in its place.
@@ -216,7 +241,7 @@ class Channel:
         answer = self.call("segment", bytes=size, dropped=[one.number for one in dropped])
         segment = self.map_segment(*answer["segment"])
         segment.use()
-        with self.changed:
+        with self.memory:
             self.output_segments.append(segment)
         return segment
 

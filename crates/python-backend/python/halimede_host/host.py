@@ -70,9 +70,9 @@ class Host:
         try:
             answer = work(*arguments)
         except BaseException as error:
-            self.channel.send({"is": "failed", "error": explain(error)})
+            self.channel.send("failed", error=explain(error))
         else:
-            self.channel.send({"is": "done", "value": answer})
+            self.channel.send("done", value=answer)
 
     def load(self, task):
         """Imports the model's module."""
@@ -133,10 +133,10 @@ class Host:
             text = f"Failed to process the request(s) for model '{self.name}', message: {explain(error)}"
             for request in requests:
                 request.get_response_sender()._close()
-            self.channel.send({"is": "executed", "error": text})
+            self.channel.send("executed", error=text)
         else:
             again = [place for place, request in enumerate(requests) if request._runs_again()]
-            self.channel.send({"is": "executed", "responses": responses, "again": again})
+            self.channel.send_text(f'{{"executed":{{"responses":{responses},"again":{again}}}}}')
 
     def _execute(self, requests):
         if not hasattr(self.model, "execute"):
@@ -164,9 +164,9 @@ class Host:
             logger.Logger.log_error(explain(future.exception()))
 
     def _responses(self, requests, returned):
-        """The messages of what `execute` returned."""
+        """What `execute` returned, as JSON."""
         if returned is None:
-            return None
+            return "null"
         if self.is_decoupled:
             raise Mistake(
                 f"Python model '{self.name}' is using the decoupled mode and the execute function must return None."
@@ -179,12 +179,14 @@ class Host:
                 f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
             )
         for request, response in zip(requests, returned):
-            if response is not None and request._release_flags == RELEASE_RESCHEDULE:
+            if response is None:
+                continue
+            if request._release_flags == RELEASE_RESCHEDULE:
                 raise Mistake(
                     "Expected a None object in the execute function return list for reschduled request, found type "
                     f"'{type(response)}'."
                 )
-            if response is not None and not isinstance(response, InferenceResponse):
+            if not isinstance(response, InferenceResponse):
                 raise Mistake(
                     "Expected an 'InferenceResponse' object in the execute function return list, found type "
                     f"'{type(response)}'."
@@ -192,12 +194,11 @@ class Host:
         messages = []
         for request, response in zip(requests, returned):
             if response is None:
-                messages.append(None)
+                messages.append("null")
                 continue
-            request.get_response_sender()._count_response(response, 1)
-            wanted = request.requested_output_names()
-            messages.append(response._message(self.channel, wanted, may_share=True))
-        return messages
+            request._sender._count_response(response, 1)
+            messages.append(response._json(self.channel, request._wanted, may_share=True))
+        return f"[{','.join(messages)}]"
 
     def finalize(self):
         """Ends the model."""

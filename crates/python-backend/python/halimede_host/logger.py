@@ -24,7 +24,7 @@ class Logger:
         check_text("message", message)
         check_kind("level", level, LogLevel)
         if channel.is_connected():
-            channel.server().send({"is": "log", "level": level.value, "text": message})
+            channel.server().send("log", level=level.value, text=message)
         else:
             print(message, flush=True)
 

@@ -6,8 +6,8 @@ import json
 import threading
 
 from .arguments import check_kind, check_text, check_whole
-from .channel import JSON, CallFailed
-from .tensor import Tensor, TritonModelException, store
+from .channel import JSON, CallFailed, quoted
+from .tensor import Tensor, TritonModelException, entry_json, store
 
 FLAG_FINAL = 1
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
@@ -53,15 +53,16 @@ class PreferredMemory:
 class InferenceTrace:
     """The trace that a request belongs to, if any. A request for another model that gets it belongs there too."""
 
+    __slots__ = ("_origin", "_context", "__weakref__")
+
     def __init__(self):
         # The number of the request that is traced.
         self._origin, self._context = None, None
 
     @classmethod
-    def _received(cls, entry):
+    def _received(cls, origin, context):
         trace = cls()
-        if entry["is_traced"]:
-            trace._origin, trace._context = entry["request"], entry["trace_context"]
+        trace._origin, trace._context = origin, context
         return trace
 
     def get_context(self):
@@ -85,6 +86,8 @@ def parameters_json(parameters):
 
 class InferenceResponse:
     """The answer to a request: tensors, or an error."""
+
+    __slots__ = ("_tensors", "_error", "_parameters", "__weakref__")
 
     def __init__(self, output_tensors=(), error=None, parameters=None):
         tensors = list(output_tensors)
@@ -125,15 +128,19 @@ class InferenceResponse:
         response._parameters = answer["parameters"]
         return response
 
-    def _message(self, channel, wanted, may_share):
+    def _json(self, channel, wanted, may_share):
+        """The response as the server is told of it."""
         if self._error is not None:
-            return {"error": [self._error.code(), self._error.message()]}
-        tensors = [tensor for tensor in self._tensors if tensor.name() in wanted]
-        return {"outputs": store(tensors, channel, may_share), "parameters": self._parameters}
+            return JSON.encode({"error": [self._error.code(), self._error.message()]})
+        tensors = [tensor for tensor in self._tensors if tensor._name in wanted]
+        outputs = ",".join(map(entry_json, store(tensors, channel, may_share)))
+        return f'{{"outputs":[{outputs}],"parameters":{quoted(self._parameters)}}}'
 
 
 class InferenceResponseSender:
     """Sends the responses to one request, from any thread, also after `execute` returned."""
+
+    __slots__ = ("_channel", "_handle", "_wanted", "_is_decoupled", "_lock", "_is_closed", "_count", "__weakref__")
 
     def __init__(self, channel, handle, wanted, is_decoupled):
         self._channel, self._handle, self._wanted = channel, handle, wanted
@@ -152,11 +159,11 @@ class InferenceResponseSender:
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError("send(response: InferenceResponse = None, flags: int = 0)")
         self._count_response(response, flags)
-        message = {"is": "response", "request": self._handle, "last": flags == FLAG_FINAL}
+        last, content = "true" if flags == FLAG_FINAL else "false", "null"
         if response is not None:
             # The server may write to shared memory again before it reads what is named here.
-            message["response"] = response._message(self._channel, self._wanted, may_share=False)
-        self._channel.send(message)
+            content = response._json(self._channel, self._wanted, may_share=False)
+        self._channel.send_text(f'{{"response":{{"request":{self._handle},"last":{last},"response":{content}}}}}')
 
     def is_cancelled(self):
         """Whether nobody waits for responses any more."""
@@ -188,13 +195,16 @@ class InferenceResponseSender:
     def __del__(self):
         if not self._is_closed:
             try:
-                self._channel.send({"is": "dropped", "request": self._handle})
+                self._channel.send("dropped", request=self._handle)
             except OSError:
                 pass  # the server is gone
 
 
 class InferenceRequest:
     """A request: one that the server sends, or one that a model makes for another."""
+
+    __slots__ = ("_id", "_correlation_id", "_inputs", "_wanted", "_model_name", "_model_version", "_flags", "_timeout",
+                 "_parameters", "_trace", "_sender", "_release_flags", "__weakref__")  # fmt: skip
 
     def __init__(self, *, request_id="", correlation_id=0, inputs, requested_output_names, model_name,
                  model_version=-1, flags=0, timeout=0, preferred_memory=None, trace=None, parameters=None):  # fmt: skip
@@ -227,19 +237,18 @@ class InferenceRequest:
         if trace is not None:
             check_kind("trace", trace, InferenceTrace)
         self._trace = trace or InferenceTrace()
-        self._sender, self._channel, self._release_flags = None, None, RELEASE_ALL
+        self._sender, self._release_flags = None, RELEASE_ALL
 
     @classmethod
     def _received(cls, entry, channel, wholes, is_decoupled):
         # What the server sends was checked there: only requests that models make are checked here.
         request = cls.__new__(cls)
-        request._inputs = [Tensor._received(tensor, wholes) for tensor in entry["inputs"]]
-        request._wanted = set(entry["outputs"])
-        request._id, request._correlation_id = entry["id"], entry["correlation_id"]
-        request._model_name, request._model_version = entry["model"], entry["version"]
-        request._flags, request._timeout, request._parameters = entry["flags"], entry["timeout"], entry["parameters"]
-        request._channel, request._trace = channel, InferenceTrace._received(entry)
-        request._sender = InferenceResponseSender(channel, entry["request"], request._wanted, is_decoupled)
+        (handle, request._id, request._model_name, request._model_version, request._correlation_id, request._flags,
+         request._timeout, request._parameters, wanted, inputs, is_traced, context) = entry  # fmt: skip
+        request._inputs = [Tensor._received(tensor, wholes) for tensor in inputs]
+        request._wanted = wanted
+        request._trace = InferenceTrace._received(handle, context) if is_traced else None
+        request._sender = InferenceResponseSender(channel, handle, wanted, is_decoupled)
         request._release_flags = RELEASE_ALL
         return request
 
@@ -257,7 +266,7 @@ class InferenceRequest:
 
     def requested_output_names(self):
         """The outputs that the client wants."""
-        return self._wanted
+        return set(self._wanted)
 
     def model_name(self):
         """The model that the request is for."""
@@ -282,6 +291,8 @@ class InferenceRequest:
 
     def trace(self):
         """The trace that the request belongs to."""
+        if self._trace is None:
+            self._trace = InferenceTrace()
         return self._trace
 
     def get_response_sender(self):
@@ -319,7 +330,7 @@ class InferenceRequest:
             "id": self._id, "correlation_id": self._correlation_id, "model": self._model_name,
             "version": self._model_version, "flags": self._flags, "timeout": self._timeout,
             "parameters": self._parameters, "outputs": sorted(self._wanted),
-            "inputs": store(self._inputs, channel, may_share=False), "trace": self._trace._origin,
+            "inputs": store(self._inputs, channel, may_share=False), "trace": self.trace()._origin,
         }  # fmt: skip
         return ResponseIterator(channel, channel.open("infer", request=request, decoupled=decoupled))
 
@@ -363,4 +374,4 @@ class ResponseIterator:
     def cancel(self):
         """Asks the other model to stop; what it answers until then still comes."""
         if not self._call.is_over:
-            self._channel.send({"is": "cancel", "call": self._call.number})
+            self._channel.send("cancel", call=self._call.number)

@@ -25,7 +25,7 @@ def ask(failure, call, **arguments):
 def forget(number):
     """Tells the server that a metric or a family is not used any more."""
     try:
-        channel.server().send({"is": "forget_metric", "number": number})
+        channel.server().send("forget_metric", number=number)
     except OSError:
         pass  # the server is gone
 
