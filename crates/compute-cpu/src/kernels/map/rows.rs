@@ -145,33 +145,34 @@ on_vectors! {
 /// As [`Vector`].
 #[inline(always)]
 unsafe fn combine_on<V: Vector>(work: &Work, shared: &[f32]) {
-    let rows = work.rows;
+    let (function, rows) = (work.function, work.rows);
     // SAFETY: the caller's promise; the rows lie inside their tensors.
     unsafe {
-        match (work.function, work.from, work.to) {
-            (Function::Add, Numbers::F32(from), Numbers::F32(to)) => each_row::<V, _, _, false>(from, to, rows, shared),
-            (Function::Add, Numbers::F32(from), Numbers::Bf16(to)) => {
-                each_row::<V, _, _, false>(from, to, rows, shared)
-            }
-            (Function::Add, Numbers::Bf16(from), Numbers::F32(to)) => {
-                each_row::<V, _, _, false>(from, to, rows, shared)
-            }
-            (Function::Add, Numbers::Bf16(from), Numbers::Bf16(to)) => {
-                each_row::<V, _, _, false>(from, to, rows, shared)
-            }
-            (Function::Multiply, Numbers::F32(from), Numbers::F32(to)) => {
-                each_row::<V, _, _, true>(from, to, rows, shared)
-            }
-            (Function::Multiply, Numbers::F32(from), Numbers::Bf16(to)) => {
-                each_row::<V, _, _, true>(from, to, rows, shared)
-            }
-            (Function::Multiply, Numbers::Bf16(from), Numbers::F32(to)) => {
-                each_row::<V, _, _, true>(from, to, rows, shared)
-            }
-            (Function::Multiply, Numbers::Bf16(from), Numbers::Bf16(to)) => {
-                each_row::<V, _, _, true>(from, to, rows, shared)
-            }
+        match (work.from, work.to) {
+            (Numbers::F32(from), Numbers::F32(to)) => combine_real::<V, _, _>(function, from, to, rows, shared),
+            (Numbers::F32(from), Numbers::Bf16(to)) => combine_real::<V, _, _>(function, from, to, rows, shared),
+            (Numbers::Bf16(from), Numbers::F32(to)) => combine_real::<V, _, _>(function, from, to, rows, shared),
+            (Numbers::Bf16(from), Numbers::Bf16(to)) => combine_real::<V, _, _>(function, from, to, rows, shared),
             _ => debug_assert!(false, "rows of integers"),
+        }
+    }
+}
+
+/// # Safety
+/// As [`each_row`].
+#[inline(always)]
+unsafe fn combine_real<V: Vector, A: Real, B: Real>(
+    function: Function,
+    from: *const A,
+    to: *mut B,
+    rows: usize,
+    shared: &[f32],
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        match function {
+            Function::Add => each_row::<V, A, B, false>(from, to, rows, shared),
+            Function::Multiply => each_row::<V, A, B, true>(from, to, rows, shared),
         }
     }
 }
