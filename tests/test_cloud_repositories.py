@@ -14,6 +14,7 @@ from onnx import TensorProto
 from support import models
 from support.object_storage import AzureContainer, GcsBucket, S3Bucket, azurite, check_build, fetched, gcs_emulator, guarded_moto, moto
 from support.server import Server
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.halimede_only("tritonserver of the peer is built without object storage")
 
@@ -71,13 +72,6 @@ def index(server):
 
 def load(server, name, **parameters):
     return server.http.post(f"/v2/repository/models/{name}/load", {"parameters": parameters} if parameters else "")
-
-
-def wait_for(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.02)
 
 
 def ask(server, model, values, datatype="FP32"):
@@ -156,7 +150,7 @@ def test_models_are_loaded_on_demand(bucket, repository, cloud):
     assert load(server, "scale").status == 200
     assert ask(server, "scale", [1, 2]) == [5, 10]
     assert server.http.post("/v2/repository/models/scale/unload", "").status == 200
-    wait_for(lambda: index(server)["scale", "1"] == "UNAVAILABLE")
+    wait_until(lambda: index(server)["scale", "1"] == "UNAVAILABLE")
     # What it was loaded from is gone, and what was fetched is still there.
     before = len(fetched(bucket.storage))
     assert load(server, "scale").status == 200
@@ -171,17 +165,17 @@ def test_changes_are_polled(bucket, cloud):
     assert [ask(server, name, [0]) for name in ("changed", "removed", "same")] == [[1]] * 3
     # Of the same length and within the same second: neither tells them apart.
     bucket.put("changed/1/model.onnx", constant(2))
-    wait_for(lambda: ask(server, "changed", [0]) == [2])
+    wait_until(lambda: ask(server, "changed", [0]) == [2])
     bucket.put("changed/2/model.onnx", constant(3))
     bucket.put("new/1/model.onnx", constant(4))
     bucket.delete("removed/1/model.onnx")
-    wait_for(lambda: index(server).get(("changed", "2")) == "READY" and ("new", "1") in index(server))
+    wait_until(lambda: index(server).get(("changed", "2")) == "READY" and ("new", "1") in index(server))
     assert (ask(server, "changed", [0]), ask(server, "new", [0])) == ([3], [4])
-    wait_for(lambda: ("removed", "1") not in index(server))
+    wait_until(lambda: ("removed", "1") not in index(server))
     assert server.http.get("/v2/models/removed/ready").status == 400
     assert index(server)["changed", "1"] == "UNAVAILABLE"
     # What did not change was fetched once, of what did each state once.
-    wait_for(lambda: fetched(bucket.storage).count(f"{bucket.name}/new/1/model.onnx") == 1)
+    wait_until(lambda: fetched(bucket.storage).count(f"{bucket.name}/new/1/model.onnx") == 1)
     counts = {name: fetched(bucket.storage).count(f"{bucket.name}/{name}/1/model.onnx") for name in ("same", "changed")}
     assert counts == {"same": 1, "changed": 2}
 
@@ -199,7 +193,7 @@ def test_models_serve_on_while_the_storage_is_away(s3, cloud, tmp_path):
         storage.start()
         bucket = S3Bucket(storage, "away")
         bucket.put("one/1/model.onnx", constant(2))
-        wait_for(lambda: ask(server, "one", [0]) == [2])
+        wait_until(lambda: ask(server, "one", [0]) == [2])
     finally:
         storage.close()
 
@@ -256,11 +250,11 @@ def test_an_object_that_cannot_be_read_fails_its_model_alone(bucket, cloud):
     # A model is all of its files or none of them.
     assert not list(Path(server_cache(server)).glob("models/*/*/frozen/**/labels.txt"))
     bucket.put("frozen/1/model.onnx", constant(2))
-    wait_for(lambda: index(server)["frozen", "1"] == "READY")
+    wait_until(lambda: index(server)["frozen", "1"] == "READY")
     assert ask(server, "frozen", [0]) == [2]
     # What served before serves on.
     bucket.put("frozen/1/model.onnx", constant(3), x_amz_storage_class="GLACIER")
-    wait_for(lambda: server.log_text().count("frozen/1/model.onnx due to exception") >= 3)
+    wait_until(lambda: server.log_text().count("frozen/1/model.onnx due to exception") >= 3)
     assert ask(server, "frozen", [0]) == [2]
 
 
@@ -313,9 +307,11 @@ def test_keys_from_the_environment_a_profile_and_a_file(guarded, cloud, tmp_path
     address = f"{guarded.address}/models"
     keys = {"AWS_ACCESS_KEY_ID": guarded.key, "AWS_SECRET_ACCESS_KEY": guarded.secret}
     nothing = {"AWS_ACCESS_KEY_ID": "", "AWS_SECRET_ACCESS_KEY": "", "HOME": str(tmp_path)}
+    # Nobody there says which role the machine has.
+    no_role = {"AWS_METADATA_ENDPOINT": "http://127.0.0.1:1"}
     profile = tmp_path / ".aws" / "credentials"
     profile.parent.mkdir()
-    profile.write_text(f"[work]\naws_access_key_id = {guarded.key}\naws_secret_access_key = {guarded.secret}\n")
+    profile.write_text(f"[roles]\nrole_arn = arn\n[work]\naws_access_key_id = {guarded.key}\naws_secret_access_key = {guarded.secret}\n")
     credential = {"key_id": guarded.key, "secret_key": guarded.secret, "region": "us-east-1"}
     wrong = {"key_id": "wrong", "secret_key": "wrong"}
     by_prefix = tmp_path / "credentials.json"
@@ -331,7 +327,10 @@ def test_keys_from_the_environment_a_profile_and_a_file(guarded, cloud, tmp_path
         ({**keys, "AWS_SECRET_ACCESS_KEY": "[Invalid]"}, refused),
         ({**nothing, "AWS_PROFILE": "nobody"}, "there is no AWS profile 'nobody'"),
         ({**nothing, "TRITON_CLOUD_CREDENTIAL_PATH": str(by_prefix)}, f"Cannot match credential for path  {address}"),
+        ({**nothing, **no_role, "AWS_PROFILE": "roles"}, "the AWS profile 'roles' has no aws_access_key_id"),
         ({"TRITON_CLOUD_CREDENTIAL_PATH": "/none"}, "failed to open text file for read /none"),
+        ({**nothing, **no_role, "AWS_ACCESS_KEY_ID": "half"}, "only one of AWS_ACCESS_KEY_ID (key_id) and AWS_SECRET_ACCESS_KEY"),
+        ({**nothing, **no_role}, "No keys are given (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE)"),
     ]:
         server = Server([address], env={**S3Bucket.env, **env}, wait=False)
         assert server.wait_exit() == 1
@@ -411,7 +410,7 @@ def test_a_server_ends_while_it_fetches(bucket, cloud):
         slow.put("two/1/model.onnx", constant(2))
         server = cloud(slow.address, flags=["--model-control-mode=poll", "--repository-poll-secs=1"])
         storage.process.send_signal(signal.SIGSTOP)
-        wait_for(lambda: waits(server, storage.port))
+        wait_until(lambda: waits(server, storage.port))
         start = time.monotonic()
         assert server.stop() == 0
         # Far from the half minute that an answer may take.
@@ -457,13 +456,13 @@ def test_other_storages(other, repository, cloud, tmp_path):
     assert (ask(server, "scale", [1, 2]), ask(server, "one", [0])) == ([2, 4], [1])
     # Of the same length and within the same second.
     other.put("a b/c/one/1/model.onnx", constant(2))
-    wait_for(lambda: ask(server, "one", [0]) == [2])
+    wait_until(lambda: ask(server, "one", [0]) == [2])
     other.delete("a b/c/scale/1/model.py")
     server.wait_log("failed to load 'scale'")
     assert ask(server, "scale", [1, 2]) == [2, 4]
     other.delete("a b/c/scale/1/factor.json")
     other.delete("a b/c/scale/config.pbtxt")
-    wait_for(lambda: ("scale", "1") not in index(server))
+    wait_until(lambda: ("scale", "1") not in index(server))
     assert server.stop() == 0
     # Copies are there the next time, and the log says how much was fetched.
     again = cloud(f"{other.address}/a b/c", env={**other.env, **kept})

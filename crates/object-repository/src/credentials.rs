@@ -166,6 +166,11 @@ impl S3Credential {
         !self.secret_key.is_empty() && !self.key_id.is_empty()
     }
 
+    /// Whether it holds one of two that go together.
+    pub fn has_half_a_key(&self) -> bool {
+        self.secret_key.is_empty() != self.key_id.is_empty()
+    }
+
     /// The same with what the files of Amazon's command line say, where there are no keys.
     ///
     /// # Errors
@@ -192,14 +197,21 @@ impl S3Credential {
                 ))),
             };
         };
-        let setting = |key: &str, or: &str| settings.get(key).cloned().unwrap_or_else(|| or.to_owned());
-        Ok(Self {
-            key_id: setting("aws_access_key_id", ""),
-            secret_key: setting("aws_secret_access_key", ""),
-            session_token: setting("aws_session_token", ""),
-            region: if self.region.is_empty() { setting("region", "") } else { self.region.clone() },
+        let setting = |key: &str| settings.get(key).cloned().unwrap_or_default();
+        let found = Self {
+            key_id: setting("aws_access_key_id"),
+            secret_key: setting("aws_secret_access_key"),
+            session_token: setting("aws_session_token"),
+            region: if self.region.is_empty() { setting("region") } else { self.region.clone() },
             ..self.clone()
-        })
+        };
+        if !self.profile.is_empty() && !found.has_keys() {
+            tracing::warn!(
+                "the AWS profile '{name}' has no aws_access_key_id with an aws_secret_access_key: roles, single sign-on and \
+                 programs of profiles are not read"
+            );
+        }
+        Ok(found)
     }
 }
 

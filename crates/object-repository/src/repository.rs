@@ -192,11 +192,10 @@ impl ObjectRepository {
     }
 
     fn not_listed(&self, error: object_store::Error) -> ListError {
-        let hint = way_out(&error);
-        let text = format!("Failed to list objects of {}: {}. {hint}", self.given, chain(&error));
+        let text = format!("Failed to list objects of {}: {}. {}", self.given, chain(&error), way_out(&error));
         match error {
             object_store::Error::InvalidPath { .. } => ListError::Name(Error::invalid(text)),
-            _ => ListError::Failed(Error::internal(text)),
+            _ => ListError::Failed(Error::internal(text + self.store.hint())),
         }
     }
 

@@ -51,6 +51,8 @@ const AMAZON_VARIABLES: [&str; 10] = [
 pub(crate) struct Store {
     kind: Kind,
     http: Http,
+    /// Whether nobody said who the server is, so that the machine was asked.
+    is_keyless: bool,
 }
 
 #[derive(Clone)]
@@ -97,22 +99,57 @@ impl Store {
         http: Http,
     ) -> Result<Self, Error> {
         let wrong = |error: object_store::Error| Error::invalid(format!("{given}: {}", chain(&error)));
+        let mut is_keyless = false;
         let kind = match address {
             Address::S3 { endpoint, bucket, .. } => {
                 let credential = credentials.s3(given)?.with_profile(environment)?;
+                if credential.has_half_a_key() {
+                    tracing::warn!(
+                        "{given}: only one of AWS_ACCESS_KEY_ID (key_id) and AWS_SECRET_ACCESS_KEY (secret_key) is given: it \
+                         has no effect without the other"
+                    );
+                }
+                is_keyless = !credential.has_keys();
                 let builder = s3(&credential, endpoint.as_deref(), bucket, environment).map_err(wrong)?;
                 Kind::S3(Arc::new(builder.with_http_connector(http.clone()).build().map_err(wrong)?))
             }
             Address::Azure { account, container, .. } => {
                 let builder = azure(credentials.azure(given)?, account, container, environment)
                     .map_err(|why| Error::invalid(format!("{given}: {why}")))?;
-                Kind::Azure(Arc::new(builder.with_http_connector(http.clone()).build().map_err(wrong)?))
+                let built = builder.with_http_connector(http.clone()).build().map_err(|error| {
+                    Error::invalid(format!(
+                        "{given}: {}. Look at AZURE_STORAGE_ACCOUNT and AZURE_STORAGE_KEY, or account_str and account_key in \
+                         the file of credentials",
+                        chain(&error)
+                    ))
+                })?;
+                Kind::Azure(Arc::new(built))
             }
-            Address::Gcs { bucket, .. } => Kind::Gcs(Box::new(
-                Gcs::new(bucket, credentials.gcs(given)?, environment, http.clone()).map_err(wrong)?,
-            )),
+            Address::Gcs { bucket, .. } => {
+                let credential = credentials.gcs(given)?;
+                let gcs = Gcs::new(bucket, credential, environment, http.clone()).map_err(|error| {
+                    Error::invalid(format!(
+                        "{given}: {}. GOOGLE_APPLICATION_CREDENTIALS, or gs in the file of credentials, names '{}': it has \
+                         to be the file of a user or service account",
+                        chain(&error),
+                        credential.path
+                    ))
+                })?;
+                Kind::Gcs(Box::new(gcs))
+            }
         };
-        Ok(Self { kind, http })
+        Ok(Self { kind, http, is_keyless })
+    }
+
+    /// What may help where the storage does not let the server in, or cannot be asked.
+    pub fn hint(&self) -> &'static str {
+        match self.is_keyless {
+            true => {
+                " No keys are given (AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE), so that the role of the \
+                 machine was asked for."
+            }
+            false => "",
+        }
     }
 
     /// All objects whose names begin with those of a folder, part by part.
