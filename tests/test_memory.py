@@ -3,7 +3,6 @@
 import queue
 import re
 import subprocess
-import time
 
 import grpc
 import numpy as np
@@ -13,6 +12,7 @@ from onnx import TensorProto, helper, numpy_helper
 
 from support import models
 from support.server import ROOT, Server, binary
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.halimede_only("Triton has no limit of memory")
 
@@ -43,13 +43,6 @@ def private_bytes(serve, repository):
     bytes = gauge(server, "halimede_process_private_bytes")
     assert server.stop() == 0
     return int(bytes)
-
-
-def wait_for(condition):
-    end = time.monotonic() + 60
-    while not condition():
-        assert time.monotonic() < end, "did not happen in time"
-        time.sleep(0.02)
 
 
 def load(server, model):
@@ -123,7 +116,7 @@ def test_requests_are_refused_while_memory_is_scarce(repository, serve):
             else:
                 assert error.status() == "StatusCode.UNAVAILABLE" and "too little memory left" in error.message()
         assert taken >= 3
-    wait_for(lambda: small(server).status == 200)
+    wait_until(lambda: small(server).status == 200)
     assert gauge(server, "halimede_memory_scarce") == 0
     assert gauge(server, "halimede_memory_refused_requests") >= 3
     assert "memory is scarce" in server.log_text() and "memory is no longer scarce" in server.log_text()

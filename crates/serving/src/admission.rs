@@ -230,7 +230,8 @@ impl Admission {
 
     /// What is kept free.
     fn reserve(&self, reading: &MemoryReading) -> u64 {
-        self.limit(reading).map_or(0, |limit| (limit / RESERVE_DIVISOR).min(RESERVE_MAX))
+        // At least a byte, so that a limit that is used up is never enough.
+        self.limit(reading).map_or(0, |limit| (limit / RESERVE_DIVISOR).clamp(1, RESERVE_MAX))
     }
 
     fn refusal(&self, model: &str, need: &MemoryNeed, left: u64, state: &State) -> String {
@@ -244,6 +245,7 @@ impl Admission {
         };
         let loading = match state.loading {
             0 => String::new(),
+            1 => ", another model is being loaded".to_owned(),
             count => format!(", {count} other models are being loaded"),
         };
         let MemoryNeed { weights, instance, instances } = need;

@@ -61,6 +61,12 @@ fn a_model_that_would_not_fit_is_refused_with_the_numbers() {
 }
 
 #[test]
+fn the_smallest_limit_is_one() {
+    let (admission, _, start) = admission(Some(1), 400, 10_000);
+    assert!(admission.refuse_request(start).is_some());
+}
+
+#[test]
 fn what_the_machine_has_counts_too() {
     let (limited, ..) = admission(Some(1000), 400, 100);
     let error = limited.promise("m", &need(101)).unwrap_err().message;
@@ -73,7 +79,7 @@ fn what_the_machine_has_counts_too() {
 fn models_that_load_at_once_are_promised_memory_once() {
     let (admission, sensor, _) = admission(Some(1000), 0, 10_000);
     let first = admission.promise("a", &need(600)).unwrap();
-    assert!(admission.promise("b", &need(401)).unwrap_err().message.contains("1 other models are being loaded"));
+    assert!(admission.promise("b", &need(401)).unwrap_err().message.contains("another model is being loaded"));
     // What the first one took is not counted twice.
     sensor.set(600, 10_000);
     let second = admission.promise("b", &need(400)).unwrap();
