@@ -14,14 +14,8 @@ from support import models
 from support.grpc import Grpc, pb
 from support.http import Http
 from support.server import Server, binary, peer_command
+from support.waiting import wait_until
 from test_repository_control import BROKEN
-
-
-def wait_until(is_so, seconds=60):
-    end = time.monotonic() + seconds
-    while not is_so():
-        assert time.monotonic() < end, f"still not so after {seconds} s"
-        time.sleep(0.02)
 
 
 def run(*arguments):
@@ -185,6 +179,15 @@ def test_a_failed_model_ends_it(small, repository_for):
     server = Server([repository_for(small.path)], wait=False)
     assert server.wait_exit() == 1
     assert "creating server: Internal - failed to load all models" in server.log_text()
+
+
+@pytest.mark.halimede_only("a line of ours")
+def test_a_model_without_a_version_is_named(small, serve):
+    (small.path / "add_sub" / "1").rename(small.path / "add_sub" / "01")
+    server = serve(small, wait=False)
+    assert server.wait_exit() == 1
+    text = "failed to load 'add_sub': Invalid argument: at least one version must be available under the version policy of"
+    assert text in server.log_text()
 
 
 def test_exit_on_error_false_serves_the_rest(small, serve):

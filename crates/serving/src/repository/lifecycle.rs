@@ -47,10 +47,8 @@ enum Done {
 }
 
 impl Loader {
-    /// Loads the versions that the version policy selects, several at once, and unloads the others. If one
-    /// fails, nothing that served before changes.
-    pub fn load_versions(&self, candidate: &Candidate<'_>) -> Result<(), Error> {
-        let Candidate { id, files, config, asker, .. } = *candidate;
+    /// The versions that the version policy selects, at least one.
+    fn versions(&self, id: &Identifier, files: &ModelFiles, config: &ModelConfig) -> Result<Vec<i64>, Error> {
         let versions = files.versions(config)?;
         if versions.is_empty() {
             self.table.change(id, |_| {});
@@ -58,6 +56,16 @@ impl Loader {
                 "at least one version must be available under the version policy of model '{id}'"
             )));
         }
+        Ok(versions)
+    }
+
+    /// Loads the versions that the version policy selects, several at once, and unloads the others. If one
+    /// fails, nothing that served before changes.
+    pub fn load_versions(&self, candidate: &Candidate<'_>) -> Result<(), Error> {
+        let Candidate { id, files, config, asker, .. } = *candidate;
+        let versions = self.versions(id, files, config).inspect_err(|error| {
+            tracing::error!("failed to load '{id}': {}: {}", error.code.name(), error.message);
+        })?;
         let generation = self.next_generation();
         let source = Arc::new(config.clone());
         let work = self.table.change(id, |slots| {
