@@ -17,6 +17,7 @@ from support import models
 from support.grpc import Grpc, tensor
 from support.models import info
 from support.server import ROOT, Server
+from support.waiting import wait_until
 
 # The configuration of the documentation.
 STATEFUL = (ROOT / "docs" / "sequences.md").read_text().split("```pbtxt\n")[1].split("```")[0]
@@ -303,14 +304,6 @@ def in_thread(call, *args, **options):
     return done
 
 
-def wait_for(is_so):
-    for _ in range(2000):
-        if is_so():
-            return
-        time.sleep(0.01)
-    raise AssertionError("never")
-
-
 def test_the_backlog_waits_for_a_place(running, client):
     assert step(client, "one_place", 1, 1, "s") == [1]
     with triton_http.InferenceServerClient(running.http_address) as second:
@@ -341,7 +334,7 @@ def test_an_idle_sequence_ends(client):
             time.sleep(0.5)
             return False
 
-    wait_for(is_over)
+    wait_until(is_over)
 
 
 def test_a_client_that_leaves_ends_its_sequence(running, client):
