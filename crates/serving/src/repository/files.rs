@@ -2,8 +2,8 @@
 
 use std::{
     any::Any,
-    collections::{BTreeMap, BTreeSet},
-    fs, io,
+    collections::BTreeMap,
+    fs,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -34,6 +34,12 @@ pub(super) struct RemoteModel {
     pub files: Arc<[RemoteFile]>,
 }
 
+/// On which side of the network files are.
+enum Place<'a> {
+    Here(&'a Path),
+    Elsewhere(&'a RemoteModel),
+}
+
 /// The files of a model on this machine, as long as this lives.
 #[derive(Debug, Clone)]
 pub(super) struct LocalFiles {
@@ -42,21 +48,27 @@ pub(super) struct LocalFiles {
 }
 
 impl ModelFiles {
+    fn place(&self) -> Place<'_> {
+        match self {
+            ModelFiles::Directory(directory) => Place::Here(directory),
+            ModelFiles::Sent(directory) => Place::Here(&directory.0),
+            ModelFiles::Remote(model) => Place::Elsewhere(model),
+        }
+    }
+
     /// The directory, where it is one of this machine.
     pub fn directory(&self) -> Option<&Path> {
-        match self {
-            ModelFiles::Directory(directory) => Some(directory),
-            ModelFiles::Sent(directory) => Some(&directory.0),
-            ModelFiles::Remote(_) => None,
+        match self.place() {
+            Place::Here(directory) => Some(directory),
+            Place::Elsewhere(_) => None,
         }
     }
 
     /// The text of the configuration and where it lies. `None` where there is none and that `is_fine`.
     pub fn read_config(&self, config_name: &str, is_fine: bool) -> Result<Option<(String, PathBuf)>, Error> {
-        let directory = match self {
-            ModelFiles::Remote(model) => return model.read_config(config_name, is_fine),
-            ModelFiles::Directory(directory) => directory,
-            ModelFiles::Sent(directory) => &directory.0,
+        let directory = match self.place() {
+            Place::Here(directory) => directory,
+            Place::Elsewhere(model) => return model.read_config(config_name, is_fine),
         };
         let path = scan::config_path(directory, config_name);
         if is_fine && !path.exists() {
@@ -80,30 +92,26 @@ impl ModelFiles {
 
     /// The files of the first version.
     pub fn version_files(&self) -> Result<VersionFiles, Error> {
-        match (self.directory(), self) {
-            (Some(directory), _) => VersionFiles::read(directory)
+        match self.place() {
+            Place::Here(directory) => VersionFiles::read(directory)
                 .map_err(|error| Error::internal(format!("failed to open directory {}: {error}", directory.display()))),
-            (None, ModelFiles::Remote(model)) => {
+            Place::Elsewhere(model) => {
                 Ok(VersionFiles::of(&model.entries(""), |version| Ok(model.entries(&format!("{version}/"))))
                     .unwrap_or_default())
             }
-            (None, _) => Ok(VersionFiles::default()),
         }
     }
 
     /// The versions that the version policy selects, ascending.
     pub fn versions(&self, config: &ModelConfig) -> Result<Vec<i64>, Error> {
-        let names: io::Result<BTreeSet<String>> = match (self.directory(), self) {
-            (Some(directory), _) => scan::subdirectories(directory),
-            (None, ModelFiles::Remote(model)) => {
-                Ok(model.entries("").into_iter().filter(|entry| entry.is_directory).map(|entry| entry.name).collect())
+        let names = match self.place() {
+            Place::Here(directory) => scan::subdirectories(directory).map_err(|error| {
+                Error::internal(format!("failed to read the directory '{}': {error}", directory.display()))
+            })?,
+            Place::Elsewhere(model) => {
+                model.entries("").into_iter().filter(|entry| entry.is_directory).map(|entry| entry.name).collect()
             }
-            (None, _) => Ok(BTreeSet::new()),
         };
-        let names = names.map_err(|error| {
-            let directory = self.directory().unwrap_or(Path::new(""));
-            Error::internal(format!("failed to read the directory '{}': {error}", directory.display()))
-        })?;
         Ok(scan::select_versions(names, config))
     }
 

@@ -1,6 +1,6 @@
 //! The model repository: what lies in it, what is loaded, and the way from one to the other.
 //!
-//! [`source`] reads what the repository says about a model, [`graph`] knows which ensembles use it,
+//! [`poll`] looks at the repositories, [`source`] reads what they say about a model, [`graph`] knows which ensembles use it,
 //! [`lifecycle`] loads and replaces its versions, and [`table`] is what requests look models up in.
 //! Changes of the same models follow each other; changes of others run at the same time.
 
@@ -13,6 +13,7 @@ mod lifecycle;
 mod load;
 mod metrics;
 pub(crate) mod overview;
+mod poll;
 mod scan;
 mod source;
 mod table;
@@ -21,7 +22,6 @@ mod tests;
 
 use std::{
     collections::{BTreeMap, BTreeSet},
-    path::Path,
     sync::{Arc, Weak, atomic::AtomicBool},
     thread,
     time::Instant,
@@ -32,7 +32,6 @@ use parking_lot::{Condvar, Mutex};
 pub use self::control::Asker;
 pub(crate) use self::control::ModelControl;
 use self::{
-    files::{ModelFiles, RemoteModel},
     graph::Sources,
     lifecycle::Candidate,
     load::Loader,
@@ -45,7 +44,6 @@ use crate::{
     metadata::ModelState,
     model::Model,
     options::{LoadParameters, Options},
-    remote::{RemoteFile, RemoteRepository},
     statistics::ModelStatistics,
 };
 
@@ -68,19 +66,6 @@ struct State {
     busy: BTreeSet<Identifier>,
 }
 
-/// What looking at the repositories found.
-#[derive(Default)]
-struct Polled {
-    /// Models that are new or changed.
-    changed: Sources,
-    /// Models that are as they were.
-    unchanged: BTreeSet<Identifier>,
-    /// Models that are gone, or found in two repositories.
-    removed: BTreeSet<Identifier>,
-    /// Why models could not be read.
-    errors: Vec<Error>,
-}
-
 /// Whether models were loaded, and why not.
 type Results = BTreeMap<Identifier, Result<(), Error>>;
 
@@ -97,24 +82,9 @@ impl Repository {
         &self.loader.options
     }
 
-    fn namespace(&self, repository: &Path) -> String {
-        if self.options().model_namespacing { repository.display().to_string() } else { String::new() }
-    }
-
-    fn remote_namespace(&self, repository: &Arc<dyn RemoteRepository>) -> String {
-        if self.options().model_namespacing { repository.address().to_owned() } else { String::new() }
-    }
-
     /// Why there is no memory for a request at this time, if there is none.
     pub fn refuse_request(&self, now: Instant) -> Option<Error> {
         self.loader.admission.as_ref()?.refuse_request(now)
-    }
-
-    /// The names of the models that came from a repository.
-    fn known_models(&self, repository: &Arc<dyn RemoteRepository>) -> BTreeSet<String> {
-        let state = self.state.lock();
-        let known = state.sources.iter().filter(|(_, source)| source.files.is_in(repository));
-        known.map(|(id, _)| id.name.clone()).collect()
     }
 
     /// Loads what is new or changed in the repositories and unloads what is gone.
@@ -212,163 +182,6 @@ impl Repository {
         drop(state);
         self.change(claim, asker);
         Ok(())
-    }
-
-    /// Looks at every directory of every repository.
-    fn look_at_all(&self, known: &Sources) -> Polled {
-        let mut polled = Polled::default();
-        let mut directories = BTreeMap::new();
-        for repository in &self.options().repositories {
-            let names = match scan::subdirectories(repository) {
-                Ok(names) => names,
-                Err(error) => {
-                    let text = format!("failed to poll model repository '{}': {error}", repository.display());
-                    polled.fail(Error::internal(text));
-                    continue;
-                }
-            };
-            for name in names {
-                let directory = repository.join(&name);
-                let id = Identifier { namespace: self.namespace(repository), name };
-                if directories.insert(id.clone(), Ok(ModelFiles::Directory(directory))).is_some() {
-                    polled.not_unique(id);
-                }
-            }
-        }
-        for repository in &self.options().remote_repositories {
-            match repository.list(None) {
-                Ok(models) => {
-                    for (name, files) in models {
-                        let id = Identifier { namespace: self.remote_namespace(repository), name: name.clone() };
-                        if directories.insert(id.clone(), remote_model(repository, name, files)).is_some() {
-                            polled.not_unique(id);
-                        }
-                    }
-                }
-                Err(error) => {
-                    let text = format!("failed to poll model repository '{}': {}", repository.address(), error.message);
-                    polled.fail(Error::internal(text));
-                    // A repository that cannot be reached is no reason to unload what came from it.
-                    let from_it = known.iter().filter(|(_, source)| source.files.is_in(repository));
-                    polled.unchanged.extend(from_it.map(|(id, _)| id.clone()));
-                }
-            }
-        }
-        directories.retain(|id, _| !polled.removed.contains(id));
-        self.read(&mut polled, known, directories, &LoadParameters::default());
-        polled
-    }
-
-    /// Looks at one model and at those that it uses.
-    fn look_at(&self, known: &Sources, name: &str, parameters: &LoadParameters) -> Result<Polled, Error> {
-        let mut polled = Polled::default();
-        let mut names = vec![name.to_owned()];
-        let mut seen = BTreeSet::new();
-        while let Some(next) = names.pop() {
-            if !seen.insert(next.clone()) {
-                continue;
-            }
-            // An ensemble may name its members anything.
-            if check_name(&next).is_err() {
-                tracing::error!("failed to poll model '{next}': a member's name must be the name of a directory");
-                polled.errors.push(Error::not_found(""));
-                continue;
-            }
-            let is_first = next == name;
-            let no_parameters = LoadParameters::default();
-            let parameters = if is_first { parameters } else { &no_parameters };
-            let mut directories = BTreeMap::new();
-            if !parameters.files.is_empty() {
-                // Where they are is known once they are written.
-                let nowhere = Ok(ModelFiles::Directory(Path::new("").to_owned()));
-                directories.insert(Identifier { namespace: String::new(), name: next.clone() }, nowhere);
-            } else {
-                for (namespace, files) in self.find(&mut polled, &next) {
-                    let id = Identifier { namespace, name: next.clone() };
-                    if directories.insert(id.clone(), files).is_some() {
-                        let text = format!("failed to poll model '{id}': not unique across all model repositories");
-                        return Err(Error::internal(format!(
-                            "failed to load '{name}', failed to poll from model repository: {text}"
-                        )));
-                    }
-                }
-            }
-            if directories.is_empty() {
-                tracing::error!("failed to poll model '{next}': model not found in any model repository.");
-                // A text for the log alone: the client hears that the model could not be polled.
-                polled.errors.push(Error::not_found(""));
-            }
-            let ids: Vec<Identifier> = directories.keys().cloned().collect();
-            self.read(&mut polled, known, directories, parameters);
-            for id in ids {
-                let source = polled.changed.get_mut(&id);
-                if let Some(source) = source {
-                    source.explicit = is_first || known.get(&id).is_some_and(|known| known.explicit);
-                }
-                let source = polled.changed.get(&id).or_else(|| known.get(&id));
-                let steps = source.map(|source| ensemble::steps(&source.config)).unwrap_or_default();
-                names.extend(steps.iter().map(|step| step.model_name.clone()));
-            }
-        }
-        Ok(polled)
-    }
-
-    /// The model of a name in each repository that has it, by its namespace.
-    fn find(&self, polled: &mut Polled, name: &str) -> Vec<(String, Result<ModelFiles, Error>)> {
-        let mut found = Vec::new();
-        for repository in &self.options().repositories {
-            let directory = repository.join(name);
-            if directory.exists() {
-                found.push((self.namespace(repository), Ok(ModelFiles::Directory(directory))));
-            }
-        }
-        for repository in &self.options().remote_repositories {
-            match repository.list(Some(name)) {
-                Ok(models) => {
-                    found.extend(models.into_iter().map(|(name, files)| {
-                        (self.remote_namespace(repository), remote_model(repository, name, files))
-                    }))
-                }
-                Err(error) => {
-                    let text = format!("failed to poll model repository '{}': {}", repository.address(), error.message);
-                    polled.fail(Error::internal(text));
-                }
-            }
-        }
-        found
-    }
-
-    fn read(
-        &self,
-        polled: &mut Polled,
-        known: &Sources,
-        directories: BTreeMap<Identifier, Result<ModelFiles, Error>>,
-        parameters: &LoadParameters,
-    ) {
-        for (id, files) in directories {
-            let directory = files.as_ref().ok().and_then(|files| files.directory().map(Path::to_owned));
-            match files.and_then(|files| self.loader.read_source(&id, files, parameters, known.get(&id))) {
-                Ok(Some(source)) => {
-                    polled.changed.insert(id, source);
-                }
-                Ok(None) => {
-                    polled.unchanged.insert(id);
-                }
-                Err(error) => {
-                    polled.fail(Error {
-                        message: format!("Poll failed for model directory '{id}': {}", error.message),
-                        ..error
-                    });
-                    if let Some(hint) = directory.as_deref().and_then(misplaced) {
-                        tracing::error!("{hint}");
-                    }
-                    // What was loaded before serves on.
-                    if known.contains_key(&id) {
-                        polled.unchanged.insert(id);
-                    }
-                }
-            }
-        }
     }
 
     /// Does what was claimed.
@@ -550,50 +363,6 @@ impl State {
         self.sources.clone_from(&sources);
         Some(Claim { sources, todo, removed: removed.clone() })
     }
-}
-
-fn remote_model(
-    repository: &Arc<dyn RemoteRepository>,
-    name: String,
-    files: Result<Vec<RemoteFile>, Error>,
-) -> Result<ModelFiles, Error> {
-    Ok(ModelFiles::Remote(RemoteModel { repository: repository.clone(), name, files: files?.into() }))
-}
-
-impl Polled {
-    fn not_unique(&mut self, id: Identifier) {
-        self.fail(Error::internal(format!("failed to poll model '{id}': not unique across all model repositories")));
-        self.removed.insert(id);
-    }
-
-    fn fail(&mut self, error: Error) {
-        tracing::error!("{}", error.message);
-        self.errors.push(error);
-    }
-}
-
-/// What a person who has put a model in the wrong place wants to know; `None` where its folder holds a
-/// folder with a version's number.
-fn misplaced(directory: &Path) -> Option<String> {
-    let entries = std::fs::read_dir(directory).ok()?;
-    let names: Vec<String> = entries.flatten().map(|entry| entry.file_name().to_string_lossy().into_owned()).collect();
-    if names.iter().any(|name| name.parse::<i64>().is_ok() && directory.join(name).is_dir()) {
-        return None;
-    }
-    let name = directory.file_name().unwrap_or_default().to_string_lossy();
-    // The model's own folder was given as the repository: what looks like a model is one of its versions.
-    let (repository, model) = match (name.parse::<i64>(), directory.parent().and_then(Path::parent)) {
-        (Ok(_), Some(repository)) => {
-            let model = directory.parent().and_then(Path::file_name).unwrap_or_default().to_string_lossy().into_owned();
-            (repository.display().to_string(), model)
-        }
-        _ => (directory.parent()?.display().to_string(), name.into_owned()),
-    };
-    Some(format!(
-        "'{}' holds no folder with a version's number. A model's file lies in REPOSITORY/MODEL/VERSION/, as \
-         {repository}/{model}/1/model.onnx with --model-repository {repository}",
-        directory.display()
-    ))
 }
 
 /// A name that could leave the repository is none.
