@@ -26,9 +26,8 @@ impl Pauses {
         let number = |name| variable(name).and_then(|text| text.parse().ok()).unwrap_or(0);
         Self {
             other: Duration::from_secs(number("TRITONSERVER_SERVER_DELAY_GRPC_RESPONSE_SEC")),
-            infer: Duration::from_millis(
-                number("TRITONSERVER_DELAY_RESPONSE_COMPLETE_EXEC") + number("TRITONSERVER_DELAY_RESPONSE_COMPLETION"),
-            ),
+            infer: Duration::from_millis(number("TRITONSERVER_DELAY_RESPONSE_COMPLETE_EXEC"))
+                + Duration::from_millis(number("TRITONSERVER_DELAY_RESPONSE_COMPLETION")),
         }
     }
 }
