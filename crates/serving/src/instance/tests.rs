@@ -493,8 +493,8 @@ fn instances_that_came_and_went_leave_no_threads() {
             runner.resize(&groups(count), false).unwrap();
         }
         eventually("it has ended", || runner.leaving.lock().iter().all(|thread| thread.is_finished()));
-        // Those of the first round had another name.
-        assert!((1..=3).contains(&runner.leaving.lock().len()), "{}", runner.leaving.lock().len());
+        // One of the round, or none that took longer than the call; in the first, those of the model as it began.
+        assert!(runner.leaving.lock().len() <= 3, "{}", runner.leaving.lock().len());
     }
 }
 
