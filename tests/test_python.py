@@ -496,6 +496,31 @@ def test_health_tells_of_a_process_that_was_killed(running, http):
     assert http.is_model_ready("about") and http.is_server_ready()
 
 
+def test_processes_that_do_not_read_hold_up_nobody(tmp_path, serve):
+    repository = models.Repository(tmp_path / "models")
+    names = [f"about{number}" for number in range(4)]
+    for name in names:
+        add(repository, name, ABOUT, config({"IN": "FP32"}, {"OUT": "STRING"}))
+    add(repository, "identity", IDENTITY, config({"IN": "FP32"}, {"OUT": "FP32"}))
+    server = serve(repository, INTERPRETER)
+    tensor = httpclient.InferInput("IN", [1], "FP32")
+    tensor.set_data_from_numpy(np.zeros(1, np.float32))
+    with httpclient.InferenceServerClient(server.http_address, concurrency=8, network_timeout=60) as client:
+        about = lambda answer: json.loads(answer.as_numpy("OUT")[0])  # noqa: E731
+        pids = [about(client.infer(name, [tensor]))["pid"] for name in names]
+        try:
+            for pid in pids:
+                os.kill(pid, signal.SIGSTOP)
+            # More than a socket takes while nobody reads it.
+            waiting = [client.async_infer(name, [tensor], parameters={"long": "x" * 1_000_000}) for name in names]
+            assert client.infer("identity", [tensor]).as_numpy("OUT").tolist() == [0]
+            assert client.is_server_live()
+        finally:
+            for pid in pids:
+                os.kill(pid, signal.SIGCONT)
+        assert [len(about(answer.get_result())["parameters"]["long"]) for answer in waiting] == [1_000_000] * 4
+
+
 def stream(running, *counts, client_timeout=60, wait=None):
     answers = queue.Queue()
     got = []

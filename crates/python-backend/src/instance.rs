@@ -23,6 +23,9 @@ use crate::{
     tensors,
 };
 
+/// Bytes that a socket takes at once on every system, read or not.
+const AT_ONCE_BYTES: usize = 8 << 10;
+
 /// A process that lived shorter is not started again before as long has passed.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
@@ -160,6 +163,7 @@ impl Submit for Slot {
         };
         let task = protocol::encode(&task).map_err(|error| Error::internal(error.to_string()));
         let submitted = match task {
+            Ok(task) if task.len() > AT_ONCE_BYTES => self.submit_elsewhere(&process, task, batch, sent),
             Ok(task) => process.submit(&task, batch, sent).map_err(|back| (back, process.death())),
             Err(error) => Err(((batch, sent), error)),
         };
@@ -169,6 +173,9 @@ impl Submit for Slot {
         })
     }
 }
+
+/// A batch and what the host knows of it.
+pub(crate) type Prepared = (Submitted, Sent);
 
 /// What the host knows of a batch.
 #[derive(Debug)]
@@ -214,6 +221,32 @@ impl Sent {
 }
 
 impl Slot {
+    /// Submits a batch whose task is so long that its writer may have to wait until the host reads, on a thread that may.
+    fn submit_elsewhere(
+        &self,
+        process: &Arc<Shared>,
+        task: Vec<u8>,
+        batch: Submitted,
+        sent: Sent,
+    ) -> Result<(), (Prepared, Error)> {
+        let place = Arc::new(Mutex::new(Some((batch, sent))));
+        let (process, prepared) = (process.clone(), place.clone());
+        let submit = move || {
+            let Some((batch, sent)) = prepared.lock().take() else { return };
+            if let Err((batch, sent)) = process.submit(&task, batch, sent) {
+                sent.finish(&process, batch, Err(process.death()));
+            }
+        };
+        match thread::Builder::new().name("python-submit".to_owned()).spawn(submit) {
+            Ok(_) => Ok(()),
+            Err(error) => {
+                let error = Error::internal(format!("cannot start a thread for '{}': {error}", self.name));
+                let back = place.lock().take();
+                back.map_or(Ok(()), |back| Err((back, error)))
+            }
+        }
+    }
+
     /// Runs the batch. An error is one of memory, before the host has heard of the requests.
     fn run(&self, process: &Shared, batch: &mut Batch) -> Result<(), Error> {
         let (task, sent) = self.announce(process, batch)?;

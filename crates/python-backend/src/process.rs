@@ -30,7 +30,7 @@ use crate::{
     calls::{self, Change},
     environment::Environment,
     files::Directory,
-    instance::Sent,
+    instance::{Prepared, Sent},
     metrics::ProcessMetrics,
     protocol::{self, Answer, Call, Memory, Message, ResponseEntry, SegmentEntry, Task, TensorEntry},
     segment::{Pool, Segment, Taken},
@@ -262,7 +262,7 @@ impl Shared {
     ///
     /// # Errors
     /// The process has ended; the batch is given back.
-    pub fn submit(&self, task: &[u8], batch: Submitted, sent: Sent) -> Result<(), (Submitted, Sent)> {
+    pub fn submit(&self, task: &[u8], batch: Submitted, sent: Sent) -> Result<(), Prepared> {
         self.begin(task, Waiting::Batch(batch, sent)).map_err(|waiting| match waiting {
             Waiting::Batch(batch, sent) => (batch, sent),
             Waiting::Thread(_) => unreachable!("who waits is who waited"),
