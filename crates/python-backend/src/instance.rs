@@ -101,13 +101,15 @@ impl Slot {
         Ok(process)
     }
 
-    /// Ends the process; no other is started.
+    /// Ends the process; no other is started, and one that is being started has ended, too.
     fn close(&self) {
         let mut state = self.state.lock();
         state.is_closed = true;
         let process = state.process.take();
         drop(state);
         drop(process);
+        // Who starts one holds this until it has found out.
+        drop(self.starting.lock());
     }
 }
 
