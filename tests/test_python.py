@@ -16,7 +16,7 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support import models
-from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config
+from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config, wait_until
 from support.server import ROOT, Server
 
 IDENTITY = """
@@ -81,8 +81,18 @@ class TritonPythonModel:
 
 # What a model does wrong, by the text of its input.
 WRONG = """
+import multiprocessing
+import sys
+from concurrent.futures import ProcessPoolExecutor
+
+
 class Unhappy(Exception):
     pass
+
+
+class Speechless(Exception):
+    def __str__(self):
+        raise Unhappy
 
 
 class TritonPythonModel:
@@ -120,6 +130,19 @@ class TritonPythonModel:
                 time.sleep(20)
                 os._exit(0)
             os._exit(4)
+        if what == "half a character":
+            raise Unhappy("a file \\ud800 of that name")
+        if what == "no text":
+            raise Speechless()
+        if what == "child returns" and os.fork() == 0:
+            return [good]
+        if what == "child raises" and os.fork() == 0:
+            sys.exit(0)
+        if what.startswith("child"):
+            assert os.waitstatus_to_exitcode(os.wait()[1]) == (1 if what == "child raises" else 0)
+        if what == "spawn":
+            with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
+                assert pool.submit(len, "four").result() == 4
         if what == "twice":
             sender = request.get_response_sender()
             sender.send(good)
@@ -476,6 +499,18 @@ def test_a_process_that_dies_is_started_again(running, http, death):
     assert http.is_model_ready("wrong") and http.is_server_ready()
 
 
+@pytest.mark.parametrize("what", ["child returns", "child raises", "spawn"])
+def test_models_have_processes_of_their_own(running, http, what):
+    for _ in range(2):
+        assert ask_wrong(http, what).as_numpy("OUT")[0] == b"ok"
+
+
+def test_errors_whose_text_cannot_be_told_are_told_without(running, http):
+    assert "Unhappy: a file ? of that name" in error_of(http, "half a character")
+    assert "Speechless: <no text: its __str__ raised Unhappy>" in error_of(http, "no text")
+    assert ask_wrong(http, "nothing wrong").as_numpy("OUT")[0] == b"ok"
+
+
 def pid_of(http):
     result = ask(http, "about", {"IN": ("FP32", np.zeros(1, np.float32))})
     return json.loads(result.as_numpy("OUT")[0])["pid"]
@@ -681,6 +716,38 @@ def is_running(pid):
             return stat.read().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
+
+
+BUSY = """
+class TritonPythonModel:
+    def execute(self, requests):
+        # The answer of another model lies in memory of the server's.
+        inputs = [pb_utils.Tensor("IN", np.zeros(1, np.float32))]
+        pb_utils.InferenceRequest(model_name="about", requested_output_names=["OUT"], inputs=inputs).exec()
+        with open(pb_utils.get_model_dir() + "/pid", "w") as file:
+            file.write(str(os.getpid()))
+        time.sleep(600)
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="asks Linux")
+def test_busy_processes_end_with_a_server_that_is_killed(tmp_path):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "about", ABOUT, config({"IN": "FP32"}, {"OUT": "STRING"}))
+    add(repository, "busy", BUSY, config({"IN": "FP32"}, {"OUT": "FP32"}))
+    server = Server([repository.path], INTERPRETER)
+    tensor = httpclient.InferInput("IN", [1], "FP32")
+    tensor.set_data_from_numpy(np.zeros(1, np.float32))
+    file = repository.path / "busy" / "1" / "pid"
+    with httpclient.InferenceServerClient(server.http_address) as client:
+        waiting = client.async_infer("busy", [tensor])
+        wait_until(lambda: file.exists() and file.read_text(), "the model is busy")
+        assert not shared_memory_of(server)
+        server.process.kill()
+        server.process.wait()
+        with pytest.raises(Exception):
+            waiting.get_result()
+    wait_until(lambda: not is_running(int(file.read_text())), "the model's process has ended")
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="asks Linux")

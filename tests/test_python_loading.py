@@ -1,5 +1,6 @@
 """Python models that load and unload other models."""
 
+import contextlib
 import json
 import threading
 import time
@@ -9,8 +10,9 @@ import pytest
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
+from support import models
 from support.python_models import CPU, INTERPRETER, RUNS, add, ask, config, wait_until
-from support.server import ROOT
+from support.server import ROOT, Server
 
 TEXTS = config({"IN": "STRING"}, {"OUT": "STRING"})
 EXPLICIT = (INTERPRETER, "--model-control-mode=explicit")
@@ -294,3 +296,26 @@ def test_the_model_of_the_documentation(versioned, serve):
         assert ask(http, "keeper", "other").decode() == "loaded other"
         assert http.is_model_ready("other")
         assert ask(http, "keeper", "missing").decode().startswith("Failed to load model: ")
+
+
+def test_a_server_ends_in_time_while_a_model_is_being_loaded(tmp_path):
+    repository = models.Repository(tmp_path / "models")
+    endless = """
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep(600)
+"""
+    add(repository, "endless", endless, config({"IN": "FP32"}, {"OUT": "FP32"}))
+    server = Server([repository.path], INTERPRETER, "--exit-timeout-secs=1", "--model-control-mode=explicit")
+
+    def load():
+        with httpclient.InferenceServerClient(server.http_address) as http, contextlib.suppress(Exception):
+            http.load_model("endless")
+
+    thread = threading.Thread(target=load)
+    thread.start()
+    with httpclient.InferenceServerClient(server.http_address) as http:
+        wait_until(lambda: http.get_model_repository_index()[0].get("state") == "LOADING", "the model is being loaded")
+    assert server.stop() == 1
+    assert "Exit timeout expired. Exiting immediately." in server.log_text()
+    thread.join()

@@ -24,4 +24,6 @@ def start():
     host.main()
 
 
-start()
+# Processes that a model starts with `multiprocessing` may import this script again.
+if __name__ == "__main__":
+    start()

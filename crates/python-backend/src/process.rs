@@ -171,7 +171,8 @@ impl Launcher {
         socket.set_read_timeout(Some(LOOK_INTERVAL)).map_err(failed)?;
         let reading = socket.try_clone().map_err(failed)?;
         let mut command = Command::new(interpreter);
-        command.arg(self.files.start()).stdin(Stdio::from(OwnedFd::from(theirs)));
+        // The name is for people who look at the machine's processes.
+        command.arg(self.files.start()).arg(name.replace('\0', "_")).stdin(Stdio::from(OwnedFd::from(theirs)));
         command.envs(self.environment.variables());
         let child = command.spawn().map_err(failed)?;
         // The command holds the other end.

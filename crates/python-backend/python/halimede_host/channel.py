@@ -9,13 +9,13 @@ import socket
 import struct
 import threading
 import weakref
-from json.encoder import encode_basestring_ascii as quoted  # noqa: F401  for messages that are put together by hand
+from json.encoder import encode_basestring as quoted  # noqa: F401  for messages that are put together by hand
 
 import numpy as np
 
 LENGTH = struct.Struct("<I")
 # Made once: `json.dumps` with other separators than its own makes one for each message.
-JSON = json.JSONEncoder(separators=(",", ":"))
+JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 # The value that a text begins with, and where it ends: what the server sends has nothing around it.
 parse = json.JSONDecoder().raw_decode
 
@@ -61,11 +61,16 @@ def aligned(offset):
 
 
 def open_shared_memory(key):
+    """Opens an object and removes its name: nobody else looks for it, and a server that is killed leaves nothing behind."""
     try:
-        from _posixshmem import shm_open
+        from _posixshmem import shm_open, shm_unlink
     except ImportError:
-        return os.open("/dev/shm" + key, os.O_RDWR)
-    return shm_open(key, os.O_RDWR, mode=0o600)
+        descriptor = os.open("/dev/shm" + key, os.O_RDWR)
+        os.unlink("/dev/shm" + key)
+        return descriptor
+    descriptor = shm_open(key, os.O_RDWR, mode=0o600)
+    shm_unlink(key)
+    return descriptor
 
 
 class Segment:
@@ -127,8 +132,8 @@ class Channel:
         self.send_text(JSON.encode({kind: fields}))
 
     def send_text(self, text):
-        """Sends a message that is text already."""
-        data = text.encode()
+        """Sends a message that is text already. Halves of characters, which names of files may have, become `?`."""
+        data = text.encode("utf-8", "replace")
         with self.sending:
             self.socket.sendall(LENGTH.pack(len(data)) + data)
 

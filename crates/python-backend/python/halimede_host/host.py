@@ -3,9 +3,11 @@
 import asyncio
 import importlib
 import os
+import select
 import signal
 import sys
 import threading
+import time
 
 from . import logger
 from .channel import Channel, ServerGone, connect
@@ -38,7 +40,11 @@ def explain(error):
             lines.append(f"  {code.co_filename}({trace.tb_lineno}): {code.co_name}\n")
         trace = trace.tb_next
     at = "\n\nAt:\n" + "".join(reversed(lines)) if lines else ""
-    return f"{type(error).__name__}: {error}{at}"
+    try:
+        text = str(error)
+    except Exception as another:
+        text = f"<no text: its __str__ raised {type(another).__name__}>"
+    return f"{type(error).__name__}: {text}{at}"
 
 
 class Host:
@@ -50,6 +56,7 @@ class Host:
         self.model = None
         self.loop = None
         self.background = set()
+        self.process = os.getpid()
         self.is_decoupled = False
         self.name = ""
 
@@ -128,8 +135,10 @@ class Host:
         del wholes
         try:
             returned = self._execute(requests)
+            self._leave_child(0)
             responses = self._responses(requests, returned)
         except BaseException as error:
+            self._leave_child(1)
             text = f"Failed to process the request(s) for model '{self.name}', message: {explain(error)}"
             for request in requests:
                 request.get_response_sender()._close()
@@ -137,6 +146,12 @@ class Host:
         else:
             again = [place for place, request in enumerate(requests) if request._runs_again()]
             self.channel.send_text(f'{{"executed":{{"responses":{responses},"again":{again}}}}}')
+
+    def _leave_child(self, status):
+        """A process that the model forked ends here: the server knows its parent alone."""
+        if os.getpid() != self.process:
+            sys.stdout.flush()
+            os._exit(status)
 
     def _execute(self, requests):
         if not hasattr(self.model, "execute"):
@@ -212,9 +227,21 @@ class Host:
             self.model.finalize()
 
 
+def end_with_server(descriptor):
+    """Ends this process when the server has gone, also while the model is busy. One that ends in order asks first."""
+    gone = select.poll()
+    # Nothing is asked for: that the other end is closed is told always.
+    gone.register(descriptor, 0)
+    gone.poll()
+    time.sleep(1)
+    os._exit(1)
+
+
 def main():
     """Takes the socket from standard input, which models find empty."""
-    channel = Channel(os.dup(0))
+    descriptor = os.dup(0)
+    channel = Channel(descriptor)
+    threading.Thread(target=end_with_server, args=[descriptor], daemon=True).start()
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)

@@ -310,6 +310,9 @@ fn tell(progress: Progress<'_>) {
 /// How long connections may take to end before models refuse what comes over them.
 const LINGER: Duration = Duration::from_secs(1);
 
+/// How much longer than its time the end may take before it is given up: a model that is being loaded listens to nobody.
+const OVERTIME: Duration = Duration::from_secs(1);
+
 /// Answers what is in flight, unloads the models and ends the connections; gives up at `deadline`.
 fn end(
     signals: &SignalListener,
@@ -347,6 +350,9 @@ fn end(
         match ended.recv_timeout(Duration::from_millis(2)) {
             Ok(Ok(())) => break,
             Ok(Err(error)) => give_up(&error.message),
+            Err(std::sync::mpsc::RecvTimeoutError::Timeout) if Instant::now() > deadline + OVERTIME => {
+                give_up("Exit timeout expired. Exiting immediately.");
+            }
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
             Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => give_up("the models could not be unloaded"),
         }
