@@ -553,7 +553,12 @@ impl Shared {
         }
         let mut state = self.state.lock();
         let State { inputs, segments, .. } = &mut *state;
-        segments.retain(|number, segment| inputs.owns(segment) || !dropped.contains(number));
+        for number in dropped {
+            // The host has only its own to let go of.
+            if segments.get(number).is_some_and(|segment| !inputs.owns(segment)) {
+                segments.remove(number);
+            }
+        }
         state.segment_count += 1;
         let segment = Segment::create(state.segment_count, bytes).map_err(|error| no_memory(&error))?;
         let entry = segment.entry();

@@ -6,6 +6,7 @@
 //! takes a free one for each response, and the server frees it when it has copied the outputs.
 
 use std::{
+    collections::VecDeque,
     process,
     sync::{
         Arc, LazyLock,
@@ -114,9 +115,15 @@ fn rounded(bytes: usize) -> usize {
     bytes.checked_next_multiple_of((bytes.isqrt() * 8).next_power_of_two().max(BYTES_MIN)).unwrap_or(bytes)
 }
 
+/// How many segments are looked at for one that is free: with thousands in use, most of a request's time would go there.
+const LOOKS_MAX: usize = 64;
+
 /// The input segments of a process.
 #[derive(Debug, Default)]
-pub(crate) struct Pool(Vec<Arc<Segment>>);
+pub(crate) struct Pool {
+    /// Those that were looked at last are behind.
+    segments: VecDeque<Arc<Segment>>,
+}
 
 /// A segment that was taken from a pool.
 #[derive(Debug)]
@@ -131,22 +138,25 @@ pub(crate) struct Taken {
 impl Pool {
     /// A free segment for `bytes`; the smallest that there is, or a new one of the number that `number` gives.
     pub fn take(&mut self, bytes: usize, number: impl FnOnce() -> u32) -> Result<Taken, SharedMemoryError> {
-        let fitting = self.0.iter().filter(|segment| segment.has_room_for(bytes) && segment.is_free());
+        let looks = self.segments.len().min(LOOKS_MAX);
+        let free = |segment: &&Arc<Segment>| segment.is_free();
+        let fitting = self.segments.range(..looks).filter(|segment| segment.has_room_for(bytes)).filter(free);
         if let Some(segment) = fitting.min_by_key(|segment| segment.memory.region().len()) {
             segment.take()?;
             return Ok(Taken { segment: segment.clone(), is_new: false, dropped: Vec::new() });
         }
         // What is free is too small: the new one serves in its place.
-        let dropped = self.0.extract_if(.., |segment| segment.is_free()).map(|segment| segment.number).collect();
+        let (dropped, kept): (Vec<_>, Vec<_>) = self.segments.drain(..looks).partition(|segment| segment.is_free());
+        self.segments.extend(kept);
         let segment = Arc::new(Segment::create(number(), bytes)?);
         segment.take()?;
-        self.0.push(segment.clone());
-        Ok(Taken { segment, is_new: true, dropped })
+        self.segments.push_front(segment.clone());
+        Ok(Taken { segment, is_new: true, dropped: dropped.iter().map(|segment| segment.number).collect() })
     }
 
     /// Whether a segment is one of these.
     pub fn owns(&self, segment: &Segment) -> bool {
-        self.0.iter().any(|mine| mine.number == segment.number)
+        self.segments.iter().any(|mine| mine.number == segment.number)
     }
 }
 
@@ -178,6 +188,23 @@ mod tests {
         let (large, is_new, dropped) = take(BYTES_MIN, 4);
         assert!(is_new && large.contains(ALIGNMENT, BYTES_MIN));
         assert_eq!(dropped, [2]);
+    }
+
+    #[test]
+    fn many_that_are_in_use_are_found_when_they_are_free() {
+        let mut pool = Pool::default();
+        let count = u32::try_from(LOOKS_MAX).unwrap() * 3;
+        let all: Vec<_> = (0..count).map(|number| pool.take(1, || number).unwrap()).collect();
+        assert!(all.iter().all(|taken| taken.is_new && taken.dropped.is_empty()));
+        assert!(all.iter().all(|taken| pool.owns(&taken.segment)));
+        // The place of the one that is free comes up, at the cost of few new ones.
+        all[7].segment.release();
+        let mut number = count;
+        let found = (0..4).any(|_| {
+            number += 1;
+            !pool.take(1, || number).unwrap().is_new
+        });
+        assert!(found);
     }
 
     #[test]

@@ -239,8 +239,10 @@ class Channel:
                 found.use()
                 return found
             # What is free is too small: the new one serves in its place.
-            dropped = [one for one in self.output_segments if one.is_free()]
-            self.output_segments = [one for one in self.output_segments if one not in dropped]
+            dropped, kept = [], []
+            for one in self.output_segments:
+                (dropped if one.is_free() else kept).append(one)
+            self.output_segments = kept
         for one in dropped:
             self.segments.pop(one.number, None)
         answer = self.call("segment", bytes=size, dropped=[one.number for one in dropped])
