@@ -50,6 +50,24 @@ def test_models_that_load(repository):
     ]
 
 
+def test_what_models_print_is_none_of_the_report(repository):
+    repository.add("talks", config='backend: "python"\n' + models.io("input", "IN", "FP32", [1]) + models.io("output", "OUT", "FP32", [1]))
+    (repository.path / "talks" / "1" / "model.py").write_text("print('hello')\n" + PYTHON)
+    said = by_name(repository, status=1)
+    assert said["talks"]["verdict"] == "refused" and "no licence for this machine" in said["talks"]["why"][0]
+
+
+def test_who_takes_long_is_named(repository):
+    code = "import time\n\n\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(600)\n"
+    repository.add("endless", config='backend: "python"\n' + models.io("input", "IN", "FP32", [1]) + models.io("output", "OUT", "FP32", [1]))
+    (repository.path / "endless" / "1" / "model.py").write_text(code)
+    env = os.environ | {"PATH": os.path.dirname(sys.executable) + os.pathsep + os.environ["PATH"]}
+    with subprocess.Popen([binary(), "doctor", repository.path], stderr=subprocess.PIPE, text=True, env=env) as running:
+        said = next(line for line in running.stderr if "still" in line)
+        running.kill()
+    assert said.startswith("'endless' is still being loaded after 1")
+
+
 def test_models_that_do_not_and_the_way_out(repository):
     repository.add("plain", models.add_sub(1, [4]))
     # The backend is known by the file.

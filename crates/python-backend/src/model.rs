@@ -19,12 +19,15 @@ use crate::{
     environment::{Archives, Environment},
     files::Directory,
     instance::{PythonInstance, Slot},
-    process::{Launcher, Process},
+    process::{Launcher, Prints, Process},
     protocol::Task,
 };
 
 /// The model's file, where the configuration names none.
 const FILE: &str = "model.py";
+
+/// The server's setting for where models print: `stdout`, which is the default, or `stderr`.
+const PRINTS: &str = "prints";
 
 /// What instances are made of.
 #[derive(Debug)]
@@ -56,10 +59,20 @@ pub(crate) fn load(context: &ModelContext, archives: &Archives, files: Arc<Direc
         return Err(Error::internal(format!("Python model file not found in '{}'", path.display())));
     }
     let environment = Environment::of(context, archives, &files)?;
+    let prints = match context.settings.get(PRINTS).map(String::as_str) {
+        None | Some("stdout") => Prints::Stdout,
+        Some("stderr") => Prints::Stderr,
+        Some(other) => {
+            return Err(Error::invalid(format!(
+                "--backend-config=python,{PRINTS}={other}: models print to 'stdout' or 'stderr'"
+            )));
+        }
+    };
     let launcher = Launcher {
         model: context.config.name.clone(),
         environment,
         files,
+        prints,
         peers: context.peers.clone(),
         metrics: context.metrics.clone(),
     };

@@ -51,10 +51,20 @@ pub(crate) struct Launcher {
     pub model: String,
     pub environment: Environment,
     pub files: Arc<Directory>,
+    pub prints: Prints,
     /// The models that the model may call.
     pub peers: Peers,
     /// Where the model may have metrics of its own.
     pub metrics: CustomMetrics,
+}
+
+/// Where what a model prints goes.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Prints {
+    /// To the server's output.
+    Stdout,
+    /// Beside the server's log.
+    Stderr,
 }
 
 /// A running process. Dropped, it ends.
@@ -173,6 +183,9 @@ impl Launcher {
         let mut command = Command::new(interpreter);
         // The name is for people who look at the machine's processes.
         command.arg(self.files.start()).arg(name.replace('\0', "_")).stdin(Stdio::from(OwnedFd::from(theirs)));
+        if self.prints == Prints::Stderr {
+            command.stdout(io::stderr());
+        }
         command.envs(self.environment.variables());
         let child = command.spawn().map_err(failed)?;
         // The command holds the other end.

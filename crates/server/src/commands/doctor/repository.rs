@@ -3,7 +3,9 @@
 use std::{
     fmt,
     path::{Path, PathBuf},
-    time::Duration,
+    sync::mpsc,
+    thread,
+    time::{Duration, Instant},
 };
 
 use halimede_compute::Precision;
@@ -18,6 +20,9 @@ use crate::{commands::serve, flags};
 
 /// How long models may take to end.
 const END: Duration = Duration::from_secs(30);
+
+/// How long a model is loaded before it is said that this takes long, each time.
+const LONG: Duration = Duration::from_secs(10);
 
 /// What becomes of a model.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
@@ -57,8 +62,12 @@ struct Finding {
 /// # Errors
 /// A repository cannot be read.
 pub(super) fn examine(repositories: &[PathBuf], is_json: bool) -> Result<bool, String> {
+    // What models print is none of the report.
+    let prints = "--backend-config=python,prints=stderr";
     let mut arguments: Vec<String> =
-        ["--model-control-mode=explicit", "--packed-weights=off", "--tuning-database=off"].map(str::to_owned).into();
+        ["--model-control-mode=explicit", "--packed-weights=off", "--tuning-database=off", prints]
+            .map(str::to_owned)
+            .into();
     for repository in repositories {
         if !repository.is_dir() {
             return Err(format!(
@@ -98,7 +107,7 @@ fn finding(server: &Server, backends: &[String], repositories: &[PathBuf], model
     let directory = repositories.iter().map(|repository| repository.join(&model)).find(|directory| directory.is_dir());
     let written = directory.and_then(|directory| written(&directory, &model)).unwrap_or_default();
     let backend = written.backend.clone();
-    let result = server.load(&model, LoadParameters::default()).and_then(|()| server.model_config(&model, None));
+    let result = load(server, &model).and_then(|()| server.model_config(&model, None));
     let finding = match result {
         Ok(config) => {
             // The log begins each line with the model.
@@ -122,6 +131,29 @@ fn finding(server: &Server, backends: &[String], repositories: &[PathBuf], model
     // One that did not load has nothing to unload.
     let _ = server.unload(&finding.model, true);
     finding
+}
+
+/// Loads a model, and says who it is that takes long.
+fn load(server: &Server, model: &str) -> Result<(), halimede_serving::Error> {
+    let (sender, loaded) = mpsc::channel::<Result<(), halimede_serving::Error>>();
+    thread::scope(|scope| {
+        scope.spawn(move || {
+            // Somebody waits until it is there.
+            let _ = sender.send(server.load(model, LoadParameters::default()));
+        });
+        let start = Instant::now();
+        loop {
+            match loaded.recv_timeout(LONG) {
+                Ok(result) => return result,
+                Err(mpsc::RecvTimeoutError::Timeout) => {
+                    eprintln!("'{model}' is still being loaded after {} s", start.elapsed().as_secs());
+                }
+                Err(mpsc::RecvTimeoutError::Disconnected) => {
+                    return Err(halimede_serving::Error::internal("loading it panicked"));
+                }
+            }
+        }
+    })
 }
 
 /// The configuration of a model with the backend that it or the files name. `None` where it cannot be read.
