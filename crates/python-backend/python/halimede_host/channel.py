@@ -1,6 +1,7 @@
 """The way to the server: messages over a socket, tensors in shared memory (docs/components/python-backend.md)."""
 
 import collections
+import contextlib
 import itertools
 import json
 import mmap
@@ -65,11 +66,12 @@ def open_shared_memory(key):
     try:
         from _posixshmem import shm_open, shm_unlink
     except ImportError:
-        descriptor = os.open("/dev/shm" + key, os.O_RDWR)
-        os.unlink("/dev/shm" + key)
-        return descriptor
-    descriptor = shm_open(key, os.O_RDWR, mode=0o600)
-    shm_unlink(key)
+        path = "/dev/shm" + key
+        descriptor, unlink = os.open(path, os.O_RDWR), lambda: os.unlink(path)
+    else:
+        descriptor, unlink = shm_open(key, os.O_RDWR, mode=0o600), lambda: shm_unlink(key)
+    with contextlib.suppress(FileNotFoundError):
+        unlink()
     return descriptor
 
 
