@@ -130,6 +130,9 @@ class TritonPythonModel:
                 time.sleep(20)
                 os._exit(0)
             os._exit(4)
+        if what == "child of no arguments":
+            assert len(sys.argv) == 1
+            return [good]
         if what == "half a character":
             raise Unhappy("a file \\ud800 of that name")
         if what == "no text":
@@ -499,7 +502,7 @@ def test_a_process_that_dies_is_started_again(running, http, death):
     assert http.is_model_ready("wrong") and http.is_server_ready()
 
 
-@pytest.mark.parametrize("what", ["child returns", "child raises", "spawn"])
+@pytest.mark.parametrize("what", ["child returns", "child raises", "child of no arguments", "spawn"])
 def test_models_have_processes_of_their_own(running, http, what):
     for _ in range(2):
         assert ask_wrong(http, what).as_numpy("OUT")[0] == b"ok"

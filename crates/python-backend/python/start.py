@@ -19,6 +19,8 @@ def start():
         refuse(f"the Python interpreter {sys.executable} cannot import numpy, which Python models need: {error}")
     # Models write with print; what they write is wanted line by line.
     sys.stdout.reconfigure(line_buffering=True)
+    # The instance's name, for who looks at the machine's processes: models find no arguments.
+    del sys.argv[1:]
     from halimede_host import host
 
     host.main()
