@@ -118,7 +118,7 @@ class Bench:
             if not program.ready:
                 return "the binary does not run it in this mode"
             program.facts["group"] = int(place.name)
-            program.facts["version"] = version(self.options.binary)
+            program.facts["version"] = version(self.options.binary, self.options.build)
             seconds = min(program.ask("run 0.3 3")["lat"])
             if best and best[0] <= seconds:
                 program.close()
@@ -228,10 +228,11 @@ def closeness(found, reference):
     return {"cosine": round(cosine, 7), "largest_difference": float(f"{abs(a - b).max() / max(abs(b).max(), 1e-300):.2g}")}
 
 
-def version(binary):
-    """The binary's, and the commit of the tree that this script lies in."""
+def version(binary, build):
+    """The binary's, and the commit that it was built of: that of the tree that this script lies in, unless it is given."""
     number = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    commit = subprocess.run(["git", "rev-parse", "--short", "HEAD"], cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = build or subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
     return f"{number}+{commit}" if commit else number
 
 
@@ -263,6 +264,7 @@ def main():
     parser.add_argument("--seconds", type=float, default=0.25)
     parser.add_argument("--runs", type=int, default=2, help="at least so many a round")
     parser.add_argument("--binary", default=str(ROOT / "target/release/halimede"))
+    parser.add_argument("--build", default="", help="the commit that the binary was built of, where it came from another machine")
     parser.add_argument("--torch-python", default=sys.executable, help="where torch lives in an environment of its own")
     parser.add_argument("--note", default="", help="what a reader of the report should know: the build, what else ran")
     parser.add_argument("--json", type=Path, help="workloads that it has already are replaced")
