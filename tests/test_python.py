@@ -559,6 +559,55 @@ def test_processes_that_do_not_read_hold_up_nobody(tmp_path, serve):
         assert [len(about(answer.get_result())["parameters"]["long"]) for answer in waiting] == [1_000_000] * 4
 
 
+MANY = """
+class TritonPythonModel:
+    def execute(self, requests):
+        (request,) = requests
+        sender = request.get_response_sender()
+        for number in range(pb_utils.get_input_tensor_by_name(request, "IN").as_numpy()[0]):
+            sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number], np.int32))]))
+        sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+STOPS = """
+import signal
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        request = pb_utils.InferenceRequest(
+            model_name="many", requested_output_names=["OUT"], inputs=requests[0].inputs())
+        responses = request.exec(decoupled=True)
+        # The first response is here, the others are on their way.
+        with open(pb_utils.get_model_dir() + "/pid", "w") as file:
+            file.write(str(os.getpid()))
+        os.kill(os.getpid(), signal.SIGSTOP)
+        tensors = [one.output_tensors()[0].as_numpy() for one in responses if one.output_tensors()]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.concatenate(tensors))])]
+"""
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="asks Linux")
+def test_a_model_that_does_not_read_answers_does_not_hold_up_who_answers(tmp_path, serve):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "stops", STOPS, config({"IN": "INT32"}, {"OUT": "INT32"}))
+    add(repository, "many", MANY, config({"IN": "INT32"}, {"OUT": "INT32"}, extra=CPU + DECOUPLED))
+    server = serve(repository, INTERPRETER)
+    # Of more than a thousand answers the socket is full.
+    tensor = httpclient.InferInput("IN", [1], "INT32")
+    tensor.set_data_from_numpy(np.array([1500], np.int32))
+    with httpclient.InferenceServerClient(server.http_address, concurrency=2, network_timeout=120) as client:
+        waiting = client.async_infer("stops", [tensor])
+        file = repository.path / "stops" / "1" / "pid"
+        stopped = lambda: file.exists() and file.read_text() and state_of(int(file.read_text())) == "T"  # noqa: E731
+        wait_until(stopped, "the process has stopped")
+        try:
+            assert server.http.post("/v2/models/many/generate", b'{"IN": 1}').json["OUT"] == 0
+        finally:
+            os.kill(int(file.read_text()), signal.SIGCONT)
+        assert waiting.get_result().as_numpy("OUT").tolist() == list(range(1500))
+
+
 def stream(running, *counts, client_timeout=60, wait=None):
     answers = queue.Queue()
     got = []
@@ -712,13 +761,18 @@ def test_finalize_runs_at_the_end_after_the_last_response(tmp_path):
     assert not shared_memory_of(server)
 
 
-def is_running(pid):
-    """Whether a process is there, and not only its remains that nobody asked for."""
+def state_of(pid):
+    """What a process does, as a letter of proc(5); nothing where there is none."""
     try:
         with open(f"/proc/{pid}/stat") as stat:
-            return stat.read().rpartition(")")[2].split()[0] != "Z"
+            return stat.read().rpartition(")")[2].split()[0]
     except FileNotFoundError:
-        return False
+        return ""
+
+
+def is_running(pid):
+    """Whether a process is there, and not only its remains that nobody asked for."""
+    return state_of(pid) not in ("", "Z")
 
 
 BUSY = """

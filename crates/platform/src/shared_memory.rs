@@ -153,17 +153,26 @@ impl SharedRegion {
     }
 
     fn checked(&self, offset: usize, length: usize) -> Result<*mut u8, SharedMemoryError> {
+        let place = self.place(offset, length)?;
+        self.check_backing()?;
+        Ok(place)
+    }
+
+    /// Where so many bytes lie in the mapping, which the object may not back any more.
+    fn place(&self, offset: usize, length: usize) -> Result<*mut u8, SharedMemoryError> {
         let region = self.len();
         if offset.checked_add(length).is_none_or(|end| end > region) {
             return Err(SharedMemoryError::OutOfRange { key: self.key.clone(), offset, length, region });
         }
-        self.check_backing()?;
         // SAFETY: `offset` is at most the length of the mapping.
         Ok(unsafe { self.as_ptr().add(offset) })
     }
 }
 
 /// A shared-memory object that this process created; its key disappears on drop.
+///
+/// Those who are given its key are trusted not to shrink it: [`read`](Self::read) and [`write`](Self::write) do not ask
+/// for its size, which would take longer than a small copy. For others there is [`region`](Self::region).
 #[derive(Debug)]
 pub struct OwnedSharedMemory {
     region: SharedRegion,
@@ -183,6 +192,28 @@ impl OwnedSharedMemory {
                 Err(error)
             }
         }
+    }
+
+    /// Copies `target.len()` bytes out of the object, from byte `from` of it.
+    ///
+    /// # Errors
+    /// It ends before.
+    pub fn read(&self, from: usize, target: &mut [u8]) -> Result<(), SharedMemoryError> {
+        let source = self.region.place(from, target.len())?;
+        // SAFETY: as in `SharedRegion::read`; the object has kept its size.
+        unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
+        Ok(())
+    }
+
+    /// Copies `source` into the object, from byte `to` of it.
+    ///
+    /// # Errors
+    /// It ends before.
+    pub fn write(&self, to: usize, source: &[u8]) -> Result<(), SharedMemoryError> {
+        let target = self.region.place(to, source.len())?;
+        // SAFETY: as in `SharedRegion::write`; the object has kept its size.
+        unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
+        Ok(())
     }
 
     /// The whole object as a region.
@@ -272,6 +303,12 @@ mod tests {
             assert!(matches!(region.write(from, &bytes), Err(SharedMemoryError::OutOfRange { .. })));
         }
         assert!(region.write(100, &[]).is_ok());
+        assert!(owner.write(98, &[7; 2]).is_ok() && owner.read(98, &mut bytes).is_ok());
+        assert_eq!(bytes, [7; 2]);
+        for from in [99, 100, 101, usize::MAX] {
+            assert!(matches!(owner.read(from, &mut bytes), Err(SharedMemoryError::OutOfRange { .. })));
+            assert!(matches!(owner.write(from, &bytes), Err(SharedMemoryError::OutOfRange { .. })));
+        }
     }
 
     #[test]

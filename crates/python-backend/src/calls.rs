@@ -92,8 +92,7 @@ pub(crate) fn change(caller: &Arc<Shared>, call: u64, model: String, change: Cha
             Change::Unload { dependents } => peers.unload(&model, dependents, asker),
         };
         let Some(caller) = caller.upgrade() else { return };
-        // A process that has ended needs no answer.
-        let _ = caller.send(&Answer { call, error: done.err().map(|error| error.message), ..Answer::default() });
+        caller.send(&Answer { call, error: done.err().map(|error| error.message), ..Answer::default() });
     };
     let thread = thread::Builder::new().name("python-change".to_owned()).spawn(work);
     thread.map(drop).map_err(|error| Error::internal(format!("cannot start a thread: {error}")))
@@ -152,8 +151,7 @@ impl Answers {
         if last {
             caller.end_call(self.call);
         }
-        // A process that has ended needs no answer.
-        let _ = caller.send(&Answer { call: self.call, last: Some(last), response, ..Answer::default() });
+        caller.send(&Answer { call: self.call, last: Some(last), response, ..Answer::default() });
     }
 }
 

@@ -17,14 +17,10 @@ use serde_json::Value;
 use crate::{
     calls,
     model::Definition,
-    process::{Executed, Process, Returned, Shared},
+    process::{Executed, Execution, Process, Returned, Shared},
     protocol::{self, Arguments, RequestEntry, Task, TensorEntry},
-    segment::Segment,
     tensors,
 };
-
-/// Bytes that a socket takes at once on every system, read or not.
-const AT_ONCE_BYTES: usize = 8 << 10;
 
 /// A process that lived shorter is not started again before as long has passed.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
@@ -165,90 +161,59 @@ impl Submit for Slot {
         };
         let task = protocol::encode(&task).map_err(|error| Error::internal(error.to_string()));
         let submitted = match task {
-            Ok(task) if task.len() > AT_ONCE_BYTES => self.submit_elsewhere(&process, task, batch, sent),
-            Ok(task) => process.submit(&task, batch, sent).map_err(|back| (back, process.death())),
-            Err(error) => Err(((batch, sent), error)),
+            Ok(task) => process.submit(task, Running { batch, sent }).map_err(|back| (back, process.death())),
+            Err(error) => Err((Running { batch, sent }, error)),
         };
-        submitted.map_err(|((mut batch, sent), error)| {
+        submitted.map_err(|(Running { mut batch, sent }, error)| {
             sent.answer(&process, batch.batch(), Err(error.clone()));
             (batch, error)
         })
     }
 }
 
-/// A batch and what the host knows of it.
-pub(crate) type Prepared = (Submitted, Sent);
-
-/// What the host knows of a batch.
-#[derive(Debug)]
-pub(crate) struct Sent {
-    /// The numbers of its requests.
-    numbers: Vec<u64>,
-    /// The segment of its inputs, where the host has still to find it by its name.
-    unseen: Option<Arc<Segment>>,
+/// A batch that the host has.
+struct Running {
+    batch: Submitted,
+    sent: Sent,
 }
+
+impl Execution for Running {
+    fn finish(self: Box<Self>, process: &Shared, executed: Result<Executed, Error>) {
+        let Self { mut batch, sent } = *self;
+        sent.answer(process, batch.batch(), executed);
+        batch.finish();
+    }
+}
+
+/// What the host knows of a batch: the numbers of its requests.
+struct Sent(Vec<u64>);
 
 impl Sent {
     /// Leaves in the batch what became of its requests.
     fn answer(self, process: &Shared, batch: &mut Batch, executed: Result<Executed, Error>) {
         batch.outputs_computed();
-        if let Some(segment) = self.unseen {
-            segment.forget_name();
-        }
         match executed {
             Err(error) => {
-                for (index, number) in self.numbers.into_iter().enumerate() {
+                for (index, number) in self.0.into_iter().enumerate() {
                     answer(process, batch, index, number, Err(error.clone()));
                 }
             }
             Ok(Executed { returned, again }) => {
                 // What was not returned is answered through the request's sender, or was already.
-                for (index, (number, returned)) in self.numbers.iter().zip(returned).enumerate() {
+                for (index, (number, returned)) in self.0.iter().zip(returned).enumerate() {
                     if let Some(returned) = returned {
                         answer(process, batch, index, *number, process.read(returned));
                     }
                 }
                 for index in again {
-                    run_again(process, batch, index, self.numbers.get(index).copied());
+                    run_again(process, batch, index, self.0.get(index).copied());
                 }
             }
         }
     }
-
-    /// The same for a batch that nobody waits for.
-    pub fn finish(self, process: &Shared, mut batch: Submitted, executed: Result<Executed, Error>) {
-        self.answer(process, batch.batch(), executed);
-        batch.finish();
-    }
 }
 
 impl Slot {
-    /// Submits a batch whose task is so long that its writer may have to wait until the host reads, on a thread that may.
-    fn submit_elsewhere(
-        &self,
-        process: &Arc<Shared>,
-        task: Vec<u8>,
-        batch: Submitted,
-        sent: Sent,
-    ) -> Result<(), (Prepared, Error)> {
-        let place = Arc::new(Mutex::new(Some((batch, sent))));
-        let (process, prepared) = (process.clone(), place.clone());
-        let submit = move || {
-            let Some((batch, sent)) = prepared.lock().take() else { return };
-            if let Err((batch, sent)) = process.submit(&task, batch, sent) {
-                sent.finish(&process, batch, Err(process.death()));
-            }
-        };
-        match thread::Builder::new().name("python-submit".to_owned()).spawn(submit) {
-            Ok(_) => Ok(()),
-            Err(error) => {
-                let error = Error::internal(format!("cannot start a thread for '{}': {error}", self.name));
-                let back = place.lock().take();
-                back.map_or(Ok(()), |back| Err((back, error)))
-            }
-        }
-    }
-
     /// Runs the batch. An error is one of memory, before the host has heard of the requests.
     fn run(&self, process: &Shared, batch: &mut Batch) -> Result<(), Error> {
         let (task, sent) = self.announce(process, batch)?;
@@ -263,7 +228,6 @@ impl Slot {
         let bytes =
             tensors::bytes_of(all.clone().flat_map(|index| &batch.request(index).inputs).map(|input| &input.data));
         let (segment, memory) = process.input_segment(bytes)?;
-        let unseen = (!memory.segments.is_empty()).then(|| segment.clone());
         let mut place = 0;
         let inputs: Result<Vec<Vec<TensorEntry>>, Error> = all
             .clone()
@@ -282,7 +246,7 @@ impl Slot {
         let requests = numbers.iter().zip(inputs).enumerate();
         let requests = requests.map(|(index, (number, inputs))| self.entry(batch.request(index), *number, inputs));
         let task = Task::Execute { requests: requests.collect(), memory };
-        Ok((task, Sent { numbers, unseen }))
+        Ok((task, Sent(numbers)))
     }
 
     fn entry<'a>(&'a self, request: &'a Request, number: u64, inputs: Vec<TensorEntry>) -> RequestEntry<'a> {

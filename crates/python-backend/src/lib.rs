@@ -1,7 +1,7 @@
 //! Triton's Python models: unmodified `model.py` files that import `triton_python_backend_utils`.
 //!
-//! Each instance is a process of its own, started with our host script (`python/`). Messages go over a socket
-//! (`protocol.rs`), tensors through shared memory (`segment.rs`). A process that dies answers its requests with
+//! Each instance is a process of its own, started with our host script (`python/`). Messages (`protocol.rs`) go over a
+//! socket (`link.rs`), tensors through shared memory (`segment.rs`). A process that dies answers its requests with
 //! an error and is started again.
 
 #![forbid(unsafe_code)]
@@ -11,6 +11,7 @@ mod calls;
 mod environment;
 mod files;
 mod instance;
+mod link;
 mod metrics;
 mod model;
 mod process;
@@ -23,17 +24,30 @@ use halimede_serving::{
     backend::{Backend, LoadedModel, ModelContext},
 };
 
+use tokio::runtime::Handle;
+
 use self::{environment::Archives, files::Files};
 
 pub use self::segment::key_prefix as segment_key_prefix;
 
 /// The backend `python`.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Python {
+    /// What listens to processes.
+    runtime: Handle,
     /// The scripts, once a model needed them.
     files: Files,
     /// Environments of models that came as archives.
     archives: Archives,
+}
+
+impl Python {
+    /// `runtime` listens to the processes of models, until they have ended. It needs drivers for input, output and time, and
+    /// several threads or one that others can take the place of (tokio's multi-threaded runtime), for some of what
+    /// processes say takes long.
+    pub fn new(runtime: Handle) -> Self {
+        Self { runtime, files: Files::default(), archives: Archives::default() }
+    }
 }
 
 impl Backend for Python {
@@ -42,6 +56,6 @@ impl Backend for Python {
     }
 
     fn load(&self, context: &ModelContext) -> Result<LoadedModel, Error> {
-        model::load(context, &self.archives, self.files.unpacked()?)
+        model::load(context, &self.archives, self.files.unpacked()?, &self.runtime)
     }
 }

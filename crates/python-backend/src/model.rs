@@ -14,6 +14,7 @@ use halimede_serving::{
     },
 };
 use parking_lot::Mutex;
+use tokio::runtime::Handle;
 
 use crate::{
     environment::{Archives, Environment},
@@ -50,7 +51,12 @@ pub(crate) struct Definition {
 }
 
 /// Loads a model.
-pub(crate) fn load(context: &ModelContext, archives: &Archives, files: Arc<Directory>) -> Result<LoadedModel, Error> {
+pub(crate) fn load(
+    context: &ModelContext,
+    archives: &Archives,
+    files: Arc<Directory>,
+    runtime: &Handle,
+) -> Result<LoadedModel, Error> {
     let named = &context.config.default_model_filename;
     let file = if named.is_empty() { FILE } else { named };
     let backend = context.backend_directory.as_ref().map(|backend| backend.to_string_lossy().into_owned());
@@ -75,6 +81,7 @@ pub(crate) fn load(context: &ModelContext, archives: &Archives, files: Arc<Direc
         prints,
         peers: context.peers.clone(),
         metrics: context.metrics.clone(),
+        runtime: runtime.clone(),
     };
     let mut config = context.config.clone();
     let mut first = None;

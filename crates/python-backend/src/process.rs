@@ -2,9 +2,7 @@
 
 use std::{
     collections::HashMap,
-    fmt,
-    io::{self, BufReader, Write as _},
-    net::Shutdown,
+    fmt, io,
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, Stdio},
     sync::{
@@ -12,25 +10,26 @@ use std::{
         atomic::{AtomicBool, Ordering::SeqCst},
         mpsc::{self, RecvTimeoutError},
     },
-    thread::{self, JoinHandle},
+    thread,
     time::{Duration, Instant},
 };
 
 use halimede_platform::shared_memory::SharedMemoryError;
 use halimede_serving::{
     Code, Error, OutputTensor, Parameter,
-    backend::{Peers, ResponseSender, Submitted},
+    backend::{Peers, ResponseSender},
     metrics::CustomMetrics,
     trace::TraceOrigin,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use serde_json::Value;
+use tokio::{runtime::Handle, select, task};
 
 use crate::{
     calls::{self, Change},
     environment::Environment,
     files::Directory,
-    instance::{Prepared, Sent},
+    link::{self, Link, Messages},
     metrics::ProcessMetrics,
     protocol::{self, Answer, Call, Memory, Message, ResponseEntry, SegmentEntry, Task, TensorEntry},
     segment::{Pool, Segment, Taken},
@@ -40,6 +39,9 @@ use crate::{
 /// How often a silent process is looked at. One that ends closes its socket, unless a process of its own holds
 /// it open.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Messages that speak of more bytes are copied apart from what else the runtime does.
+const BYTES_MAX: usize = 256 << 10;
 
 /// How long `finalize` may take.
 const FINALIZE_MAX: Duration = Duration::from_secs(30);
@@ -56,6 +58,8 @@ pub(crate) struct Launcher {
     pub peers: Peers,
     /// Where the model may have metrics of its own.
     pub metrics: CustomMetrics,
+    /// What listens to processes. Has several threads, or one that others can take the place of.
+    pub runtime: Handle,
 }
 
 /// Where what a model prints goes.
@@ -70,7 +74,8 @@ pub(crate) enum Prints {
 /// A running process. Dropped, it ends.
 pub(crate) struct Process {
     shared: Arc<Shared>,
-    reader: Option<JoinHandle<()>>,
+    /// Disconnected once it has ended. Read when this is dropped; the lock is there for who shares it.
+    ended: Mutex<mpsc::Receiver<()>>,
 }
 
 pub(crate) struct Shared {
@@ -81,8 +86,7 @@ pub(crate) struct Shared {
     /// Who it works for.
     owner: Mutex<Owner>,
     started: Instant,
-    socket: UnixStream,
-    writing: Mutex<()>,
+    link: Arc<Link>,
     child: Mutex<Child>,
     /// Whether the model is made.
     is_made: AtomicBool,
@@ -118,12 +122,17 @@ struct State {
 }
 
 /// Who waits for the answer to a task.
-#[derive(Debug)]
-pub(crate) enum Waiting {
+enum Waiting {
     /// A thread; it hears nothing where the process ends.
     Thread(mpsc::Sender<Reply>),
-    /// A batch and what the host knows of it. Nobody waits: who hears the answer finishes the batch.
-    Batch(Submitted, Sent),
+    /// Nobody: who hears the answer finishes the batch.
+    Execution(Box<dyn Execution>),
+}
+
+/// A batch that the host runs.
+pub(crate) trait Execution: Send {
+    /// Answers its requests.
+    fn finish(self: Box<Self>, process: &Shared, executed: Result<Executed, Error>);
 }
 
 /// The answer to a task.
@@ -178,8 +187,7 @@ impl Launcher {
             Error::internal(format!("cannot start the Python interpreter '{}': {error}", interpreter.display()))
         };
         let (socket, theirs) = UnixStream::pair().map_err(failed)?;
-        socket.set_read_timeout(Some(LOOK_INTERVAL)).map_err(failed)?;
-        let reading = socket.try_clone().map_err(failed)?;
+        let (link, messages) = link::open(socket, &self.runtime).map_err(failed)?;
         let mut command = Command::new(interpreter);
         // The name is for people who look at the machine's processes.
         command.arg(self.files.start()).arg(name.replace('\0', "_")).stdin(Stdio::from(OwnedFd::from(theirs)));
@@ -195,20 +203,16 @@ impl Launcher {
             model: self.model.clone(),
             owner: Mutex::new(Owner { name: name.to_owned(), on_death: None }),
             started: Instant::now(),
-            socket,
-            writing: Mutex::new(()),
+            link: Arc::new(link),
             child: Mutex::new(child),
             is_made: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             state: Mutex::default(),
             metrics: Mutex::new(ProcessMetrics::new(self.metrics.clone())),
         });
-        let for_reader = shared.clone();
-        let reader = thread::Builder::new()
-            .name(format!("{name}-python").replace('\0', "_"))
-            .spawn(move || for_reader.listen(BufReader::new(reading)))
-            .map_err(failed)?;
-        Ok(Process { shared, reader: Some(reader) })
+        let (end, ended) = mpsc::channel();
+        self.runtime.spawn(listen(Listener { shared: shared.clone(), end: Some(end) }, messages));
+        Ok(Process { shared, ended: Mutex::new(ended) })
     }
 }
 
@@ -257,11 +261,65 @@ impl Drop for Process {
             Ok(_) | Err(RecvTimeoutError::Disconnected) => {}
             Err(RecvTimeoutError::Timeout) => tracing::error!("finalize of '{}' took too long", self.shared.name()),
         }
-        // The reader ends at the end of the bytes, and the host too.
-        let _ = self.shared.socket.shutdown(Shutdown::Both);
-        if let Some(reader) = self.reader.take() {
-            // It has no panic of its own to report.
-            let _ = reader.join();
+        // Who listens finds the end of the bytes, and the host too.
+        self.shared.link.close();
+        // Nothing is sent.
+        let _ = self.ended.get_mut().recv();
+    }
+}
+
+/// Who listens to a process. Dropped, whatever the reason, the process ends.
+struct Listener {
+    shared: Arc<Shared>,
+    /// Dropped when it has ended.
+    end: Option<mpsc::Sender<()>>,
+}
+
+/// Takes what the host says until it has ended.
+async fn listen(listener: Listener, mut messages: Messages) {
+    let shared = &listener.shared;
+    let is_alive = || matches!(shared.child.lock().try_wait(), Ok(None));
+    let mut look = tokio::time::interval(LOOK_INTERVAL);
+    let wrong = |error: io::Error| tracing::error!("the Python process of '{}' is ended: {error}", shared.name());
+    loop {
+        // What was sent is read before anybody looks who sent it.
+        select! { biased;
+            read = messages.read() => match read {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(error) => return wrong(error),
+            },
+            _ = look.tick() => if !is_alive() { return },
+        }
+        loop {
+            match messages.next() {
+                Ok(Some(message)) if shared.is_long(&message) => task::block_in_place(|| shared.take(message)),
+                Ok(Some(message)) => shared.take(message),
+                Ok(None) => break,
+                Err(error) => return wrong(error),
+            }
+            task::consume_budget().await;
+        }
+    }
+}
+
+impl Drop for Listener {
+    fn drop(&mut self) {
+        let (shared, end) = (self.shared.clone(), self.end.take());
+        // It may have to be waited for.
+        let work = move || {
+            shared.end();
+            drop(end);
+            let on_death = shared.owner.lock().on_death.take().filter(|_| !shared.is_ending.load(SeqCst));
+            let lived = shared.started.elapsed();
+            drop(shared);
+            if let Some(on_death) = on_death {
+                on_death(lived);
+            }
+        };
+        if thread::Builder::new().name("python-end".to_owned()).spawn(work).is_err() {
+            // Without a thread the next request finds the process gone and starts another.
+            self.shared.end();
         }
     }
 }
@@ -272,15 +330,17 @@ impl Shared {
         self.ask(task)?.executed()
     }
 
-    /// Lets the host run a batch, of which `task` tells it. Whoever hears the answer finishes the batch.
+    /// Lets the host run a batch, of which `task` tells it. Whoever hears the answer finishes it.
     ///
     /// # Errors
     /// The process has ended; the batch is given back.
-    pub fn submit(&self, task: &[u8], batch: Submitted, sent: Sent) -> Result<(), Prepared> {
-        self.begin(task, Waiting::Batch(batch, sent)).map_err(|waiting| match waiting {
-            Waiting::Batch(batch, sent) => (batch, sent),
-            Waiting::Thread(_) => unreachable!("who waits is who waited"),
-        })
+    pub fn submit<E: Execution + 'static>(&self, task: Vec<u8>, execution: E) -> Result<(), E> {
+        let state = self.state.lock();
+        if state.is_gone {
+            return Err(execution);
+        }
+        self.begin(state, task, Waiting::Execution(Box::new(execution)));
+        Ok(())
     }
 
     /// The number by which the host names the request that `sender` answers.
@@ -365,8 +425,12 @@ impl Shared {
         read_tensors(&self.state.lock(), entries)
     }
 
-    pub fn send(&self, message: &impl serde::Serialize) -> io::Result<()> {
-        self.write(&protocol::encode(message)?)
+    /// Sends a message. One that has ended needs none.
+    pub fn send(&self, message: &impl serde::Serialize) {
+        match protocol::encode(message) {
+            Ok(message) => self.link.send(message),
+            Err(error) => tracing::error!("a message to the Python process of '{}': {error}", self.name()),
+        }
     }
 
     fn ask(&self, task: &Task<'_>) -> Result<Reply, Error> {
@@ -377,62 +441,38 @@ impl Shared {
     fn ask_within(&self, task: &Task<'_>, time: Option<Duration>) -> Result<Reply, RecvTimeoutError> {
         let (answer, answers) = mpsc::channel();
         let task = protocol::encode(task).map_err(|_| RecvTimeoutError::Disconnected)?;
-        self.begin(&task, Waiting::Thread(answer)).map_err(|_| RecvTimeoutError::Disconnected)?;
+        let state = self.state.lock();
+        if state.is_gone {
+            return Err(RecvTimeoutError::Disconnected);
+        }
+        self.begin(state, task, Waiting::Thread(answer));
         match time {
             None => answers.recv().map_err(|_| RecvTimeoutError::Disconnected),
             Some(time) => answers.recv_timeout(time),
         }
     }
 
-    /// Sends a task whose answer is for `waiting`, which comes back where the process has ended. The host has no other.
-    fn begin(&self, task: &[u8], waiting: Waiting) -> Result<(), Waiting> {
-        let mut state = self.state.lock();
-        if state.is_gone {
-            return Err(waiting);
-        }
+    /// Sends a task whose answer is for `waiting`. The host has no other.
+    fn begin(&self, mut state: MutexGuard<'_, State>, task: Vec<u8>, waiting: Waiting) {
         let before = state.waiting.replace(waiting);
         drop(state);
         drop(before);
-        match self.write(task) {
-            Ok(()) => Ok(()),
-            // Unless the reader has heard of the end already, and told it.
-            Err(_) => self.state.lock().waiting.take().map_or(Ok(()), Err),
-        }
-    }
-
-    fn write(&self, message: &[u8]) -> io::Result<()> {
-        let _writing = self.writing.lock();
-        (&self.socket).write_all(message)
+        self.link.send(task);
     }
 
     fn name(&self) -> String {
         self.owner.lock().name.clone()
     }
 
-    /// Takes what the host says until it has ended.
-    fn listen(self: &Arc<Self>, mut incoming: BufReader<UnixStream>) {
-        let is_alive = || matches!(self.child.lock().try_wait(), Ok(None));
-        loop {
-            match protocol::read(&mut incoming, is_alive) {
-                Ok(Some(message)) => self.take(message),
-                Ok(None) => break,
-                Err(error) => {
-                    tracing::error!("the Python process of '{}' is ended: {error}", self.name());
-                    break;
-                }
-            }
-        }
-        self.end();
-        let on_death = self.owner.lock().on_death.take().filter(|_| !self.is_ending.load(SeqCst));
-        if let Some(on_death) = on_death {
-            let lived = self.started.elapsed();
-            // Without a thread, the next request finds the process gone and starts another.
-            drop(thread::Builder::new().name("python-restart".to_owned()).spawn(move || on_death(lived)));
-        }
+    /// Whether what a message wants may take long, or has to wait.
+    fn is_long(&self, message: &Message) -> bool {
+        let may_wait = |request| self.state.lock().requests.get(request).is_some_and(ResponseSender::may_wait);
+        message.bytes() > BYTES_MAX || matches!(message, Message::Response { request, .. } if may_wait(request))
     }
 
     /// Sees to it that the process has ended, and answers its requests.
     fn end(&self) {
+        self.link.close();
         let mut child = self.child.lock();
         // One that has ended already cannot be killed, and need not be.
         let _ = child.kill();
@@ -453,8 +493,8 @@ impl Shared {
         }
         *self.metrics.lock() = ProcessMetrics::default();
         // A thread hears of it because nobody can answer any more.
-        if let Some(Waiting::Batch(batch, sent)) = waiting {
-            sent.finish(self, batch, Err(self.death()));
+        if let Some(Waiting::Execution(execution)) = waiting {
+            execution.finish(self, Err(self.death()));
         }
     }
 
@@ -491,7 +531,7 @@ impl Shared {
         match waiting {
             // One that does not wait any more did not get it in time.
             Some(Waiting::Thread(answer)) => drop(answer.send(reply)),
-            Some(Waiting::Batch(batch, sent)) => sent.finish(self, batch, reply.executed()),
+            Some(Waiting::Execution(execution)) => execution.finish(self, reply.executed()),
             None => tracing::warn!("the Python process of '{}' answered what it was not asked", self.name()),
         }
     }
@@ -555,8 +595,7 @@ impl Shared {
                 Err(error) => Answer { call, error: Some(error.message), ..Answer::default() },
             },
         };
-        // A process that has ended needs no answer.
-        let _ = self.send(&answer);
+        self.send(&answer);
     }
 
     fn output_segment(&self, bytes: usize, dropped: &[u32]) -> Result<SegmentEntry, String> {
@@ -606,7 +645,6 @@ fn read_tensors(state: &State, entries: Vec<TensorEntry>) -> Result<Vec<OutputTe
     let tensors = entries.into_iter().map(|entry| tensors::read(entry, &state.segments)).collect();
     for number in used {
         if let Some(segment) = state.segments.get(&number).filter(|segment| !state.inputs.owns(segment)) {
-            segment.forget_name();
             segment.release();
         }
     }

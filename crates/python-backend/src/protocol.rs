@@ -4,7 +4,7 @@
 //! [`Task`]s one after the other and [`Answer`]s to calls; the host sends [`Message`]s. Tensors are named by
 //! segment, offset and length ([`TensorEntry`]). What the host sends counts as bytes from outside.
 
-use std::io::{self, Read};
+use std::io;
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
@@ -12,8 +12,11 @@ use serde_json::Value;
 /// Longest message that is read.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
 
-/// Bytes that a message is read by, so that its length alone takes no memory.
-const CHUNK_BYTES: usize = 64 << 10;
+/// Bytes that are read at once, so that the length of a message alone takes no memory.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// Memory for messages that is kept while there are none.
+const KEPT_BYTES_MAX: usize = 64 << 10;
 
 /// A tensor in shared memory: name, number of the datatype, shape, number of the segment, offset and length
 /// in bytes. Of no bytes: segment, offset and length are 0.
@@ -268,45 +271,58 @@ pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads a message; `None` at the end. `is_alive` is asked each time that nothing came for a while.
-pub(crate) fn read(mut from: impl Read, mut is_alive: impl FnMut() -> bool) -> io::Result<Option<Message>> {
-    let mut length = [0; 4];
-    if !fill(&mut from, &mut length, &mut is_alive)? {
-        return Ok(None);
-    }
-    let length = u32::from_le_bytes(length) as usize;
-    if length > MESSAGE_BYTES_MAX {
-        return Err(io::Error::other(format!("a message of {length} bytes")));
-    }
-    let mut bytes = Vec::new();
-    while bytes.len() < length {
-        let start = bytes.len();
-        bytes.resize(length.min(start + CHUNK_BYTES), 0);
-        if !fill(&mut from, &mut bytes[start..], &mut is_alive)? {
-            return Ok(None);
-        }
-    }
-    let message = serde_json::from_slice(&bytes);
-    message.map(Some).map_err(|error| io::Error::other(format!("a message that cannot be read: {error}")))
+/// Bytes that came and are not read yet.
+#[derive(Debug, Default)]
+pub(crate) struct Incoming {
+    bytes: Vec<u8>,
+    /// How many of them are of messages that were taken.
+    taken: usize,
 }
 
-/// Fills `target`; false where the bytes end before, or nobody is alive to send more.
-fn fill(from: &mut impl Read, target: &mut [u8], is_alive: &mut impl FnMut() -> bool) -> io::Result<bool> {
-    let mut filled = 0;
-    while filled < target.len() {
-        match from.read(&mut target[filled..]) {
-            Ok(0) => return Ok(false),
-            Ok(count) => filled += count,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-            Err(error) if matches!(error.kind(), io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut) => {
-                if !is_alive() {
-                    return Ok(false);
-                }
+impl Incoming {
+    /// The bytes, with room behind them for more.
+    pub fn room(&mut self) -> &mut Vec<u8> {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
+        if self.bytes.is_empty() {
+            // What a long message took is given back.
+            self.bytes.shrink_to(KEPT_BYTES_MAX);
+        }
+        // As much as comes at once, whatever length a message says it has.
+        self.bytes.reserve(CHUNK_BYTES);
+        &mut self.bytes
+    }
+
+    /// Takes the next message; `None` where it is not whole.
+    pub fn next(&mut self) -> io::Result<Option<Message>> {
+        let Some((length, rest)) = self.bytes[self.taken..].split_first_chunk() else { return Ok(None) };
+        let length = u32::from_le_bytes(*length) as usize;
+        if length > MESSAGE_BYTES_MAX {
+            return Err(io::Error::other(format!("a message of {length} bytes")));
+        }
+        let Some(text) = rest.get(..length) else { return Ok(None) };
+        let message = serde_json::from_slice(text)
+            .map_err(|error| io::Error::other(format!("a message that cannot be read: {error}")))?;
+        self.taken += 4 + length;
+        Ok(Some(message))
+    }
+}
+
+impl Message {
+    /// Bytes of the tensors and of the memory that it speaks of.
+    pub fn bytes(&self) -> usize {
+        let of = |entries: &[TensorEntry]| entries.iter().fold(0usize, |sum, entry| sum.saturating_add(entry.5));
+        match self {
+            Message::Executed { responses: Some(responses), .. } => {
+                responses.iter().flatten().fold(0, |sum, response| sum.saturating_add(of(&response.outputs)))
             }
-            Err(error) => return Err(error),
+            Message::Response { response: Some(response), .. } => of(&response.outputs),
+            Message::Call { what: Call::Segment { bytes, .. }, .. } => *bytes,
+            Message::Call { what: Call::Infer { request, .. }, .. } => of(&request.inputs),
+            Message::Call { what: Call::LoadModel { files, .. }, .. } => of(files),
+            _ => 0,
         }
     }
-    Ok(true)
 }
 
 #[cfg(test)]
@@ -317,13 +333,20 @@ mod tests {
         [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat()
     }
 
+    fn read(bytes: &[u8]) -> io::Result<Option<Message>> {
+        let mut incoming = Incoming::default();
+        incoming.room().extend_from_slice(bytes);
+        incoming.next()
+    }
+
     fn parse(text: &str) -> Message {
-        read(&framed(text)[..], || true).unwrap().unwrap()
+        read(&framed(text)).unwrap().unwrap()
     }
 
     #[test]
     fn messages_of_the_host_are_read() {
         let text = r#"{"executed":{"responses":[null,{"outputs":[["OUT",11,[2,-1],3,64,8]],"parameters":"{}"}]}}"#;
+        assert_eq!(parse(text).bytes(), 8);
         let Message::Executed { responses: Some(responses), error: None, .. } = parse(text) else { panic!("{text}") };
         assert_eq!(responses[1].as_ref().unwrap().outputs[0], ("OUT".to_owned(), 11, vec![2, -1], 3, 64, 8));
         let call = parse(r#"{"call":{"call":7,"what":"segment","bytes":5,"dropped":[3]}}"#);
@@ -338,29 +361,40 @@ mod tests {
     }
 
     #[test]
-    fn broken_messages_are_errors_or_the_end() {
-        assert!(read(&[][..], || true).unwrap().is_none());
-        assert!(read(&framed("{}")[..5], || true).unwrap().is_none());
+    fn broken_messages_are_errors_and_those_that_are_not_whole_are_waited_for() {
+        assert!(read(&[]).unwrap().is_none());
+        assert!(read(&framed("{}")[..5]).unwrap().is_none());
         for text in ["{}", "5", "{\"nothing\":{}}", "{\"executed\":{\"responses\":{}}}", "\u{0}"] {
-            assert!(read(&framed(text)[..], || true).is_err(), "{text}");
+            assert!(read(&framed(text)).is_err(), "{text}");
         }
-        assert!(read(&[255; 8][..], || true).unwrap_err().to_string().starts_with("a message of"));
+        assert!(read(&[255; 8]).unwrap_err().to_string().starts_with("a message of"));
     }
 
     #[test]
-    fn waiting_for_the_dead_ends() {
-        struct Silent;
-        impl Read for Silent {
-            fn read(&mut self, _: &mut [u8]) -> io::Result<usize> {
-                Err(io::ErrorKind::WouldBlock.into())
+    fn messages_come_in_any_pieces() {
+        let numbers = 0..200u64;
+        let text = |number| format!(r#"{{"forget_metric":{{"number":{number}}}}}"#);
+        let all: Vec<u8> = numbers.clone().flat_map(|number| framed(&text(number))).collect();
+        for piece in [1, 7, 100, all.len()] {
+            let mut incoming = Incoming::default();
+            let mut found = Vec::new();
+            for bytes in all.chunks(piece) {
+                incoming.room().extend_from_slice(bytes);
+                while let Some(message) = incoming.next().unwrap() {
+                    let Message::ForgetMetric { number } = message else { panic!("{message:?}") };
+                    found.push(number);
+                }
             }
+            assert!(found.iter().copied().eq(numbers.clone()), "{piece}");
         }
-        let mut asked = 0;
-        let is_alive = || {
-            asked += 1;
-            asked < 3
-        };
-        assert!(read(Silent, is_alive).unwrap().is_none());
-        assert_eq!(asked, 3);
+    }
+
+    #[test]
+    fn a_long_message_does_not_keep_its_memory() {
+        let mut incoming = Incoming::default();
+        let text = format!(r#"{{"failed":{{"error":"{}"}}}}"#, "x".repeat(1 << 20));
+        incoming.room().extend_from_slice(&framed(&text));
+        assert!(incoming.next().unwrap().is_some());
+        assert!(incoming.room().capacity() <= KEPT_BYTES_MAX + CHUNK_BYTES);
     }
 }

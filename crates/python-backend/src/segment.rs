@@ -10,12 +10,12 @@ use std::{
     process,
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicU32, Ordering::Relaxed},
     },
     time::{SystemTime, UNIX_EPOCH},
 };
 
-use halimede_platform::shared_memory::{self, OwnedSharedMemory, SharedMemoryError};
+use halimede_platform::shared_memory::{OwnedSharedMemory, SharedMemoryError};
 
 use crate::protocol::SegmentEntry;
 
@@ -38,8 +38,6 @@ pub fn key_prefix() -> String {
 pub(crate) struct Segment {
     number: u32,
     memory: OwnedSharedMemory,
-    /// Whether the host has still to find it by its key.
-    is_named: AtomicBool,
 }
 
 impl Segment {
@@ -53,7 +51,7 @@ impl Segment {
         let count = COUNT.fetch_add(1, Relaxed);
         let key = format!("/{}{:x}-{count:x}", key_prefix(), *START);
         let memory = OwnedSharedMemory::create(&key, capacity as u64)?;
-        Ok(Self { number, memory, is_named: AtomicBool::new(true) })
+        Ok(Self { number, memory })
     }
 
     /// The number by which messages name it.
@@ -66,42 +64,34 @@ impl Segment {
         (self.number, self.memory.region().key().to_owned(), self.memory.region().len())
     }
 
-    /// The host has mapped it: it needs no name any more, and leaves nothing behind if this process is killed.
-    pub fn forget_name(&self) {
-        if self.is_named.swap(false, Relaxed) {
-            // Where somebody else removed the name, this is so already.
-            let _ = shared_memory::unlink(self.memory.region().key());
-        }
-    }
-
     fn has_room_for(&self, bytes: usize) -> bool {
         self.memory.region().len() - ALIGNMENT >= bytes
     }
 
     fn is_free(&self) -> bool {
         let mut byte = [IN_USE];
-        self.memory.region().read(0, &mut byte).is_ok() && byte[0] == FREE
+        self.memory.read(0, &mut byte).is_ok() && byte[0] == FREE
     }
 
     /// From now on it is in use.
     pub fn take(&self) -> Result<(), SharedMemoryError> {
-        self.memory.region().write(0, &[IN_USE])
+        self.memory.write(0, &[IN_USE])
     }
 
     /// From now on it is free.
     pub fn release(&self) {
         // A segment that cannot be written is never found free: nothing else depends on it.
-        let _ = self.memory.region().write(0, &[FREE]);
+        let _ = self.memory.write(0, &[FREE]);
     }
 
     /// Copies bytes into it.
     pub fn write(&self, offset: usize, bytes: &[u8]) -> Result<(), SharedMemoryError> {
-        self.memory.region().write(offset, bytes)
+        self.memory.write(offset, bytes)
     }
 
     /// Copies bytes out of it.
     pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), SharedMemoryError> {
-        self.memory.region().read(offset, target)
+        self.memory.read(offset, target)
     }
 
     /// Whether so many bytes from `offset` lie in it.
@@ -167,6 +157,8 @@ pub(crate) fn aligned(offset: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
+    use halimede_platform::shared_memory;
+
     use super::*;
 
     #[test]
@@ -223,7 +215,8 @@ mod tests {
         assert!(key.len() <= 31);
         let open = || shared_memory::SharedRegion::open(&key, 0, length as u64);
         assert!(open().is_ok());
-        segment.forget_name();
+        // The host removes the key when it has mapped the object.
+        shared_memory::unlink(&key).unwrap();
         assert!(open().is_err());
         segment.write(64, b"still there").unwrap();
     }

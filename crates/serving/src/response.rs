@@ -41,8 +41,8 @@ pub struct OutputTensor {
 
 /// Where the responses to a request go: a channel to the connection that it came from.
 pub trait Reply: Send {
-    /// Takes a response. `last` says that no other follows. Called on an instance's thread, so it hands
-    /// the response over and does not wait for the client.
+    /// Takes a response. `last` says that no other follows. Called on an instance's thread, or on one that serves
+    /// connections, so it hands the response over and does not wait for the client.
     fn send(&mut self, response: Response, last: bool);
 
     /// No response follows, and the last one was not sent as such; there may have been none. For models that
@@ -52,6 +52,11 @@ pub trait Reply: Send {
     /// Whether nobody waits for the response any more: the client went away or cancelled. A request in a
     /// queue is then dropped, and one that runs may stop early. Asked often, so it must be cheap.
     fn is_cancelled(&self) -> bool {
+        false
+    }
+
+    /// Whether [`send`](Self::send) may have to wait until there is room for what the response leads to.
+    fn may_wait(&self) -> bool {
         false
     }
 }
@@ -102,6 +107,11 @@ impl Responder {
         self.reply.as_ref().is_some_and(|reply| reply.is_cancelled())
     }
 
+    /// Whether to send may take as long as others need to make room.
+    pub fn may_wait(&self) -> bool {
+        self.reply.as_ref().is_some_and(|reply| reply.may_wait())
+    }
+
     /// Whether the last response was sent.
     pub fn is_answered(&self) -> bool {
         self.reply.is_none()
@@ -126,6 +136,10 @@ impl<F: FnMut(&Response) + Send> Reply for Observed<F> {
 
     fn is_cancelled(&self) -> bool {
         self.responder.is_cancelled()
+    }
+
+    fn may_wait(&self) -> bool {
+        self.responder.may_wait()
     }
 }
 

@@ -1,7 +1,6 @@
 //! `halimede serve`, and `tritonserver`.
 
 use std::{
-    io,
     path::PathBuf,
     process::ExitCode,
     sync::Arc,
@@ -124,7 +123,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     }
 
     let signals = SignalListener::install().map_err(|error| error.to_string())?;
-    let runtime = runtime(flags).map_err(|error| format!("cannot start threads: {error}"))?;
+    let runtime = runtime(flags)?;
     let endpoints = runtime.block_on(Endpoints::bind(flags))?;
 
     let tls = Tls::new(&flags.grpc.tls, "grpc", b"h2").and_then(|grpc| {
@@ -134,7 +133,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
 
     let tracing = Tracing::new(&flags.trace)?;
 
-    let mut options = options(flags, flags.precision.unwrap_or(name.precision()))?;
+    let mut options = options(flags, flags.precision.unwrap_or(name.precision()), &runtime)?;
     options.memory = flags.memory_limit.unwrap_or(name.memory_limit()).of_server();
     options.remote_repositories =
         cloud::open(&flags.cloud_repositories, runtime.handle()).map_err(during("creating server"))?;
@@ -176,8 +175,12 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     ended
 }
 
-/// What a server is made with; models compute in `precision` where nobody said another.
-pub(super) fn options(flags: &Flags, precision: Precision) -> Result<halimede_serving::Options, String> {
+/// What a server is made with; models compute in `precision` where nobody said another. `runtime` outlives it.
+pub(super) fn options(
+    flags: &Flags,
+    precision: Precision,
+    runtime: &Runtime,
+) -> Result<halimede_serving::Options, String> {
     let mut options = flags.server_options();
     // No more threads than cores: they would only take turns.
     let cores = halimede_platform::threads::parallelism();
@@ -192,7 +195,7 @@ pub(super) fn options(flags: &Flags, precision: Precision) -> Result<halimede_se
         choices: flags.tuning_database.read_or_warn(matrix, &|warning| tracing::warn!("{warning}")),
     };
     options.backends.push(Arc::new(Onnx::new(precision, kept, tuning(flags)?, unit)));
-    options.backends.push(Arc::new(Python::default()));
+    options.backends.push(Arc::new(Python::new(runtime.handle().clone())));
     options.cache = cache::from_settings(&flags.caches).map_err(during("creating server"))?;
     Ok(options)
 }
@@ -225,13 +228,15 @@ fn wait_for_clients(signals: &SignalListener, deadline: Instant, listening: &lis
     }
 }
 
-fn runtime(flags: &Flags) -> io::Result<Runtime> {
+/// The threads that serve connections and listen to processes.
+pub(super) fn runtime(flags: &Flags) -> Result<Runtime, String> {
     let cores = halimede_platform::threads::parallelism();
     tokio::runtime::Builder::new_multi_thread()
         .worker_threads(flags.http.threads.min(cores).max(1))
         .thread_name("halimede-io")
         .enable_all()
         .build()
+        .map_err(|error| format!("cannot start threads: {error}"))
 }
 
 /// What the ports are encrypted with.

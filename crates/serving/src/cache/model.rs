@@ -193,4 +193,8 @@ impl Reply for Keeping {
     fn is_cancelled(&self) -> bool {
         self.responder.is_cancelled()
     }
+
+    fn may_wait(&self) -> bool {
+        self.responder.may_wait()
+    }
 }

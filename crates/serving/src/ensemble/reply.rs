@@ -59,6 +59,10 @@ impl Reply for StepReply {
     fn is_cancelled(&self) -> bool {
         self.run.is_cancelled()
     }
+
+    fn may_wait(&self) -> bool {
+        self.is_decoupled && self.run.is_limited()
+    }
 }
 
 impl StepReply {

@@ -217,10 +217,15 @@ impl Run {
         }
     }
 
+    /// Whether steps may have to wait for others.
+    pub fn is_limited(&self) -> bool {
+        !self.plan.limiters.is_empty()
+    }
+
     /// Waits until the steps that have their inputs are under way, so that a decoupled step makes no more than the
     /// steps behind it can take. It is the step's thread that waits.
     pub fn wait_for_room(&self) {
-        if self.plan.limiters.is_empty() {
+        if !self.is_limited() {
             return;
         }
         let until = Instant::now() + ROOM_MAX;

@@ -63,6 +63,11 @@ impl ResponseSender {
         self.responder.is_cancelled()
     }
 
+    /// Whether to send may take as long as others need to make room, as the steps of an ensemble behind this one do.
+    pub fn may_wait(&self) -> bool {
+        self.responder.may_wait()
+    }
+
     /// Whether the last response was sent.
     pub fn is_answered(&self) -> bool {
         self.responder.is_answered()

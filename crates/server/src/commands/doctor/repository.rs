@@ -78,7 +78,8 @@ pub(super) fn examine(repositories: &[PathBuf], is_json: bool) -> Result<bool, S
         arguments.push(format!("--model-repository={}", repository.display()));
     }
     let flags = flags::parse(&arguments, "127.0.0.1").map_err(|error| format!("{error:?}"))?;
-    let options = serve::options(&flags, Precision::Exact)?;
+    let runtime = serve::runtime(&flags)?;
+    let options = serve::options(&flags, Precision::Exact, &runtime)?;
     let backends: Vec<String> = options.backends.iter().map(|backend| backend.name().to_owned()).collect();
     let server = Server::start(options).map_err(|error| error.message)?;
     let mut models: Vec<String> =
