@@ -32,3 +32,4 @@ mod traces;
 mod tuning;
 mod ui;
 pub mod units;
+mod wakes;

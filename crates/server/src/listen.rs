@@ -16,6 +16,8 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
+use crate::wakes::absorbed;
+
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
 
@@ -131,7 +133,7 @@ impl Services {
                             let count = count.clone();
                             count.fetch_add(1, Relaxed);
                             tokio::spawn(async move {
-                                connection.await;
+                                absorbed(connection).await;
                                 count.fetch_sub(1, Relaxed);
                                 drop(alive);
                             });
