@@ -6,6 +6,22 @@ pub(crate) const LINE: usize = 64;
 /// Bytes from one line that [`page_ahead`] asks for to the next.
 pub(crate) const PAGE_STEP: usize = 512;
 
+/// Whether memory that is read from start to end comes by itself as fast as it can, over the ends of pages, too: then
+/// asking for it is only more to do. Known of AMD's family 26 (Zen 5), where it was measured; others are asked as those of
+/// which it is known that they need it.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn follows_pages() -> bool {
+    use halimede_platform::chip::Chip;
+    use std::sync::OnceLock;
+
+    const ZEN_5: u32 = 26;
+    static FOLLOWS: OnceLock<bool> = OnceLock::new();
+    *FOLLOWS.get_or_init(|| {
+        let chip = Chip::detect();
+        chip.vendor.as_deref() == Some("AuthenticAMD") && chip.family == Some(ZEN_5)
+    })
+}
+
 /// Asks for one line of what is read some pages later, for who reads memory from start to end and calls this every
 /// [`PAGE_STEP`] bytes. What fetches ahead beside the second-level cache never crosses into another page by itself: so
 /// its run through a page begins before the first line of it is needed.

@@ -22,7 +22,7 @@ use crate::Isa;
 use crate::matrix::BLOCK;
 use crate::prefetch;
 use crate::vector::{Vector, on_vectors};
-pub(crate) use digits::{DIGITS, DigitGroup, DigitRows, Digits, to_digits};
+pub(crate) use digits::{DIGITS, DigitGroup, DigitRows, Digits};
 use halimede_compute::packed::Packer;
 use halimede_tensor::{DType, Tensor};
 pub(crate) use multiply::{Rows, multiply};

@@ -8,12 +8,18 @@ use std::arch::x86_64::*;
 /// Bytes of a register.
 const REGISTER: usize = size_of::<__m512i>();
 
-/// Adds every group's part to rows of zeros.
+/// Vectors of a row of sums.
+const VECTORS: usize = BLOCK * size_of::<f32>() / REGISTER;
+
+/// Sums of `R` rows.
+type Sums<const R: usize> = [[__m512; VECTORS]; R];
+
+/// Adds every group's part to rows of zeros, the `D` highest digits of what they are multiplied by.
 ///
 /// # Safety
 /// As [`super::digits::Digits::multiply`] says of the sizes, on a machine with AVX-512 (F, BW) and VNNI, with codes of 4 bits or of 8.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub(super) unsafe fn each_group<const FOUR: bool>(
+pub(super) unsafe fn each_group<const FOUR: bool, const D: usize>(
     panel: *const u8,
     grouping: &Grouping,
     rows: DigitRows<'_>,
@@ -21,32 +27,74 @@ pub(super) unsafe fn each_group<const FOUR: bool>(
 ) {
     let (groups, lines) = (grouping.groups(), grouping.lines());
     let group_bytes = grouping.group_bytes();
-    let count = to.len();
-    for g in 0..groups {
-        for first in (0..count).step_by(2) {
-            // SAFETY: the caller's promise; there are these rows.
-            unsafe {
-                let at = first * groups + g;
-                let codes = panel.add(g * group_bytes);
-                let zeros = panel.wrapping_add(grouping.zeros_offset() + g * BLOCK).cast::<i8>();
-                let group = Group {
-                    codes,
-                    lines,
-                    scales: codes.add(group_bytes - SCALES_BYTES).cast(),
-                    zeros: grouping.has_zeros.then_some(zeros),
-                    digits: rows.digits.as_ptr().add(at * lines),
-                    digits_row: groups * lines,
-                    x: rows.groups.as_ptr().add(at),
-                    x_row: groups,
-                    is_first: first == 0,
-                };
-                let to = to.as_mut_ptr().add(first);
-                // As many sums at a time as hide how long one takes.
-                match first + 1 < count {
-                    true => add_group::<FOUR, 2, 1>(group, to),
-                    false => add_group::<FOUR, 1, 2>(group, to),
+    let zeros = panel.wrapping_add(grouping.zeros_offset()).cast::<i8>();
+    let mut group = Group {
+        codes: panel,
+        lines,
+        scales: panel.wrapping_add(group_bytes - SCALES_BYTES).cast(),
+        zeros: grouping.has_zeros.then_some(zeros),
+        digits: rows.digits.as_ptr(),
+        digits_row: groups * lines,
+        x: rows.groups.as_ptr(),
+        x_row: groups,
+        is_first: true,
+    };
+    // SAFETY: the caller's promise; there are these rows.
+    unsafe {
+        // As many sums at a time as hide how long one takes.
+        if let [to] = to {
+            let mut sums = load([to]);
+            for _ in 0..groups {
+                add_group::<FOUR, D, 1, 2>(group, &mut sums);
+                group = group.next(group_bytes);
+            }
+            return store(sums, [to]);
+        }
+        for _ in 0..groups {
+            for (pair, to) in to.chunks_mut(2).enumerate() {
+                let group = group.of_row(2 * pair);
+                match to {
+                    [first, second] => {
+                        let mut sums = load([first, second]);
+                        add_group::<FOUR, D, 2, 1>(group, &mut sums);
+                        store(sums, [first, second]);
+                    }
+                    [first] => {
+                        let mut sums = load([first]);
+                        add_group::<FOUR, D, 1, 2>(group, &mut sums);
+                        store(sums, [first]);
+                    }
+                    _ => {}
                 }
             }
+            group = group.next(group_bytes);
+        }
+    }
+}
+
+/// # Safety
+/// The machine has AVX-512 F, as the caller says to the compiler.
+#[inline(always)]
+unsafe fn load<const R: usize>(rows: [&mut [f32; BLOCK]; R]) -> Sums<R> {
+    // SAFETY: the caller's promise.
+    let mut sums = [[unsafe { _mm512_setzero_ps() }; VECTORS]; R];
+    for (row, sums) in rows.into_iter().zip(&mut sums) {
+        for (v, sum) in sums.iter_mut().enumerate() {
+            // SAFETY: a row is so many vectors.
+            *sum = unsafe { _mm512_loadu_ps(row.as_ptr().cast::<__m512>().add(v).cast()) };
+        }
+    }
+    sums
+}
+
+/// # Safety
+/// The machine has AVX-512 F, as the caller says to the compiler.
+#[inline(always)]
+unsafe fn store<const R: usize>(sums: Sums<R>, rows: [&mut [f32; BLOCK]; R]) {
+    for (row, sums) in rows.into_iter().zip(sums) {
+        for (v, sum) in sums.into_iter().enumerate() {
+            // SAFETY: a row is so many vectors.
+            unsafe { _mm512_storeu_ps(row.as_mut_ptr().cast::<__m512>().add(v).cast(), sum) };
         }
     }
 }
@@ -67,55 +115,58 @@ struct Group {
     is_first: bool,
 }
 
-/// Adds a group's part to the sums of `R` rows; `CHAINS` sums in turn for each digit.
+impl Group {
+    /// The next group of a panel whose groups are so long.
+    #[inline(always)]
+    fn next(self, bytes: usize) -> Group {
+        Group {
+            codes: self.codes.wrapping_add(bytes),
+            scales: self.scales.wrapping_byte_add(bytes),
+            zeros: self.zeros.map(|zeros| zeros.wrapping_add(BLOCK)),
+            digits: self.digits.wrapping_add(self.lines),
+            x: self.x.wrapping_add(1),
+            ..self
+        }
+    }
+
+    /// The same for a row further on.
+    #[inline(always)]
+    fn of_row(self, row: usize) -> Group {
+        let digits = self.digits.wrapping_add(row * self.digits_row);
+        Group { digits, x: self.x.wrapping_add(row * self.x_row), is_first: row == 0, ..self }
+    }
+}
+
+/// Adds a group's part to the sums of `R` rows; `CHAINS` sums in turn for each of `D` digits.
 ///
 /// # Safety
-/// As [`each_group`]: there are so many rows.
-#[inline]
-#[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-unsafe fn add_group<const FOUR: bool, const R: usize, const CHAINS: usize>(group: Group, to: *mut [f32; BLOCK]) {
-    const VECTORS: usize = BLOCK * size_of::<u32>() / REGISTER;
-    /// Codes that one instruction multiplies for each column, of which a line has so many parts.
-    const PARTS: usize = 2;
-    let width = if FOUR { Width::Four } else { Width::Eight };
-    // The instruction takes codes without signs: what this adds to them is taken off the sums beforehand.
-    let (sign, mask) = if FOUR { (8, 0x0f) } else { (-128, -1) };
-    let (signs, masks) = (_mm512_set1_epi8(sign), _mm512_set1_epi8(mask));
-    let lift = i32::from(sign as u8);
+/// As [`each_group`], into which it has to be inlined: there are so many rows.
+#[inline(always)]
+unsafe fn add_group<const FOUR: bool, const D: usize, const R: usize, const CHAINS: usize>(
+    group: Group,
+    to: &mut Sums<R>,
+) {
+    /// Lines of which the compiler makes one piece of code.
+    const TOGETHER: usize = 4;
+    let lowest = DIGITS - D;
     // SAFETY: the caller's promise, for every access below.
     unsafe {
-        let mut sums = [[[[_mm512_setzero_si512(); VECTORS]; CHAINS]; DIGITS]; R];
+        let mut sums = [[[[_mm512_setzero_si512(); VECTORS]; CHAINS]; D]; R];
         for (r, sums) in sums.iter_mut().enumerate() {
-            for (sums, sum) in sums.iter_mut().zip((*group.x.add(r * group.x_row)).sums) {
-                sums[0] = [_mm512_set1_epi32(-lift * sum); VECTORS];
+            let x = &*group.x.add(r * group.x_row);
+            for (sums, &first) in sums.iter_mut().zip(&x.first[lowest..]) {
+                sums[0] = [_mm512_set1_epi32(first); VECTORS];
             }
         }
-        let mut line = group.codes;
-        for l in 0..group.lines {
-            if group.is_first {
-                ask_ahead(width, line, l);
+        // Most groups are a few times so many lines.
+        let whole = group.lines - group.lines % TOGETHER;
+        for l in (0..whole).step_by(TOGETHER) {
+            for l in l..l + TOGETHER {
+                add_line::<FOUR, D, R, CHAINS>(group, l, &mut sums);
             }
-            for part in 0..PARTS {
-                for v in 0..VECTORS {
-                    let codes = if FOUR {
-                        let both = _mm512_loadu_si512(line.add(v * REGISTER).cast());
-                        let codes = if part == 0 { both } else { _mm512_srli_epi32::<4>(both) };
-                        _mm512_ternarylogic_epi32::<MASKED_XOR>(codes, masks, signs)
-                    } else {
-                        let codes = _mm512_loadu_si512(line.add((part * VECTORS + v) * REGISTER).cast());
-                        _mm512_xor_si512(codes, signs)
-                    };
-                    for (r, sums) in sums.iter_mut().enumerate() {
-                        let digits = &*group.digits.add(r * group.digits_row + l);
-                        for (sums, digits) in sums.iter_mut().zip(digits) {
-                            let digits = digits.as_ptr().add(part * LINE / PARTS).cast::<i32>().read_unaligned();
-                            let sum = &mut sums[part % CHAINS][v];
-                            *sum = _mm512_dpbusd_epi32(*sum, codes, _mm512_set1_epi32(digits));
-                        }
-                    }
-                }
-            }
-            line = line.add(width.line_bytes());
+        }
+        for l in whole..group.lines {
+            add_line::<FOUR, D, R, CHAINS>(group, l, &mut sums);
         }
         let base = _mm512_set1_ps(256.0);
         for v in 0..VECTORS {
@@ -124,18 +175,70 @@ unsafe fn add_group<const FOUR: bool, const R: usize, const CHAINS: usize>(group
             for (r, sums) in sums.iter().enumerate() {
                 let x = &*group.x.add(r * group.x_row);
                 let mut sum = _mm512_setzero_ps();
-                for digit in sums.iter().rev() {
-                    let whole = digit[1..].iter().fold(digit[0][v], |sum, chain| _mm512_add_epi32(sum, chain[v]));
-                    sum = _mm512_fmadd_ps(sum, base, _mm512_cvtepi32_ps(whole));
+                for (d, digit) in sums.iter().enumerate().rev() {
+                    let mut whole = digit[0][v];
+                    for chain in &digit[1..] {
+                        whole = _mm512_add_epi32(whole, chain[v]);
+                    }
+                    let whole = _mm512_cvtepi32_ps(whole);
+                    sum = if d == D - 1 { whole } else { _mm512_fmadd_ps(sum, base, whole) };
                 }
                 if let Some(zeros) = group.zeros {
                     let zeros = _mm512_cvtepi8_epi32(_mm_loadu_si128(zeros.add(column).cast()));
-                    let of_rows = x.sums.iter().rev().fold(0.0, |sum, &digit| sum * 256.0 + digit as f32);
+                    let of_rows = x.sums[lowest..].iter().rev().fold(0.0, |sum, &digit| sum * 256.0 + digit as f32);
                     sum = _mm512_fnmadd_ps(_mm512_cvtepi32_ps(zeros), _mm512_set1_ps(of_rows), sum);
                 }
-                let place = to.add(r).cast::<f32>().add(column);
                 let scales = _mm512_mul_ps(scales, _mm512_set1_ps(x.step));
-                _mm512_storeu_ps(place, _mm512_fmadd_ps(sum, scales, _mm512_loadu_ps(place)));
+                to[r][v] = _mm512_fmadd_ps(sum, scales, to[r][v]);
+            }
+        }
+    }
+}
+
+/// Adds the products of a line of a group to sums in integers.
+///
+/// # Safety
+/// As [`add_group`].
+#[inline(always)]
+unsafe fn add_line<const FOUR: bool, const D: usize, const R: usize, const CHAINS: usize>(
+    group: Group,
+    l: usize,
+    sums: &mut [[[[__m512i; VECTORS]; CHAINS]; D]; R],
+) {
+    /// Codes that one instruction multiplies for each column, of which a line has so many parts.
+    const PARTS: usize = 2;
+    let width = if FOUR { Width::Four } else { Width::Eight };
+    // The instruction takes codes without signs: what this adds to them is taken off the sums beforehand.
+    let (sign, mask) = if FOUR { (8, 0x0f) } else { (-128, -1) };
+    let lowest = DIGITS - D;
+    // SAFETY: the caller's promise, for every access below.
+    unsafe {
+        let (signs, masks) = (_mm512_set1_epi8(sign), _mm512_set1_epi8(mask));
+        let line = group.codes.add(l * width.line_bytes());
+        if group.is_first {
+            ask_ahead(width, line, l);
+        }
+        for part in 0..PARTS {
+            let mut codes = [signs; VECTORS];
+            for (v, codes) in codes.iter_mut().enumerate() {
+                *codes = if FOUR {
+                    let both = _mm512_loadu_si512(line.add(v * REGISTER).cast());
+                    let codes = if part == 0 { both } else { _mm512_srli_epi32::<4>(both) };
+                    _mm512_ternarylogic_epi32::<MASKED_XOR>(codes, masks, signs)
+                } else {
+                    let codes = _mm512_loadu_si512(line.add((part * VECTORS + v) * REGISTER).cast());
+                    _mm512_xor_si512(codes, signs)
+                };
+            }
+            for (r, sums) in sums.iter_mut().enumerate() {
+                let digits = &*group.digits.add(r * group.digits_row + l);
+                for (sums, digits) in sums.iter_mut().zip(&digits[lowest..]) {
+                    let digits = digits.as_ptr().add(part * LINE / PARTS).cast::<i32>().read_unaligned();
+                    let digits = _mm512_set1_epi32(digits);
+                    for (sum, &codes) in sums[part % CHAINS].iter_mut().zip(&codes) {
+                        *sum = _mm512_dpbusd_epi32(*sum, codes, digits);
+                    }
+                }
             }
         }
     }

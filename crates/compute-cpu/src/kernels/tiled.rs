@@ -91,8 +91,14 @@ pub(super) trait Product: Factor {
     /// What becomes of sums before the epilogue in f32.
     type Scaling: Send + Sync;
 
-    /// How the sums of a range of columns, of a block at most, become f32; `None` where they are.
-    fn columns(scaling: &Self::Scaling, arguments: &Arguments<'_>, columns: Range<usize>) -> Option<Columns>;
+    /// How the sums of the columns of a block become f32.
+    type Columns: Default;
+
+    /// Works that out for a range of columns, of a block at most.
+    fn columns(scaling: &Self::Scaling, arguments: &Arguments<'_>, columns: Range<usize>, made: &mut Self::Columns);
+
+    /// The same where sums are integers; `None` where they are f32.
+    fn integers(columns: &Self::Columns) -> Option<&Columns>;
 
     /// What stands beyond the border of a convolution's data.
     fn border(scaling: &Self::Scaling, arguments: &Arguments<'_>) -> Self;
@@ -101,7 +107,11 @@ pub(super) trait Product: Factor {
 impl Product for bf16 {
     type Scaling = ();
 
-    fn columns((): &(), _: &Arguments<'_>, _: Range<usize>) -> Option<Columns> {
+    type Columns = ();
+
+    fn columns((): &(), _: &Arguments<'_>, _: Range<usize>, (): &mut ()) {}
+
+    fn integers((): &()) -> Option<&Columns> {
         None
     }
 
@@ -114,6 +124,12 @@ impl Product for bf16 {
 pub(super) struct Columns {
     added: [i32; BLOCK],
     scales: [f32; BLOCK],
+}
+
+impl Default for Columns {
+    fn default() -> Columns {
+        Columns { added: [0; BLOCK], scales: [1.0; BLOCK] }
+    }
 }
 
 /// What happens to sums before they are stored, and how they are.

@@ -17,10 +17,14 @@ pub(super) struct Strips {
     whole: [Strip; STRIP],
     /// Strips of 1 to 16 rows that compute the first half of the columns.
     half: [Strip; 2 * STRIP],
+    /// Strips of few rows whose panels come by themselves, as fast as memory gives them: nothing is asked for.
+    few: [Strip; FEW_ROWS],
 }
 
 /// So few rows take less time to be multiplied than the panel takes to come from memory.
-const FEW_ROWS: usize = 2;
+pub(super) const FEW_ROWS: usize = 2;
+/// Sums in turns of each column of few rows: one waits longer for the one before than the panel takes to come.
+const CHAINS: usize = 2;
 /// Bytes from what few rows are multiplied by to what is asked for then: as many as hide how far memory is.
 const AHEAD: usize = 8192;
 /// Groups of a whole step.
@@ -50,6 +54,7 @@ const HALF_HEIGHTS: [u8; BLOCK + 1] = heights(2 * STRIP);
 pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
     let &Block { ref left, panel, columns, rows, so_far, to, ref ahead } = block;
     let (strips, heights, most): (&[Strip], _, _) = match columns > BLOCK / 2 {
+        true if rows <= FEW_ROWS && prefetch::follows_pages() => (&strips.few, &WHOLE_HEIGHTS, STRIP),
         true => (&strips.whole, &WHOLE_HEIGHTS, STRIP),
         false => (&strips.half, &HALF_HEIGHTS, 2 * STRIP),
     };
@@ -96,7 +101,7 @@ pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: &Block<'_, F>, mea
 
 /// A [`Strip`] of 32-bit sums by an instruction that multiplies groups of 4 bytes.
 macro_rules! strip {
-    ($strips:ident, $name:ident, $features:literal, $dot:expr) => {
+    ($strips:ident, $name:ident, $few:ident, $features:literal, $dot:expr, $plus:expr) => {
 #[rustfmt::skip]
         pub(super) static $strips: Strips = Strips {
             whole: [
@@ -109,6 +114,7 @@ macro_rules! strip {
                 $name::<9, false>, $name::<10, false>, $name::<11, false>, $name::<12, false>,
                 $name::<13, false>, $name::<14, false>, $name::<15, false>, $name::<16, false>,
             ],
+            few: [$few::<1>, $few::<2>],
         };
 
         /// # Safety
@@ -175,11 +181,79 @@ macro_rules! strip {
                 }
             }
         }
+
+        /// # Safety
+        /// As above.
+        #[target_feature(enable = $features)]
+        unsafe fn $few<const ROWS: usize>(
+            first: *const u8,
+            left: &Left<'_>,
+            mut panel: *const u8,
+            so_far: *const u8,
+            to: *mut u8,
+            _: &Ahead,
+        ) {
+            const HALF: usize = size_of::<__m512i>();
+            // SAFETY: the caller's promise, for every access below. All vectors are 64 bytes of any contents.
+            unsafe {
+                let mut sums = [[[_mm512_setzero_si512(); 2]; ROWS]; CHAINS];
+                if !so_far.is_null() {
+                    for (index, sum) in sums[0].as_flattened_mut().iter_mut().enumerate() {
+                        *sum = _mm512_load_si512(so_far.add(index * HALF).cast());
+                    }
+                }
+                let add = |sums: &mut [[__m512i; 2]; ROWS], a: *const u8, line: *const u8| {
+                    let b = [
+                        (*line.cast::<Anywhere<__m512i>>()).0,
+                        (*line.wrapping_add(HALF).cast::<Anywhere<__m512i>>()).0,
+                    ];
+                    for (r, sums) in sums.iter_mut().enumerate() {
+                        let group = (*a.wrapping_add(r * left.pitch).cast::<Anywhere<i32>>()).0;
+                        let group = _mm512_set1_epi32(group);
+                        *sums = [$dot(sums[0], group, b[0]), $dot(sums[1], group, b[1])];
+                    }
+                };
+                for (step, &offset) in left.offsets.iter().enumerate() {
+                    let depth = left.depths.get(step).map_or(GROUPS, |&depth| usize::from(depth));
+                    let (mut a, mut line) = (first.wrapping_add(offset), panel);
+                    for _ in 0..depth / CHAINS {
+                        for sums in &mut sums {
+                            add(sums, a, line);
+                            (a, line) = (a.wrapping_add(4), line.wrapping_add(2 * HALF));
+                        }
+                    }
+                    for _ in 0..depth % CHAINS {
+                        add(&mut sums[0], a, line);
+                        (a, line) = (a.wrapping_add(4), line.wrapping_add(2 * HALF));
+                    }
+                    panel = panel.wrapping_add(PANEL_STEP_BYTES);
+                }
+                let [all, others @ ..] = &mut sums;
+                for others in others {
+                    for (all, other) in all.as_flattened_mut().iter_mut().zip(others.as_flattened()) {
+                        *all = $plus(*all, *other);
+                    }
+                }
+                for (index, &sum) in all.as_flattened().iter().enumerate() {
+                    _mm512_store_si512(to.add(index * HALF).cast(), sum);
+                }
+            }
+        }
     };
 }
 
-strip!(U8, strip_u8, "avx512f,avx512vnni", _mm512_dpbusd_epi32);
-strip!(BF16, strip_bf16, "avx512f,avx512bf16", dot_bf16);
+strip!(U8, strip_u8, few_u8, "avx512f,avx512vnni", _mm512_dpbusd_epi32, _mm512_add_epi32);
+strip!(BF16, strip_bf16, few_bf16, "avx512f,avx512bf16", dot_bf16, plus_f32);
+
+/// Adds the bits of numbers.
+///
+/// # Safety
+/// The machine has AVX-512 F.
+#[inline]
+#[target_feature(enable = "avx512f")]
+unsafe fn plus_f32(a: __m512i, b: __m512i) -> __m512i {
+    _mm512_castps_si512(_mm512_add_ps(_mm512_castsi512_ps(a), _mm512_castsi512_ps(b)))
+}
 
 /// `vdpbf16ps` on the bits of its operands.
 ///
@@ -193,4 +267,55 @@ unsafe fn dot_bf16(sums: __m512i, a: __m512i, b: __m512i) -> __m512i {
     // SAFETY: as above.
     let b: __m512bh = unsafe { std::mem::transmute(b) };
     _mm512_castps_si512(_mm512_dpbf16_ps(_mm512_castsi512_ps(sums), a, b))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::Sums;
+    use half::bf16;
+
+    /// Few rows have strips of their own, which not every machine uses.
+    fn check(strips: &Strips, byte: &dyn Fn(usize) -> u8) {
+        #[repr(C, align(64))]
+        struct Line([u8; 64]);
+        let lines = |count: usize, seed: usize| -> Vec<Line> {
+            (0..count).map(|line| Line(std::array::from_fn(|at| byte(line * 64 + at + seed)))).collect()
+        };
+        for depths in [&[][..], &[16, 16, 16], &[16, 16, 5], &[1, 2, 3]] {
+            let (rows, panel) = (lines(6, 4), lines(3 * PANEL_STEP_BYTES / 64, 2));
+            let offsets = [0, 64, 128];
+            let tiles = [rows.as_ptr().cast(); 2];
+            let left = Left { depths, ..Left::of_tiles(tiles, 192, &offsets) };
+            let ahead = Ahead { start: std::ptr::null(), lines: 0, apart: 0 };
+            for height in 1..=FEW_ROWS {
+                for has_sums in [false, true] {
+                    let so_far = Sums([3.0f32; BLOCK * BLOCK]);
+                    let so_far = if has_sums { &raw const so_far } else { std::ptr::null() };
+                    let made = [strips.whole[height - 1], strips.few[height - 1]].map(|strip| {
+                        let mut sums = Sums([0f32; BLOCK * BLOCK]);
+                        // SAFETY: rows and panel have three steps, and the machine the instructions.
+                        unsafe {
+                            let to = (&raw mut sums).cast();
+                            strip(tiles[0], &left, panel.as_ptr().cast(), so_far.cast(), to, &ahead);
+                        }
+                        sums.0.map(f32::to_bits)
+                    });
+                    assert_eq!(made[0], made[1], "{height} rows, steps of {depths:?}, on sums: {has_sums}");
+                    assert!(made[0][..height * BLOCK].iter().any(|&bits| bits != 0), "nothing was multiplied");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn few_rows_get_the_same_sums() {
+        if is_x86_feature_detected!("avx512vnni") {
+            check(&U8, &|at| (at * 151 % 256) as u8);
+        }
+        if is_x86_feature_detected!("avx512bf16") {
+            // Small integers, so that every order of summation gives the same sum.
+            check(&BF16, &|at| bf16::from_f32((at / 2 * 7 % 11) as f32 - 5.0).to_le_bytes()[at % 2]);
+        }
+    }
 }

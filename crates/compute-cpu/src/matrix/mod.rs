@@ -213,6 +213,17 @@ impl<F: Factor> MatrixUnit<F> {
         self.0.takes_lines()
     }
 
+    /// Whether what so many rows are multiplied by comes by itself as fast as they need it.
+    fn few_rows_come(self, rows: usize) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Avx512 && rows <= avx512::FEW_ROWS && crate::prefetch::follows_pages();
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = rows;
+            false
+        }
+    }
+
     /// Prepares the calling thread for [`Tiles::block`].
     pub(crate) fn enter(self) -> Tiles<F> {
         #[cfg(target_arch = "x86_64")]

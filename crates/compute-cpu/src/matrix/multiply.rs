@@ -131,7 +131,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let passes = if pairs == 1 { 1 } else { passes(matrix, steps) };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
     let mut product = Running { tiles: matrix.enter(), left, each, panel, done, next, waiting: None, store };
-    let lines = STEP_LINES.div_ceil(pairs.max(1));
+    let lines = if matrix.few_rows_come(left.count * left.groups) { 0 } else { STEP_LINES.div_ceil(pairs.max(1)) };
     // SAFETY: the caller's promise, for every block below.
     unsafe {
         let is_small = p1 - p0 <= pairs && (p1 - p0) * steps * PANEL_STEP_BYTES <= PANELS_BYTES;

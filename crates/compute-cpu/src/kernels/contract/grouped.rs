@@ -9,7 +9,7 @@
 //! ```
 
 use super::layout::Layout;
-use crate::grouped::{self, DIGITS, DigitGroup, DigitRows, Digits, GroupedWeights, LINE, Rows, to_digits};
+use crate::grouped::{self, DIGITS, DigitGroup, DigitRows, Digits, GroupedWeights, LINE, Rows};
 use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Finishing, Piece};
 use crate::map::Register;
@@ -22,7 +22,7 @@ use std::sync::Arc;
 
 /// More rows make unpacking the weights for them worth its while.
 pub(super) const ROWS_MAX: usize = 15;
-/// Panels of a task: enough that starting it costs nothing beside them.
+/// Panels of a task, where there are threads to share them: enough that starting it costs little beside them.
 const TASK_PANELS: usize = 4;
 
 /// Rows of `L` by weights in groups.
@@ -45,7 +45,7 @@ impl<L: Real> GroupedStep<L> {
         machine: Machine,
         rounds: bool,
     ) -> Prepared {
-        let digits = Digits::new(machine.isa, &weights.grouping);
+        let digits = Digits::new(machine.isa, &weights.grouping, rounds);
         let step = GroupedStep::<L> { layout, weights, finish, machine, rounds, digits, operand: PhantomData };
         let workspace = step.shared_bytes() + step.thread_bytes() * step.machine.threads();
         Prepared { step: Box::new(step), workspace }
@@ -137,15 +137,16 @@ impl<L: Real> Step for GroupedStep<L> {
                 Shared(workspace.add(self.shared_bytes())),
             )
         };
-        let tasks = grouping.panels().div_ceil(TASK_PANELS);
+        let task_panels = if machine.threads() == 1 { grouping.panels().max(1) } else { TASK_PANELS };
+        let tasks = grouping.panels().div_ceil(task_panels);
         for batch in 0..layout.batches() {
             let (left, _, out) = layout.batch(batch);
             // SAFETY: the layout's offsets stay inside the operand.
             unsafe { self.arrange(operand.wrapping_add(left), numbers, sums) };
             let rows = Rows { numbers, sums, count: layout.m };
-            let mut fits = self.digits.is_some();
-            if fits {
-                to_digits(self.machine.isa, rows, grouping, digits, groups, &mut fits);
+            let mut fits = true;
+            if let Some(unit) = self.digits {
+                unit.write(self.machine.isa, rows, grouping, digits, groups, &mut fits);
             }
             let digit_rows = DigitRows { digits: &*digits, groups: &*groups };
             let digits = self.digits.filter(|_| fits).map(|unit| (unit, digit_rows));
@@ -161,7 +162,7 @@ impl<L: Real> Step for GroupedStep<L> {
                     )
                 };
                 let mut finishing = self.finish.begin(arguments, registers);
-                for panel in task * TASK_PANELS..grouping.panels().min((task + 1) * TASK_PANELS) {
+                for panel in task * task_panels..grouping.panels().min((task + 1) * task_panels) {
                     self.run_panel(&mut finishing, panel, (rows, digits), out, to);
                 }
             });

@@ -12,11 +12,11 @@ use halimede_tensor::{DType, View};
 const KEPT: usize = 8;
 
 /// What is added to the sums of a panel and multiplied with them.
-struct Kept {
+struct Kept<C> {
     /// The first column; none where this is [`usize::MAX`].
     column: usize,
     bias: [f32; BLOCK],
-    integers: Option<Columns>,
+    integers: C,
 }
 
 /// A finish at work on the output of one run.
@@ -32,7 +32,7 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
     biases: [Option<usize>; 2],
     /// Of pieces as wide as the last, and how wide that was.
     form: Option<(usize, Form)>,
-    kept: [Kept; KEPT],
+    kept: [Kept<F::Columns>; KEPT],
 }
 
 impl<'a, F: Product> Finishing<'a, F> {
@@ -42,7 +42,8 @@ impl<'a, F: Product> Finishing<'a, F> {
         let target = (finish.output != DType::I32).then(|| Numbers::of(output, finish.output, 0, elements));
         let common = finish.epilogue.as_ref().and_then(Epilogue::common);
         let biases = [finish.bias, common.and_then(|common| common.bias).map(|input| finish.extra + input)];
-        let kept = std::array::from_fn(|_| Kept { column: usize::MAX, bias: [0.0; BLOCK], integers: None });
+        let kept =
+            std::array::from_fn(|_| Kept { column: usize::MAX, bias: [0.0; BLOCK], integers: Default::default() });
         Finishing { finish, arguments, registers, target, elements, common, biases, form: None, kept }
     }
 
@@ -61,16 +62,16 @@ impl<'a, F: Product> Finishing<'a, F> {
             self.keep(kept, column..column + columns);
         }
         let kept = &self.kept[kept];
+        let integers = F::integers(&kept.integers);
         let Some(target) = self.target else {
-            let Some(columns) = &kept.integers else { return debug_assert!(false, "floats in i32") };
+            let Some(columns) = integers else { return debug_assert!(false, "floats in i32") };
+            let (sums, target) = (bytemuck::cast_slice(sums), self.arguments.outputs[0].as_ptr().cast());
             // SAFETY: the piece lies inside the output (just checked).
-            return unsafe {
-                integers::store(finish.isa, sums, columns, piece, self.arguments.outputs[0].as_ptr().cast())
-            };
+            return unsafe { integers::store(finish.isa, sums, &columns.added, piece, target) };
         };
         let bias: &[f32] = if self.biases == [None; 2] { &[] } else { &kept.bias };
         let mut ending = Ending {
-            integers: kept.integers.as_ref().map(|Columns { added, scales }| Scaling { added, scales }),
+            integers: integers.map(|Columns { added, scales }| Scaling { added, scales }),
             is_rounded: finish.is_rounded,
             // Near lines need not be asked for, and asking takes time.
             ahead: if self.arguments.is_far { BLOCK } else { 0 },
@@ -99,17 +100,19 @@ impl<'a, F: Product> Finishing<'a, F> {
         unsafe { ending.run_as(form, sums) };
     }
 
-    /// Works out what belongs to some columns.
+    /// Works out what belongs to some columns, where it is kept: most products need it once.
     fn keep(&mut self, kept: usize, columns: std::ops::Range<usize>) {
-        let arguments = self.arguments;
-        let mut bias = [0f32; BLOCK];
+        let (arguments, kept) = (self.arguments, &mut self.kept[kept]);
+        kept.column = columns.start;
+        if self.biases != [None; 2] {
+            kept.bias = [0.0; BLOCK];
+        }
         for input in self.biases.into_iter().flatten() {
             let view = arguments.inputs.get(input).copied().flatten().unwrap_or(View::empty());
             // SAFETY: inputs are not written during the step.
             let numbers = unsafe { &view.slice::<f32>()[columns.clone()] };
-            bias.iter_mut().zip(numbers).for_each(|(bias, number)| *bias += number);
+            kept.bias.iter_mut().zip(numbers).for_each(|(bias, number)| *bias += number);
         }
-        let integers = F::columns(&self.finish.scaling, arguments, columns.clone());
-        self.kept[kept] = Kept { column: columns.start, bias, integers };
+        F::columns(&self.finish.scaling, arguments, columns, &mut kept.integers);
     }
 }

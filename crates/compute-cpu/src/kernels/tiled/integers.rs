@@ -76,17 +76,22 @@ impl Scaling {
         zero + self.lift
     }
 
-    fn columns(&self, arguments: &Arguments<'_>, columns: Range<usize>) -> Columns {
+    fn columns(&self, arguments: &Arguments<'_>, columns: Range<usize>, made: &mut Columns) {
         let input = |index: usize| arguments.inputs.get(EXTRA - 1 + index).copied().flatten().unwrap_or(View::empty());
         let zero = self.zero_point(arguments);
-        let mut made = Columns { added: [0; BLOCK], scales: [1.0; BLOCK] };
-        for (added, sum) in made.added.iter_mut().zip(&self.columns[columns.clone()]) {
-            *added = sum.wrapping_mul(-zero);
+        made.added = [0; BLOCK];
+        if zero != 0 {
+            for (added, sum) in made.added.iter_mut().zip(&self.columns[columns.clone()]) {
+                *added = sum.wrapping_mul(-zero);
+            }
         }
         if let Some(bias) = self.bias {
             // SAFETY: inputs are not written during the step.
             let bias = unsafe { &input(bias).slice::<i32>()[columns.clone()] };
             made.added.iter_mut().zip(bias).for_each(|(added, bias)| *added = added.wrapping_add(*bias));
+        }
+        if !self.factors.is_empty() {
+            made.scales = [1.0; BLOCK];
         }
         for factor in &self.factors {
             match *factor {
@@ -100,31 +105,34 @@ impl Scaling {
                 }
             }
         }
-        made
     }
 }
 
-/// Stores sums, given by their bits, in i32.
+/// Stores sums in i32.
 ///
 /// # Safety
 /// The piece lies inside the target.
-pub(super) unsafe fn store(isa: Isa, sums: &mut [f32], columns: &Columns, piece: Piece, target: *mut i32) {
-    let sums: &mut [i32] = bytemuck::cast_slice_mut(sums);
-    add(isa, sums, &columns.added);
-    for (row, sums) in sums.chunks_exact(BLOCK).take(piece.rows).enumerate() {
-        // SAFETY: the caller's promise.
-        unsafe { target.add(piece.start + row * piece.row).copy_from_nonoverlapping(sums.as_ptr(), piece.columns) };
-    }
+pub(super) unsafe fn store(isa: Isa, sums: &[i32], added: &[i32; BLOCK], piece: Piece, target: *mut i32) {
+    // Writes what the caller promises.
+    store_rows(isa, sums, added, piece, target);
 }
 
 multiversion! {
-    fn add(sums: &mut [i32], added: &[i32; BLOCK]) = add_each
+    fn store_rows(sums: &[i32], added: &[i32; BLOCK], piece: Piece, target: *mut i32) = store_each_row
 }
 
 #[inline(always)]
-fn add_each(sums: &mut [i32], added: &[i32; BLOCK]) {
-    for row in sums.chunks_exact_mut(BLOCK) {
-        row.iter_mut().zip(added).for_each(|(sum, added)| *sum = sum.wrapping_add(*added));
+fn store_each_row(sums: &[i32], added: &[i32; BLOCK], piece: Piece, target: *mut i32) {
+    for (row, sums) in sums.as_chunks::<BLOCK>().0.iter().take(piece.rows).enumerate() {
+        let sums: [i32; BLOCK] = std::array::from_fn(|at| sums[at].wrapping_add(added[at]));
+        let to = target.wrapping_add(piece.start + row * piece.row);
+        // SAFETY: `store` is called for a piece inside the target.
+        unsafe {
+            match piece.columns {
+                BLOCK => to.cast::<[i32; BLOCK]>().write_unaligned(sums),
+                columns => to.copy_from_nonoverlapping(sums.as_ptr(), columns),
+            }
+        }
     }
 }
 
@@ -134,8 +142,14 @@ macro_rules! integers {
         $(impl Product for $factor {
             type Scaling = Scaling;
 
-            fn columns(scaling: &Scaling, arguments: &Arguments<'_>, columns: Range<usize>) -> Option<Columns> {
-                Some(scaling.columns(arguments, columns))
+            type Columns = Columns;
+
+            fn columns(scaling: &Scaling, arguments: &Arguments<'_>, columns: Range<usize>, made: &mut Columns) {
+                scaling.columns(arguments, columns, made);
+            }
+
+            fn integers(columns: &Columns) -> Option<&Columns> {
+                Some(columns)
             }
 
             fn border(scaling: &Scaling, arguments: &Arguments<'_>) -> $factor {
