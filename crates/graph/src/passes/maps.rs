@@ -155,7 +155,7 @@ fn merge(
 pub(super) fn append(
     map: &mut Map,
     program: &Map,
-    input_at: &mut dyn FnMut(&Map, usize) -> Instruction,
+    input_at: &mut dyn FnMut(&mut Map, usize) -> Instruction,
     known: Option<(&dyn Fn(usize) -> bool, Reg)>,
 ) -> Reg {
     let mut registers: Vec<Reg> = Vec::with_capacity(program.instructions.len());

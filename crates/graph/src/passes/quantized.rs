@@ -34,8 +34,10 @@ pub fn quantizable(graph: &Graph, factors_min: f64) -> Vec<(&str, ValueId)> {
         let is_computed_so = |value: &ValueId| {
             let by = producers[value.index()];
             let quantizes = by.is_some_and(|by| found.contains_key(&by));
-            let readers = &consumers[value.index()];
-            quantizes && !is_output(graph, *value) && readers.iter().all(|reader| found.get(reader) == Some(value))
+            let becomes_integers = |reader: &usize| {
+                found.get(reader).is_some_and(|data| data == value || adds(&graph.nodes[*reader], *value))
+            };
+            quantizes && !is_output(graph, *value) && consumers[value.index()].iter().all(becomes_integers)
         };
         let factors = |value: &ValueId| -> f64 {
             let readers = found.iter().filter(|(_, data)| *data == value);
@@ -50,6 +52,14 @@ pub fn quantizable(graph: &Graph, factors_min: f64) -> Vec<(&str, ValueId)> {
         found = kept;
     }
 }
+
+/// Whether a convolution reads a value in its epilogue alone.
+fn adds(node: &Node, value: ValueId) -> bool {
+    matches!(&node.op, Op::Conv(_)) && node.inputs.iter().position(|input| *input == Some(value)) >= Some(CONV_INPUTS)
+}
+
+/// Inputs of a convolution of floats that are not those of its epilogue.
+const CONV_INPUTS: usize = 3;
 
 /// How often a product multiplies each number of its data.
 fn factors_of_each(graph: &Graph, node: &Node) -> f64 {
@@ -70,6 +80,8 @@ fn factors_of_each(graph: &Graph, node: &Node) -> f64 {
 /// ```text
 /// epilogue(x · w + b) = epilogue(f32(Σ (quantize(x) - zero)·round(w / scale of w)) · (scale of x · scale of w) + b)
 /// ```
+///
+/// A residual that a convolution multiplies too is read as that was rounded: then its floats need not be written at all.
 ///
 /// The graph keeps the weights as they are; a kernel rounds them as it packs them.
 pub fn multiply_integers(graph: &mut Graph, ranges: &BTreeMap<String, Range>) {
@@ -169,6 +181,16 @@ fn is_plain(op: &Contract, column_axis: usize) -> bool {
     op.rhs[1 - column_axis] == *summed && op.out.split_last().is_some_and(|(_, of_output)| of_output == rows)
 }
 
+/// Reads an input of an epilogue, in floats.
+fn residual(map: &mut Map, input: usize, residuals: &[(usize, f32, u8)]) -> Instruction {
+    let Some(&(_, scale, zero)) = residuals.iter().find(|(place, ..)| *place == input) else {
+        return Instruction::Input(input);
+    };
+    let point = map.push(Instruction::Input(input));
+    let last = map.push_dequantize(point, scale, i32::from(zero));
+    map.instructions[last].clone()
+}
+
 /// A value, the bits of a scale, and a zero point.
 type Quantized = (ValueId, u32, u8);
 
@@ -193,12 +215,18 @@ impl Writer {
         let scales = graph.add_constant(format!("{}/scales", node.name), scales);
         let zero_point = graph.add_constant(format!("{}/zero point", node.name), Tensor::scalar(zero));
         let (bias, first_extra) = match &node.op {
-            Op::Conv(_) => (node.inputs.get(2).copied().flatten(), 3),
+            Op::Conv(_) => (node.inputs.get(2).copied().flatten(), CONV_INPUTS),
             _ => (None, 2),
         };
         let mut inputs: SmallVec<[Option<ValueId>; 4]> =
             smallvec![Some(self.quantize(graph, node, data, scale, zero)), Some(weights), Some(zero_point)];
-        inputs.extend(node.inputs.iter().skip(first_extra).copied());
+        // Where a residual is read, by its place among the inputs of the epilogue.
+        let mut residuals = Vec::new();
+        for (place, extra) in node.inputs.iter().skip(first_extra).enumerate() {
+            let rounded = extra.filter(|extra| adds(node, *extra)).and_then(|extra| self.rounded(extra));
+            residuals.extend(rounded.map(|(_, scale, zero)| (place + 1, scale, zero)));
+            inputs.push(rounded.map(|(value, ..)| value).or(*extra));
+        }
         let mut map = Map::default();
         let sum = map.push(Instruction::Input(0));
         let sum = map.push(Instruction::Cast(DType::F32, sum));
@@ -220,11 +248,19 @@ impl Writer {
             _ => return None,
         };
         if let Some(epilogue) = epilogue {
+            let read = &mut |map: &mut Map, input: usize| residual(map, input, &residuals);
             let is_result = |input| input == 0;
-            append(&mut map, epilogue, &mut |_, input| Instruction::Input(input), Some((&is_result, result)));
+            append(&mut map, epilogue, read, Some((&is_result, result)));
         }
         (*multiply, *epilogue) = (Some(Factors::Integers), Some(map));
         Some(Node { op, inputs, ..node.clone() })
+    }
+
+    /// What a value was rounded to, where that was to one grid alone, with the grid's scale and zero point.
+    fn rounded(&self, value: ValueId) -> Option<(ValueId, f32, u8)> {
+        let mut known = self.quantized.iter().filter(|((of, ..), _)| *of == value);
+        let (&(_, scale, zero), &rounded) = known.next()?;
+        known.next().is_none().then_some((rounded, f32::from_bits(scale), zero))
     }
 
     /// A value as U8, written before its first reader.
@@ -321,6 +357,23 @@ mod tests {
         let first = &graph.nodes[2];
         assert_eq!((first.op.multiply(), first.name.as_str()), (Some(Factors::Integers), "first"));
         assert_eq!(graph.fact(first.outputs[0]).dtype, Some(DType::U8));
+        assert!(off > 0.0 && off < 0.02, "{off}");
+    }
+
+    #[test]
+    fn a_residual_is_read_as_it_was_rounded_for_a_convolution() {
+        let (names, graph, off) = quantized(graph(&[1, 8, 6, 6], |b, x| {
+            let y = conv(b, "first", x, &[40, 8, 3, 3], 1);
+            let y = b.unary(Unary::Tanh, y).unwrap();
+            let z = conv(b, "second", y, &[16, 40, 1, 1], 1);
+            let z = conv(b, "third", z, &[40, 16, 3, 3], 1);
+            b.binary(Binary::Add, z, y).unwrap()
+        }));
+        assert_eq!(names, ["Transpose", "Quantize", "Conv", "Conv", "Conv", "Transpose"]);
+        let convs = &graph.nodes[2..5];
+        let types = convs.iter().map(|node| graph.fact(node.outputs[0]).dtype);
+        assert_eq!(types.collect::<Vec<_>>(), [Some(DType::U8), Some(DType::U8), Some(DType::F32)]);
+        assert!(convs[2].inputs.contains(&Some(convs[0].outputs[0])));
         assert!(off > 0.0 && off < 0.02, "{off}");
     }
 
