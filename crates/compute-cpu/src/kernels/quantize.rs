@@ -1,5 +1,8 @@
 //! Quantize and Dequantize: scales per tensor, per index of an axis, or per block of one.
 
+#[cfg(target_arch = "x86_64")]
+mod avx512;
+
 use super::Machine;
 use super::copy::split;
 use super::parameters::desc;
@@ -316,12 +319,18 @@ const NEAR_MIDDLE: f32 = 1e-4;
 /// Numbers as bytes without signs: in a scale, from a zero point on. Divisions, which take most of the time, are only done
 /// where products by the inverse do not tell.
 #[inline(always)]
-fn bytes_body<T: Copy>(x: &[T], steps: (f32, f32), out: &mut [u8], widen: impl Fn(T) -> f32) {
+fn bytes_body<T: Copy>(
+    x: &[T],
+    steps: (f32, f32),
+    out: &mut [u8],
+    widen: impl Fn(T) -> f32,
+    products: impl Fn(&[T; TOGETHER], (f32, f32), &mut [u8; TOGETHER]) -> bool,
+) {
     let inverse = 1.0 / steps.0;
     let tells = steps.0.is_normal() && inverse.is_normal();
     let ((wide, rest), (wide_out, rest_out)) = (x.as_chunks::<TOGETHER>(), out.as_chunks_mut::<TOGETHER>());
     for (x, out) in wide.iter().zip(wide_out) {
-        if !(tells && round_products(x, (inverse, steps.1), out, &widen)) {
+        if !(tells && products(x, (inverse, steps.1), out)) {
             round_quotients(x, steps, out, &widen);
         }
     }
@@ -363,21 +372,42 @@ fn byte(steps: f32, zero: f32) -> u8 {
 
 #[inline(always)]
 fn bytes_of_f32_body(x: &[f32], steps: (f32, f32), out: &mut [u8]) {
-    bytes_body(x, steps, out, |x| x);
+    let widen = |x| x;
+    bytes_body(x, steps, out, widen, |x, steps, out| round_products(x, steps, out, &widen));
 }
 
 #[inline(always)]
 fn bytes_of_bf16_body(x: &[bf16], steps: (f32, f32), out: &mut [u8]) {
-    bytes_body(x, steps, out, |x| f32::from_bits(u32::from(x.to_bits()) << 16));
+    let widen = |x: bf16| f32::from_bits(u32::from(x.to_bits()) << 16);
+    bytes_body(x, steps, out, widen, |x, steps, out| round_products(x, steps, out, &widen));
 }
 
 multiversion! {
-    /// `saturate(round(x / scale) + zero)` with `steps` being scale and zero point; as many as `x`.
-    pub(super) fn bytes_of_f32(x: &[f32], steps: (f32, f32), out: &mut [u8]) = bytes_of_f32_body
+    fn vectorised_bytes_of_f32(x: &[f32], steps: (f32, f32), out: &mut [u8]) = bytes_of_f32_body
 }
 
 multiversion! {
-    fn bytes_of_bf16(x: &[bf16], steps: (f32, f32), out: &mut [u8]) = bytes_of_bf16_body
+    fn vectorised_bytes_of_bf16(x: &[bf16], steps: (f32, f32), out: &mut [u8]) = bytes_of_bf16_body
+}
+
+/// `saturate(round(x / scale) + zero)` with `steps` being scale and zero point; as many as `x`.
+pub(super) fn bytes_of_f32(isa: Isa, x: &[f32], steps: (f32, f32), out: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if isa.has_avx512() {
+        // SAFETY: the machine has AVX-512.
+        return unsafe { avx512::bytes(x, steps, out) };
+    }
+    vectorised_bytes_of_f32(isa, x, steps, out);
+}
+
+/// The same of bf16.
+fn bytes_of_bf16(isa: Isa, x: &[bf16], steps: (f32, f32), out: &mut [u8]) {
+    #[cfg(target_arch = "x86_64")]
+    if isa.has_avx512() {
+        // SAFETY: the machine has AVX-512.
+        return unsafe { avx512::bytes(x, steps, out) };
+    }
+    vectorised_bytes_of_bf16(isa, x, steps, out);
 }
 
 impl QuantizeStep {
@@ -578,17 +608,24 @@ mod tests {
             let beside = middles.clone().flat_map(|x| [x, x.next_up(), x.next_down(), x * 1.000_01]);
             let spread = (0..5000).map(|i| (i as f32 - 2500.0) * 0.113 * scale);
             let x: Vec<f32> = beside.chain(spread).chain(special).collect();
-            let expected: Vec<u8> = x
-                .iter()
-                .map(|x| (x / scale).round_ties_even())
-                .map(|steps| ((if steps.is_nan() { 0.0 } else { steps }) + zero).clamp(0.0, 255.0) as u8)
-                .collect();
+            let narrow: Vec<bf16> = x.iter().map(|&x| bf16::from_f32(x)).collect();
+            let widened: Vec<f32> = narrow.iter().map(|x| x.to_f32()).collect();
             for isa in Isa::available() {
-                let mut out = vec![0; x.len()];
-                bytes_of_f32(isa, &x, (scale, zero), &mut out);
-                let first = out.iter().zip(&expected).position(|(out, expected)| out != expected);
-                assert_eq!(first, None, "{:?} / {scale} from {zero} on {isa:?}", first.map(|at| x[at]));
+                check(&x, (scale, zero), isa, &|out| bytes_of_f32(isa, &x, (scale, zero), out));
+                check(&widened, (scale, zero), isa, &|out| bytes_of_bf16(isa, &narrow, (scale, zero), out));
             }
         }
+    }
+
+    fn check(x: &[f32], (scale, zero): (f32, f32), isa: Isa, write: &dyn Fn(&mut [u8])) {
+        let byte = |x: &f32| {
+            let steps = (x / scale).round_ties_even();
+            ((if steps.is_nan() { 0.0 } else { steps }) + zero).clamp(0.0, 255.0) as u8
+        };
+        let expected: Vec<u8> = x.iter().map(byte).collect();
+        let mut out = vec![0; x.len()];
+        write(&mut out);
+        let first = out.iter().zip(&expected).position(|(out, expected)| out != expected);
+        assert_eq!(first, None, "{:?} / {scale} from {zero} on {isa:?}", first.map(|at| x[at]));
     }
 }
