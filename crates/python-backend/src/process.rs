@@ -40,8 +40,9 @@ use crate::{
 /// it open.
 const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 
-/// Messages that speak of more bytes are copied apart from what else the runtime does.
-const BYTES_MAX: usize = 256 << 10;
+/// What messages speak of beyond so many bytes is copied while another thread takes the place of this one: that costs more than
+/// fewer bytes do.
+const BYTES_MAX: usize = 2 << 20;
 
 /// How long `finalize` may take.
 const FINALIZE_MAX: Duration = Duration::from_secs(30);
