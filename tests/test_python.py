@@ -146,6 +146,15 @@ class TritonPythonModel:
         if what == "spawn":
             with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as pool:
                 assert pool.submit(len, "four").result() == 4
+        if what == "kept":
+            self.kept = request
+        if what == "late":
+            try:
+                self.kept.get_response_sender().send(good, 1)
+            except pb_utils.TritonModelException as error:
+                assert "has been closed" in str(error)
+            else:
+                raise AssertionError("it was sent")
         if what == "twice":
             sender = request.get_response_sender()
             sender.send(good)
@@ -493,6 +502,11 @@ def test_senders_of_models_that_answer_once(http):
     # The first response counts; the second is the model's mistake.
     assert ask_wrong(http, "twice").as_numpy("OUT")[0] == b"ok"
     assert ask_wrong(http, "nothing wrong").as_numpy("OUT")[0] == b"ok"
+
+
+def test_nothing_is_sent_for_a_request_whose_response_was_returned(http):
+    assert ask_wrong(http, "kept").as_numpy("OUT")[0] == b"ok"
+    assert ask_wrong(http, "late").as_numpy("OUT")[0] == b"ok"
 
 
 @pytest.mark.parametrize("death", ["die", "exit", "child holds the socket"])

@@ -181,6 +181,9 @@ class Host:
     def _responses(self, requests, returned):
         """What `execute` returned, as JSON."""
         if returned is None:
+            for request in requests:
+                # The server hears of it when a request is answered by nobody.
+                request.get_response_sender()
             return "null"
         if self.is_decoupled:
             raise Mistake(
@@ -209,9 +212,10 @@ class Host:
         messages = []
         for request, response in zip(requests, returned):
             if response is None:
+                request.get_response_sender()
                 messages.append("null")
                 continue
-            request._sender._count_response(response, 1)
+            request._count_returned(response)
             messages.append(response._json(self.channel, request._wanted, may_share=True))
         return f"[{','.join(messages)}]"
 

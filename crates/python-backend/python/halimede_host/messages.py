@@ -200,11 +200,15 @@ class InferenceResponseSender:
                 pass  # the server is gone
 
 
+# Held while a request's sender is made.
+MAKING = threading.Lock()
+
+
 class InferenceRequest:
     """A request: one that the server sends, or one that a model makes for another."""
 
     __slots__ = ("_id", "_correlation_id", "_inputs", "_wanted", "_model_name", "_model_version", "_flags", "_timeout",
-                 "_parameters", "_trace", "_sender", "_release_flags", "__weakref__")  # fmt: skip
+                 "_parameters", "_trace", "_origin", "_sender", "_is_answered", "_release_flags", "__weakref__")  # fmt: skip
 
     def __init__(self, *, request_id="", correlation_id=0, inputs, requested_output_names, model_name,
                  model_version=-1, flags=0, timeout=0, preferred_memory=None, trace=None, parameters=None):  # fmt: skip
@@ -237,7 +241,7 @@ class InferenceRequest:
         if trace is not None:
             check_kind("trace", trace, InferenceTrace)
         self._trace = trace or InferenceTrace()
-        self._sender, self._release_flags = None, RELEASE_ALL
+        self._origin, self._sender, self._is_answered, self._release_flags = None, None, False, RELEASE_ALL
 
     @classmethod
     def _received(cls, entry, channel, wholes, is_decoupled):
@@ -248,7 +252,8 @@ class InferenceRequest:
         request._inputs = [Tensor._received(tensor, wholes) for tensor in inputs]
         request._wanted = wanted
         request._trace = InferenceTrace._received(handle, context) if is_traced else None
-        request._sender = InferenceResponseSender(channel, handle, wanted, is_decoupled)
+        # Most models return their responses, and never ask for the sender.
+        request._origin, request._sender, request._is_answered = (channel, handle, wanted, is_decoupled), None, False
         request._release_flags = RELEASE_ALL
         return request
 
@@ -297,13 +302,27 @@ class InferenceRequest:
 
     def get_response_sender(self):
         """What answers the request."""
-        if self._sender is None:
+        if self._origin is None:
             raise TritonModelException("Only requests that the server sent have a response sender.")
+        if self._sender is None:
+            # There is one for all threads: one that is dropped tells the server that nobody will answer.
+            with MAKING:
+                if self._sender is None:
+                    sender = InferenceResponseSender(*self._origin)
+                    sender._is_closed = self._is_answered
+                    self._sender = sender
         return self._sender
+
+    def _count_returned(self, response):
+        """The response that `execute` returned is the only one."""
+        if self._sender is None:
+            self._is_answered = True
+        else:
+            self._sender._count_response(response, FLAG_FINAL)
 
     def is_cancelled(self):
         """Whether nobody waits for the answer any more."""
-        return self._sender.is_cancelled() if self._sender else False
+        return self.get_response_sender().is_cancelled() if self._origin else False
 
     def set_release_flags(self, flags):
         """What becomes of the request after `execute`: it is released, or runs again as the next of its sequence."""
@@ -311,7 +330,7 @@ class InferenceRequest:
 
     def _runs_again(self):
         """Whether the request goes back to the server, which takes its sender; not after the last response."""
-        return self._release_flags == RELEASE_RESCHEDULE and not self._sender._close()
+        return self._release_flags == RELEASE_RESCHEDULE and not self.get_response_sender()._close()
 
     def exec(self, decoupled=False):
         """Runs the request on another model: its response, or all of a decoupled model's, as they come."""

@@ -72,7 +72,7 @@ class Tensor:
     def __init__(self, name, numpy_array):
         if not isinstance(name, str) or not isinstance(numpy_array, np.ndarray):
             raise TypeError("Tensor(name: str, numpy_array: numpy.ndarray)")
-        dtype = numpy_to_triton_type(numpy_array.dtype)
+        dtype = NUMBERS.get(numpy_array.dtype) or numpy_to_triton_type(numpy_array.dtype)
         if dtype is None:
             raise TritonModelException("NumPy dtype is not supported.")
         self._set(name, dtype, list(numpy_array.shape), numpy_array, None, None)
@@ -96,7 +96,11 @@ class Tensor:
         name, dtype, shape, segment, offset, size = entry
         if size == 0:
             return cls._from_raw(name, dtype, shape, np.empty(0, np.uint8))
-        return cls._from_raw(name, dtype, shape, wholes[segment][offset : offset + size], (segment, offset, size))
+        # Every request has some: without a call.
+        tensor = cls.__new__(cls)
+        tensor._name, tensor._dtype, tensor._shape, tensor._array = name, dtype, shape, None
+        tensor._raw, tensor._place = wholes[segment][offset : offset + size], (segment, offset, size)
+        return tensor
 
     def name(self):
         """The name."""
@@ -198,8 +202,12 @@ def store(tensors, channel, may_share):
     if contents:
         segment = channel.output_segment(end)
         for index, offset, content in contents:
-            np.ndarray(content.shape, content.dtype, segment.bytes, offset)[...] = content
-            entries[index][3:] = segment.number, offset, content.nbytes
+            size = content.nbytes
+            if content.flags.c_contiguous:
+                segment.bytes[offset : offset + size] = content
+            else:
+                np.ndarray(content.shape, content.dtype, segment.bytes, offset)[...] = content
+            entries[index][3:] = segment.number, offset, size
     return entries
 
 
