@@ -75,10 +75,12 @@ impl Slot {
         if state.is_closed {
             return Err(unloaded());
         }
-        if state.process.as_ref().is_some_and(|process| process.is_gone()) {
-            state.process = None;
-        }
-        Ok(state.process.clone())
+        let gone = state.process.take_if(|process| process.is_gone());
+        let process = state.process.clone();
+        // Its end is waited for, without the lock: what answers its requests asks whether this is ready.
+        drop(state);
+        drop(gone);
+        Ok(process)
     }
 
     fn start(self: &Arc<Self>) -> Result<Process, Error> {

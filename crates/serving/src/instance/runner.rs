@@ -672,6 +672,8 @@ impl Shared {
             if quit.load(SeqCst) && state.scheduler.sequences().is_none_or(|sequences| sequences.is_gone(worker)) {
                 // Work meant for this instance goes to another.
                 self.work.notify_one();
+                // The instance ends without the lock: that may take long, and may need whoever waits for it.
+                drop(state);
                 return None;
             }
             let now = Instant::now();
@@ -696,6 +698,7 @@ impl Shared {
                 Poll::Idle if state.closed && state.scheduler.len() == 0 => {
                     // Others may wait for the end of the last sequence.
                     self.work.notify_all();
+                    drop(state);
                     return None;
                 }
                 Poll::WaitUntil(until) => Some(until),
