@@ -71,10 +71,7 @@ impl Digits {
         groups: &mut [DigitGroup],
         fits: &mut bool,
     ) {
-        match self.paired {
-            true => write_two(isa, rows, grouping, digits, groups, fits),
-            false => write_three(isa, rows, grouping, digits, groups, fits),
-        }
+        write_rows(isa, self.paired, rows, grouping, digits, groups, fits);
     }
 
     /// `to[row] = rows[row] · panel`.
@@ -133,36 +130,30 @@ fn row<const FOUR: bool>(place: usize) -> usize {
 }
 
 multiversion! {
-    fn write_three(
+    fn write_rows(
+        paired: bool,
         rows: Rows<'_>,
         grouping: &Grouping,
         digits: &mut [[[i8; LINE]; DIGITS]],
         groups: &mut [DigitGroup],
         fits: &mut bool,
-    ) = write_digits::<3>
-}
-
-multiversion! {
-    fn write_two(
-        rows: Rows<'_>,
-        grouping: &Grouping,
-        digits: &mut [[[i8; LINE]; DIGITS]],
-        groups: &mut [DigitGroup],
-        fits: &mut bool,
-    ) = write_digits::<2>
+    ) = write_digits
 }
 
 #[inline(always)]
-fn write_digits<const USED: usize>(
+fn write_digits(
+    paired: bool,
     rows: Rows<'_>,
     grouping: &Grouping,
     digits: &mut [[[i8; LINE]; DIGITS]],
     groups: &mut [DigitGroup],
     fits: &mut bool,
 ) {
-    match grouping.width {
-        Width::Four => write_digits_of::<true, USED>(rows, grouping, digits, groups, fits),
-        Width::Eight => write_digits_of::<false, USED>(rows, grouping, digits, groups, fits),
+    match (grouping.width, paired) {
+        (Width::Four, false) => write_digits_of::<true, 3>(rows, grouping, digits, groups, fits),
+        (Width::Four, true) => write_digits_of::<true, 2>(rows, grouping, digits, groups, fits),
+        (Width::Eight, false) => write_digits_of::<false, 3>(rows, grouping, digits, groups, fits),
+        (Width::Eight, true) => write_digits_of::<false, 2>(rows, grouping, digits, groups, fits),
     }
 }
 
@@ -227,10 +218,7 @@ mod tests {
                 let mut digits = vec![[[0i8; LINE]; DIGITS]; lines];
                 let mut groups = vec![DigitGroup::default(); grouping.groups()];
                 let mut fits = true;
-                match paired {
-                    true => write_two(isa, rows, &grouping, &mut digits, &mut groups, &mut fits),
-                    false => write_three(isa, rows, &grouping, &mut digits, &mut groups, &mut fits),
-                }
+                write_rows(isa, paired, rows, &grouping, &mut digits, &mut groups, &mut fits);
                 assert!(fits);
                 let lowest = usize::from(paired);
                 for (g, group) in groups.iter().enumerate() {

@@ -113,20 +113,26 @@ impl Scaling {
 /// # Safety
 /// The piece lies inside the target.
 pub(super) unsafe fn store(isa: Isa, sums: &[i32], added: &[i32; BLOCK], piece: Piece, target: *mut i32) {
-    // Writes what the caller promises.
-    store_rows(isa, sums, added, piece, target);
+    store_rows(isa, sums, added, Place { piece, target });
+}
+
+/// Where sums are stored. Who makes one promises that the piece lies inside the target.
+#[derive(Clone, Copy)]
+struct Place {
+    piece: Piece,
+    target: *mut i32,
 }
 
 multiversion! {
-    fn store_rows(sums: &[i32], added: &[i32; BLOCK], piece: Piece, target: *mut i32) = store_each_row
+    fn store_rows(sums: &[i32], added: &[i32; BLOCK], place: Place) = store_each_row
 }
 
 #[inline(always)]
-fn store_each_row(sums: &[i32], added: &[i32; BLOCK], piece: Piece, target: *mut i32) {
+fn store_each_row(sums: &[i32], added: &[i32; BLOCK], Place { piece, target }: Place) {
     for (row, sums) in sums.as_chunks::<BLOCK>().0.iter().take(piece.rows).enumerate() {
         let sums: [i32; BLOCK] = std::array::from_fn(|at| sums[at].wrapping_add(added[at]));
         let to = target.wrapping_add(piece.start + row * piece.row);
-        // SAFETY: `store` is called for a piece inside the target.
+        // SAFETY: a place is one inside its target.
         unsafe {
             match piece.columns {
                 BLOCK => to.cast::<[i32; BLOCK]>().write_unaligned(sums),
