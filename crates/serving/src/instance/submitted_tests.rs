@@ -11,7 +11,7 @@ use std::{
 };
 
 use crate::{
-    CorrelationId, Options, Sequence, Server,
+    ControlMode, CorrelationId, LoadParameters, Options, Sequence, Server,
     backend::{Backend, Batch, Instance, LoadedModel, Model, ModelContext, Submit, Submitted},
     config::finish_without_model,
     error::Error,
@@ -27,9 +27,13 @@ struct Posted {
     take: Arc<Take>,
     is_ready: Arc<AtomicBool>,
     executed: Arc<AtomicUsize>,
+    /// What an instance does when it ends.
+    end: Arc<dyn Fn() + Send + Sync>,
 }
 
 struct PostedInstance(usize, Posted);
+
+struct PostedQueue(usize, Posted);
 
 impl Backend for Posted {
     fn name(&self) -> &str {
@@ -55,11 +59,17 @@ impl Instance for PostedInstance {
     }
 
     fn queue(&self) -> Option<Arc<dyn Submit>> {
-        Some(Arc::new(Self(self.0, self.1.clone())))
+        Some(Arc::new(PostedQueue(self.0, self.1.clone())))
     }
 }
 
-impl Submit for PostedInstance {
+impl Drop for PostedInstance {
+    fn drop(&mut self) {
+        (self.1.end)();
+    }
+}
+
+impl Submit for PostedQueue {
     fn is_ready(&self) -> bool {
         self.1.is_ready.load(SeqCst)
     }
@@ -70,7 +80,12 @@ impl Submit for PostedInstance {
 }
 
 fn posted(take: impl Fn(usize, Submitted) -> Result<(), (Submitted, Error)> + Send + Sync + 'static) -> Posted {
-    Posted { take: Arc::new(take), is_ready: Arc::new(AtomicBool::new(true)), executed: Arc::default() }
+    Posted {
+        take: Arc::new(take),
+        is_ready: Arc::new(AtomicBool::new(true)),
+        executed: Arc::default(),
+        end: Arc::new(|| {}),
+    }
 }
 
 fn serve(posted: &Posted, dims: &str, more: &str) -> (Files, Server) {
@@ -236,6 +251,75 @@ fn a_model_that_ends_answers_what_is_on_its_way_and_what_waits() {
     }
     // The thread of the instance has ended, and with it the last that has a way to submit.
     eventually("the instance is gone", || Arc::strong_count(&posted.take) == 1);
+}
+
+/// Work that somebody hands out once: what an instance waits for when it ends, and whether that came to an end.
+#[derive(Clone, Default)]
+struct Chore {
+    work: Arc<Mutex<Option<Box<dyn FnOnce() + Send>>>>,
+    is_done: Arc<Mutex<Option<bool>>>,
+}
+
+impl Chore {
+    fn set(&self, work: impl FnOnce() + Send + 'static) {
+        *self.work.lock().unwrap() = Some(Box::new(work));
+    }
+
+    /// Waits for another thread to do it, as a Python model's instance waits for its process.
+    fn wait(&self) {
+        let Some(work) = self.work.lock().unwrap().take() else { return };
+        let (sender, done) = mpsc::channel();
+        thread::spawn(move || {
+            work();
+            let _ = sender.send(());
+        });
+        *self.is_done.lock().unwrap() = Some(done.recv_timeout(Duration::from_secs(10)).is_ok());
+    }
+
+    fn assert_done(&self) {
+        let is_done = || *self.is_done.lock().unwrap();
+        eventually("an instance has ended", || is_done().is_some());
+        assert_eq!(is_done(), Some(true));
+    }
+}
+
+#[test]
+fn an_instance_of_a_model_that_ends_may_wait_for_a_thread_that_needs_the_queue() {
+    let ((mut posted, seen), chore) = (by_hand(), Chore::default());
+    let at_end = chore.clone();
+    posted.end = Arc::new(move || at_end.wait());
+    let (_files, server) = serve(&posted, "[ 1 ]", "instance_group { count: 2 }");
+    warm(&server, &seen);
+    let waiting = send(&server, 1.0);
+    let (_, _, batch) = next(&seen);
+    // The other instance ends while this one is busy.
+    chore.set(move || finish(batch));
+    drop(server);
+    chore.assert_done();
+    assert_eq!(values(&waiting.outputs()[0].data), [1.0]);
+}
+
+#[test]
+fn an_instance_that_is_one_too_many_may_wait_for_a_thread_that_needs_the_queue() {
+    let finish_at_once = |_, batch| {
+        finish(batch);
+        Ok(())
+    };
+    let (mut posted, chore) = (posted(finish_at_once), Chore::default());
+    let at_end = chore.clone();
+    posted.end = Arc::new(move || at_end.wait());
+    let files = Files::new();
+    files.model("m", &identity("[ 1 ]", "instance_group { count: 2 }"));
+    let backends: Vec<Arc<dyn Backend>> = vec![Arc::new(posted)];
+    let server = Server::start(Options { backends, control: ControlMode::Explicit, ..files.options() });
+    let server = Arc::new(server.unwrap());
+    server.load("m", LoadParameters::default()).unwrap();
+    let client = server.clone();
+    chore.set(move || drop(send(&client, 1.0).outputs()));
+    // Without a change of its version, so that it is not loaded again.
+    files.write("m/config.pbtxt", identity("[ 1 ]", ONE));
+    server.load("m", LoadParameters::default()).unwrap();
+    chore.assert_done();
 }
 
 #[test]
