@@ -2,12 +2,15 @@
 
 import http.client
 import json
+import os
+import resource
 import socket
 
 import pytest
 from onnx import TensorProto
 
 from support import models
+from support.python_models import wait_until
 
 
 def test_nesting_depth(http):
@@ -147,3 +150,36 @@ def test_too_many_inputs(http):
     assert reply.status == 400
     assert reply.error.startswith(start) and reply.error.endswith(end)
     assert sorted(reply.error[len(start) : -len(end)].split(",")) == ["'INPUT0'", "'INPUT1'", "'INPUT2'"]
+
+
+@pytest.mark.halimede_only("its log")
+@pytest.mark.skipif(not hasattr(resource, "prlimit"), reason="bounds another process's files, as Linux can")
+def test_more_connections_than_open_files(repository, serve):
+    repository.add("raw", models.identity(TensorProto.FLOAT, [-1, -1]), models.copy_config("FP32"))
+    server = serve(repository)
+    known = http.client.HTTPConnection(server.http_address, timeout=20)
+
+    def live(connection):
+        connection.request("GET", "/v2/health/live")
+        reply = connection.getresponse()
+        reply.read()
+        return reply.status == 200
+
+    assert live(known)
+    files = len(os.listdir(f"/proc/{server.process.pid}/fd"))
+    resource.prlimit(server.process.pid, resource.RLIMIT_NOFILE, (files + 10, files + 10))
+    address = ("127.0.0.1", server.http_port)
+    others = [socket.create_connection(address, timeout=20) for _ in range(30)]
+    try:
+        wait_until(lambda: "cannot accept connections" in server.log_text(), "it is told")
+        assert live(known)
+        late = http.client.HTTPConnection(server.http_address, timeout=20)
+        late.request("GET", "/v2/health/live")
+    finally:
+        for other in others:
+            other.close()
+    # It was waiting for a file.
+    assert late.getresponse().read() == b""
+    assert "Too many open files" in server.log_text() and server.log_text().count("cannot accept connections") < 10
+    for connection in (known, late):
+        connection.close()

@@ -8,6 +8,7 @@ use std::{
         Arc,
         atomic::{AtomicUsize, Ordering::Relaxed},
     },
+    time::{Duration, Instant},
 };
 
 use halimede_serving::Error;
@@ -20,6 +21,10 @@ use crate::wakes::absorbed;
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
+
+/// Where a connection cannot be accepted, this long after it is tried again, and told.
+const ACCEPT_AGAIN: Duration = Duration::from_millis(50);
+const TELL_AGAIN: Duration = Duration::from_secs(10);
 
 /// A socket that has its address and is not open yet.
 #[derive(Debug)]
@@ -124,6 +129,7 @@ impl Services {
         tokio::spawn(async move {
             let connection_stop = stop.clone();
             let accept = async {
+                let mut told: Option<Instant> = None;
                 loop {
                     match listener.accept().await {
                         Ok((stream, _)) => {
@@ -140,8 +146,14 @@ impl Services {
                         }
                         Err(error) => {
                             // Out of descriptors, mostly: connections that end give some back.
-                            tracing::warn!("cannot accept a connection: {error}");
-                            tokio::time::sleep(std::time::Duration::from_millis(50)).await;
+                            if told.is_none_or(|told| told.elapsed() >= TELL_AGAIN) {
+                                told = Some(Instant::now());
+                                tracing::warn!(
+                                    "cannot accept connections ({name}), they wait: {error}. Open files are bounded by \
+                                     the hard limit of `ulimit -n`, LimitNOFILE of systemd"
+                                );
+                            }
+                            tokio::time::sleep(ACCEPT_AGAIN).await;
                         }
                     }
                 }

@@ -1,7 +1,7 @@
 //! What flags do beyond setting a field: values with names, and settings with keys of their own.
 
 use super::{
-    Control, Flags,
+    Control, Flags, backend_settings,
     values::{number, quantiles, setting, switch},
 };
 use crate::traces::Levels;
@@ -63,6 +63,14 @@ pub(super) fn pair(value: &str) -> Result<(), String> {
     })?;
     number::<i32>(device)?;
     real(rest)
+}
+
+/// How many traces there may be; -1 for any number.
+fn trace_count(text: &str) -> Result<i32, String> {
+    match number(text)? {
+        count if count >= -1 => Ok(count),
+        _ => Err(format!("the count of traces is 0 or more, or -1 for any number. Got {text}")),
+    }
 }
 
 /// The name of a mode of tracing.
@@ -153,7 +161,7 @@ impl Flags {
         match (mode, key) {
             ("", "level") => return self.trace_level(text),
             ("", "rate") => trace.rate = number(text)?,
-            ("", "count") => trace.count = number(text)?,
+            ("", "count") => trace.count = trace_count(text)?,
             ("", "mode") => trace.is_sent = trace_mode(text)? == "opentelemetry",
             ("triton", "file") => trace.file = text.to_owned(),
             ("triton", "log-frequency") => trace.log_frequency = number(text)?,
@@ -221,6 +229,16 @@ impl Flags {
                 ));
             }
         };
+        if name.is_empty() {
+            return Err(format!("--rate-limit-resource needs the name of a resource. Got {value}"));
+        }
+        if let Device::Number(device) = device
+            && device < 0
+        {
+            return Err(format!(
+                "--rate-limit-resource {name} must have a device of 0 or more, or -1 for each. Got {value}"
+            ));
+        }
         let count = u64::try_from(count)
             .map_err(|_| format!("--rate-limit-resource {name} must have a count of 0 or more. Got {value}"))?;
         self.rate_limit_resources.add(name, count, device);
@@ -229,6 +247,9 @@ impl Flags {
 
     pub(super) fn backend_setting(&mut self, value: &str) -> Result<(), String> {
         let (backend, key, text) = setting("backend-config", value)?;
+        if let Some(why) = backend_settings::check(backend, key, text)? {
+            self.warnings.push(format!("--backend-config={value} has no effect: {why}"));
+        }
         self.backend_settings.entry(backend.to_owned()).or_default().insert(key.to_owned(), text.to_owned());
         Ok(())
     }

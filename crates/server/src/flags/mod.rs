@@ -3,6 +3,7 @@
 //! [`table::FLAGS`] is the one list: name, value, meaning and effect of each. What a flag asks for and this
 //! server does not do yet is either harmless ([`Flags::warnings`]) or refused ([`Flags::refused`]).
 
+mod backend_settings;
 mod effects;
 mod parse;
 mod table;

@@ -72,6 +72,35 @@ fn both_forms_switches_and_repetition() {
 }
 
 #[test]
+fn settings_of_backends_are_checked_and_those_that_nobody_reads_are_told() {
+    for (value, min) in [
+        ("default-max-batch-size=-1", 0),
+        ("onnxruntime,default-max-batch-size=-1", 0),
+        ("python,shm-default-byte-size=1048575", 1 << 20),
+        ("python,shm-growth-byte-size=0", 1),
+        ("python,thread-pool-size=0", 1),
+        ("python,stub-timeout-seconds=0", 1),
+    ] {
+        let (name, number) = value.rsplit_once('=').unwrap();
+        let expected = format!(
+            "Bad option: \"--backend-config\".\n--backend-config {name} can't be smaller than {min}. Got {number}"
+        );
+        let with = |value: &str| flags(&[&format!("--backend-config={value}")]);
+        assert_eq!(with(value).unwrap_err(), FlagError::Wrong(expected));
+        assert!(matches!(with(&format!("{name}=x")), Err(FlagError::Wrong(text)) if text.contains(name)), "{name}");
+        with(&format!("{name}={min}")).unwrap();
+    }
+    let warnings = |value: &str| flags(&[&format!("--backend-config={value}")]).unwrap().warnings;
+    for value in ["python,shm-growth-byte-size=1", "python,interpretr=x", "onnxruntime,threads=2", "no-such=1"] {
+        let told = warnings(value).remove(0);
+        assert!(told.starts_with(&format!("--backend-config={value} has no effect: ")), "{told}");
+    }
+    for value in ["python,interpreter=x", "python,prints=stderr", "default-max-batch-size=8", "mine,whatever=1"] {
+        assert!(warnings(value).is_empty(), "{value}");
+    }
+}
+
+#[test]
 fn wrong_flags_say_what_is_wrong() {
     for (arguments, expected) in [
         (&["--nope"][..], "unrecognized option '--nope'"),
@@ -111,6 +140,25 @@ fn wrong_flags_say_what_is_wrong() {
              or the other.",
         ),
         (&["--trace-config=level=NOPE"], "Bad option: \"--trace-config\".\ninvalid value for trace level option: nope"),
+        (
+            &["--trace-config=count=-2"],
+            "Bad option: \"--trace-config\".\nthe count of traces is 0 or more, or -1 for any number. Got -2",
+        ),
+        (&["--trace-config=rate=x"], "Bad option: \"--trace-config\".\nInvalid option value. Got x"),
+        (
+            &["--rate-limit-resource=:1"],
+            "Bad option: \"--rate-limit-resource\".\n--rate-limit-resource needs the name of a resource. Got :1",
+        ),
+        (
+            &["--rate-limit-resource=R:1:-2"],
+            "Bad option: \"--rate-limit-resource\".\n--rate-limit-resource R must have a device of 0 or more, or -1 for \
+             each. Got R:1:-2",
+        ),
+        (
+            &["--backend-config=python,shm-default-byte-size=abc"],
+            "Bad option: \"--backend-config\".\n--backend-config python,shm-default-byte-size: Invalid option value. Got \
+             abc",
+        ),
     ] {
         assert_eq!(flags(arguments).unwrap_err(), FlagError::Wrong(expected.to_owned()));
     }
