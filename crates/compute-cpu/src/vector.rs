@@ -80,6 +80,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn round(self) -> Self;
     /// Reads [`Vector::LANES`] sums in i32 and numbers to add to them, which may wrap, aligned or not.
     unsafe fn sums(from: *const i32, added: *const i32) -> Self;
+    /// Reads [`Vector::LANES`] integers, aligned or not.
+    unsafe fn whole(from: *const i32) -> Self;
     /// Reads [`Vector::LANES`] integers without a sign.
     unsafe fn widen_u8(from: *const u8) -> Self;
     /// Reads [`Vector::LANES`] integers with a sign.
@@ -104,6 +106,15 @@ pub(crate) trait Vector: Copy {
                 steps.store_bytes(to.add(index * Self::LANES));
             }
         }
+    }
+
+    /// Writes two registers, one behind the other, as bytes without signs: rounded to whole numbers, ties to even, within
+    /// bounds. Which byte NaN becomes is not said.
+    #[inline(always)]
+    unsafe fn store_bytes_of_pair(pair: [Self; 2], (low, high): (u8, u8), to: *mut u8) {
+        let bytes = Bytes { zero: 0, low: low.into(), high: high.into() };
+        // SAFETY: the caller's promise.
+        unsafe { Self::store_pair(pair, bytes, to) };
     }
 
     /// `a + b·x² + c·x⁴` of every lane `x`, with `x²` up to 25.
@@ -330,6 +341,12 @@ impl Vector for Four {
     }
 
     #[inline(always)]
+    unsafe fn whole(from: *const i32) -> Four {
+        // SAFETY: the caller's promise.
+        Four(unsafe { from.cast::<[i32; 4]>().read_unaligned() }.map(|whole| whole as f32))
+    }
+
+    #[inline(always)]
     unsafe fn widen_u8(from: *const u8) -> Four {
         // SAFETY: the caller's promise.
         Four(unsafe { from.cast::<[u8; 4]>().read() }.map(f32::from))
@@ -451,6 +468,8 @@ mod tests {
             V::sums(sums.as_ptr(), added.as_ptr()).store(numbers.as_mut_ptr());
             let expected: [f32; MOST_LANES] = std::array::from_fn(|lane| sums[lane].wrapping_add(added[lane]) as f32);
             assert_eq!(numbers[..V::LANES], expected[..V::LANES]);
+            V::whole(sums.as_ptr()).store(numbers.as_mut_ptr());
+            assert_eq!(numbers[..V::LANES], sums.map(|sum| sum as f32)[..V::LANES]);
             let whole: [f32; 2 * MOST_LANES] = std::array::from_fn(|lane| lane as f32 * 11.5 - 90.0);
             for (zero, low, high, factor) in [(0, 0, 255, 1.0), (128, 3, 250, 1.0), (255, 0, 255, -1e30)] {
                 let numbers = whole.map(|number| number * factor);
@@ -459,6 +478,9 @@ mod tests {
                 V::store_pair(pair, Bytes { zero, low, high }, bytes.as_mut_ptr());
                 let expected = numbers
                     .map(|number| (number.round_ties_even() + f32::from(zero)).clamp(low.into(), high.into()) as u8);
+                assert_eq!(bytes[..2 * V::LANES], expected[..2 * V::LANES]);
+                V::store_bytes_of_pair(pair, (low as u8, high as u8), bytes.as_mut_ptr());
+                let expected = numbers.map(|number| number.round_ties_even().clamp(low.into(), high.into()) as u8);
                 assert_eq!(bytes[..2 * V::LANES], expected[..2 * V::LANES]);
             }
             for (from, to) in [(0.5, 0.0), (1.5, 2.0), (-2.5, -2.0), (-2.6, -3.0)] {

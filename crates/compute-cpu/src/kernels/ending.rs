@@ -624,6 +624,7 @@ fn add_to_each(sums: &mut [f32], pitch: usize, bias: &[f32]) {
 mod tests {
     use super::*;
     use crate::map::{gelu_erf, gelu_tanh};
+    use half::bf16;
 
     #[test]
     fn near_functions_are_as_near_as_they_say() {
@@ -647,5 +648,75 @@ mod tests {
                 );
             }
         }
+    }
+
+    /// Sums of integers that become bytes for speed, on every set of instructions, beside the numbers that they stand for.
+    #[test]
+    fn bytes_made_in_one_product_are_those_of_the_steps() {
+        const ROWS: usize = 5;
+        let mut middling = 0;
+        for (isa, columns) in Isa::available().into_iter().flat_map(|isa| [8, 16, 32].map(|columns| (isa, columns))) {
+            let number = |seed: usize, at: usize| ((at * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0;
+            let each = |seed: usize, by: f32| -> Vec<f32> { (0..columns).map(|at| by * number(seed, at)).collect() };
+            let added: Vec<i32> = each(1, 3e5).into_iter().map(|number| number as i32).collect();
+            let (scales, bias) = (each(2, 1e-4), each(3, 20.0));
+            let sums: Vec<i32> = (0..ROWS * columns).map(|at| (1e6 * number(4, at)) as i32).collect();
+            let mut floats: Vec<f32> = (0..ROWS * columns).map(|at| 30.0 * number(5, at)).collect();
+            let mut narrow: Vec<bf16> = floats.iter().map(|&float| bf16::from_f32(float)).collect();
+            let mut bytes: Vec<u8> = (0..ROWS * columns).map(|at| (at * 31 % 256) as u8).collect();
+            let addends = [
+                None,
+                Some(Addend { numbers: Numbers::F32(floats.as_mut_ptr()), zero: 0.0, scale: 1.0 }),
+                Some(Addend { numbers: Numbers::Bf16(narrow.as_mut_ptr()), zero: 0.0, scale: 1.0 }),
+                Some(Addend { numbers: Numbers::U8(bytes.as_mut_ptr()), zero: 120.0, scale: 0.25 }),
+            ];
+            let choices = addends.into_iter().flat_map(|residual| [true, false].map(|has_bias| (residual, has_bias)));
+            for ((residual, has_bias), (low, zero)) in
+                choices.flat_map(|choice| [(f32::NEG_INFINITY, 128), (0.0, 0), (0.0, 9)].map(|limits| (choice, limits)))
+            {
+                let grid = Grid { inverse: 1.0 / 0.4, low: -(zero as f32), high: 255.0 - zero as f32 };
+                let mut made = vec![0u8; ROWS * columns];
+                let ending = Ending {
+                    integers: Some(Scaling { added: &added, scales: &scales }),
+                    residual,
+                    bounds: (low, f32::INFINITY),
+                    quantize: Some((grid, zero as f32)),
+                    is_rounded: true,
+                    ..Ending::new(
+                        (ROWS, columns),
+                        columns,
+                        if has_bias { &bias } else { &[] },
+                        Numbers::U8(made.as_mut_ptr()),
+                        columns,
+                    )
+                };
+                let mut bits: Vec<f32> = sums.iter().map(|&sum| f32::from_bits(sum as u32)).collect();
+                // SAFETY: residual and target are as large as the rows.
+                unsafe { ending.run(isa, &mut bits) };
+                for (at, &made) in made.iter().enumerate() {
+                    let column = at % columns;
+                    let mut number = f64::from(sums[at] + added[column]) * f64::from(scales[column]);
+                    number += if has_bias { f64::from(bias[column]) } else { 0.0 };
+                    number += match residual.map(|residual| residual.numbers) {
+                        None => 0.0,
+                        Some(Numbers::F32(_)) => f64::from(floats[at]),
+                        Some(Numbers::Bf16(_)) => f64::from(narrow[at]),
+                        Some(_) => (f64::from(bytes[at]) - 120.0) * 0.25,
+                    };
+                    let steps = number.max(f64::from(low)) * f64::from(grid.inverse);
+                    let expected = (steps.round_ties_even() + f64::from(zero)).clamp(0.0, 255.0);
+                    // Between two steps, either is right.
+                    let is_middling = (steps.fract().abs() - 0.5).abs() < 1e-3;
+                    middling += usize::from(is_middling);
+                    let off = (f64::from(made) - expected).abs();
+                    assert!(
+                        off == 0.0 || off == 1.0 && is_middling,
+                        "{} with {columns} columns, {at}: {made}, not {expected} ({steps})",
+                        isa.name()
+                    );
+                }
+            }
+        }
+        assert!(middling < 100, "{middling} numbers lie between two steps");
     }
 }

@@ -20,7 +20,7 @@ pub(crate) struct Avx512Bf16(x86::__m512);
 macro_rules! x86_vector {
     ($name:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
      $narrow:ident, $add:ident, $sub:ident, $mul:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident,
-     $round:ident, $sums:ident, $widen_u8:ident, $widen_i8:ident, $widen_bits:ident, $hide:ident, $store_bytes:ident $(, $own:item)*) => {
+     $round:ident, $sums:ident, $whole:ident, $widen_u8:ident, $widen_i8:ident, $widen_bits:ident, $hide:ident, $store_bytes:ident $(, $own:item)*) => {
         impl Vector for $name {
             const LANES: usize = $lanes;
             const REGISTERS: usize = $registers;
@@ -111,6 +111,12 @@ macro_rules! x86_vector {
             }
 
             #[inline(always)]
+            unsafe fn whole(from: *const i32) -> Self {
+                // SAFETY: as above.
+                $name(unsafe { $whole(from) })
+            }
+
+            #[inline(always)]
             unsafe fn widen_u8(from: *const u8) -> Self {
                 // SAFETY: as above.
                 $name(unsafe { $widen_u8(from) })
@@ -166,6 +172,7 @@ macro_rules! avx512_vector {
             _mm512_min_ps,
             round_to_whole_16,
             sums_16,
+            whole_16,
             widen_u8_16,
             widen_i8_16,
             widen_bits_16,
@@ -190,6 +197,11 @@ macro_rules! avx512_vector {
             unsafe fn store_pair([a, b]: [Self; 2], bytes: Bytes, to: *mut u8) {
                 // SAFETY: the caller's promise.
                 unsafe { store_pair_16([a.0, b.0], bytes, to) }
+            },
+            #[inline(always)]
+            unsafe fn store_bytes_of_pair([a, b]: [Self; 2], bounds: (u8, u8), to: *mut u8) {
+                // SAFETY: the caller's promise.
+                unsafe { store_bytes_of_pair_16([a.0, b.0], bounds, to) }
             },
             #[inline(always)]
             unsafe fn logistic(self) -> Self {
@@ -238,6 +250,7 @@ x86_vector!(
     _mm256_min_ps,
     round_to_whole_8,
     sums_8,
+    whole_8,
     widen_u8_8,
     widen_i8_8,
     widen_bits_8,
@@ -283,6 +296,22 @@ unsafe fn sums_16(from: *const i32, added: *const i32) -> x86::__m512 {
         let (sums, added) = (x86::_mm512_loadu_si512(from.cast()), x86::_mm512_loadu_si512(added.cast()));
         x86::_mm512_cvtepi32_ps(x86::_mm512_add_epi32(sums, added))
     }
+}
+
+/// # Safety
+/// As [`Vector::whole`].
+#[inline(always)]
+unsafe fn whole_8(from: *const i32) -> x86::__m256 {
+    // SAFETY: the caller's promise.
+    unsafe { x86::_mm256_cvtepi32_ps(x86::_mm256_loadu_si256(from.cast())) }
+}
+
+/// # Safety
+/// As [`Vector::whole`].
+#[inline(always)]
+unsafe fn whole_16(from: *const i32) -> x86::__m512 {
+    // SAFETY: the caller's promise.
+    unsafe { x86::_mm512_cvtepi32_ps(x86::_mm512_loadu_si512(from.cast())) }
 }
 
 /// # Safety
@@ -528,20 +557,55 @@ unsafe fn round_16(numbers: x86::__m512, to: *mut bf16) {
 unsafe fn store_pair_16(pair: [x86::__m512; 2], Bytes { zero, low, high }: Bytes, to: *mut u8) {
     // SAFETY: the caller's promise.
     unsafe {
-        // Beyond 31 bits, an integer would be the least there is.
-        let most = x86::_mm512_set1_ps(32767.0);
-        let whole = [
-            x86::_mm512_cvtps_epi32(x86::_mm512_min_ps(pair[0], most)),
-            x86::_mm512_cvtps_epi32(x86::_mm512_min_ps(pair[1], most)),
-        ];
-        let words = x86::_mm512_adds_epi16(x86::_mm512_packs_epi32(whole[0], whole[1]), x86::_mm512_set1_epi16(zero));
+        let words = x86::_mm512_adds_epi16(words_of_pair_16(pair), x86::_mm512_set1_epi16(zero));
         let words = x86::_mm512_max_epi16(words, x86::_mm512_set1_epi16(low));
         let words = x86::_mm512_min_epi16(words, x86::_mm512_set1_epi16(high));
-        // Packing goes by quarters of a register: four bytes of the first of the pair, four of the second, twice.
+        x86::_mm256_storeu_si256(to.cast(), bytes_of_words_16(words));
+    }
+}
+
+/// # Safety
+/// As [`Vector::store_bytes_of_pair`].
+#[inline(always)]
+unsafe fn store_bytes_of_pair_16(pair: [x86::__m512; 2], (low, high): (u8, u8), to: *mut u8) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let bytes = bytes_of_words_16(words_of_pair_16(pair));
+        let bytes = x86::_mm256_max_epu8(bytes, x86::_mm256_set1_epi8(low as i8));
+        let bytes = x86::_mm256_min_epu8(bytes, x86::_mm256_set1_epi8(high as i8));
+        x86::_mm256_storeu_si256(to.cast(), bytes);
+    }
+}
+
+/// The nearest whole numbers within 16 bits, by quarters of a register: four of the first of the pair, four of the second,
+/// and so on.
+///
+/// # Safety
+/// As [`Vector::store_pair`].
+#[inline(always)]
+unsafe fn words_of_pair_16(pair: [x86::__m512; 2]) -> x86::__m512i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // Beyond 31 bits, an integer would be the least there is.
+        let most = x86::_mm512_set1_ps(32767.0);
+        x86::_mm512_packs_epi32(
+            x86::_mm512_cvtps_epi32(x86::_mm512_min_ps(pair[0], most)),
+            x86::_mm512_cvtps_epi32(x86::_mm512_min_ps(pair[1], most)),
+        )
+    }
+}
+
+/// What [`words_of_pair_16`] gives as bytes without signs, in order.
+///
+/// # Safety
+/// As [`Vector::store_pair`].
+#[inline(always)]
+unsafe fn bytes_of_words_16(words: x86::__m512i) -> x86::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
         let bytes = x86::_mm512_packus_epi16(words, words);
         let order = x86::_mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 0, 4, 8, 12, 1, 5, 9, 13);
-        let bytes = x86::_mm512_permutexvar_epi32(order, bytes);
-        x86::_mm256_storeu_si256(to.cast(), x86::_mm512_castsi512_si256(bytes));
+        x86::_mm512_castsi512_si256(x86::_mm512_permutexvar_epi32(order, bytes))
     }
 }
 

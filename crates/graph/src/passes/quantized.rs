@@ -7,7 +7,7 @@ use super::layout::CHANNELS_MIN;
 use super::maps::{self, append};
 use super::{PassOptions, dead, epilogue, run};
 use crate::eight_bits::column_scales;
-use crate::ops::{Binary, Contract, Conv, Factors, Instruction, Map, Op, Quantize};
+use crate::ops::{Binary, Contract, Conv, Factors, Instruction, Map, Op, Pool, PoolKind, Quantize};
 use crate::{Fact, Graph, Node, Range, ValueId};
 use halimede_tensor::{DType, Tensor};
 use smallvec::{SmallVec, smallvec};
@@ -82,22 +82,45 @@ fn factors_of_each(graph: &Graph, node: &Node) -> f64 {
 /// ```
 ///
 /// A residual that a convolution multiplies too is read as that was rounded: then its floats need not be written at all.
+/// The largest of numbers that were rounded is the largest of them rounded: what a pooling alone reads is rounded before it.
 ///
 /// The graph keeps the weights as they are; a kernel rounds them as it packs them.
 pub fn multiply_integers(graph: &mut Graph, ranges: &BTreeMap<String, Range>) {
-    let mut writer = Writer { quantized: HashMap::new(), nodes: Vec::with_capacity(graph.nodes.len()) };
+    let pooled = pooled(graph, ranges);
+    let mut writer = Writer { quantized: HashMap::new(), pooled, nodes: Vec::with_capacity(graph.nodes.len()) };
     for node in std::mem::take(&mut graph.nodes) {
         let range = ranges.get(&node.name);
         let made = range.and_then(|&range| writer.product(graph, &node, range));
         writer.nodes.push(made.unwrap_or(node));
     }
     graph.nodes = writer.nodes;
-    // What is quantised becomes part of what computes it.
-    for pass in [&maps::FUSION, &epilogue::PASS, &dead::PASS] {
+    // What is quantised becomes part of what computes it, where nobody reads the floats any more.
+    for pass in [&dead::PASS, &maps::FUSION, &epilogue::PASS, &dead::PASS] {
         run(pass, graph, &PassOptions::default());
     }
     quantizations(graph, &writer.quantized);
     quantize_in_norms(graph, &writer.quantized);
+}
+
+/// What poolings give that products of integers of one range alone multiply, with their data, where a product writes those for the
+/// pooling alone.
+fn pooled(graph: &Graph, ranges: &BTreeMap<String, Range>) -> HashMap<ValueId, ValueId> {
+    let (producers, consumers) = (graph.producers(), graph.consumers());
+    let range = |node: &Node| ranges.get(&node.name).filter(|_| column_axis(graph, node).is_some());
+    let of_pooling = |node: &Node| {
+        let Op::Pool(Pool { kind: PoolKind::Max { .. }, outputs: 1, .. }) = &node.op else { return None };
+        let (data, output) = (node.inputs[0]?, node.outputs[0]);
+        let is_alone = consumers[data.index()].len() == 1 && !is_output(graph, data) && !is_output(graph, output);
+        range(&graph.nodes[producers[data.index()]?]).filter(|_| is_alone)?;
+        let readers = || consumers[output.index()].iter().map(|&reader| &graph.nodes[reader]);
+        let of_first = range(readers().next()?)?;
+        let reads_it_so = |reader: &Node| {
+            let times = reader.inputs.iter().filter(|input| **input == Some(output)).count();
+            range(reader) == Some(of_first) && reader.inputs[0] == Some(output) && times == 1
+        };
+        readers().all(reads_it_so).then_some((output, data))
+    };
+    graph.nodes.iter().filter_map(of_pooling).collect()
 }
 
 /// Lets a normalisation write what it gives in 8 bits too, instead of an operation that reads it again.
@@ -198,6 +221,8 @@ struct Writer {
     nodes: Vec<Node>,
     /// Quantised values by what they were.
     quantized: HashMap<Quantized, ValueId>,
+    /// As [`pooled`].
+    pooled: HashMap<ValueId, ValueId>,
 }
 
 impl Writer {
@@ -265,25 +290,38 @@ impl Writer {
 
     /// A value as U8, written before its first reader.
     fn quantize(&mut self, graph: &mut Graph, reader: &Node, value: ValueId, scale: f32, zero: u8) -> ValueId {
-        *self.quantized.entry((value, scale.to_bits(), zero)).or_insert_with(|| {
-            let fact = Fact { dtype: Some(DType::U8), constant: None, elements: None, ..graph.fact(value).clone() };
-            let name = format!("{} (quantised)", graph.values[value.index()].name);
-            let quantized = graph.add_value(name.clone(), fact);
-            let origin = format!("{} (quantised)", reader.origin);
-            // A product ends with it. A program would not: in integers it is slow, and the quantisation has a kernel.
-            let is_product = |node: &Node| matches!(node.op, Op::Contract(_) | Op::Conv(_));
-            let (op, steps) = if self.nodes.iter().any(|node| node.outputs.contains(&value) && is_product(node)) {
-                let mut map = Map::default();
-                let x = map.push(Instruction::Input(0));
-                map.push_quantize(x, scale, i32::from(zero), DType::U8);
-                (Op::Map(map), [None; 2])
-            } else {
-                quantization(graph, &name, scale, zero)
-            };
-            let inputs = [Some(value)].into_iter().chain(steps.into_iter().filter(Option::is_some)).collect();
-            self.nodes.push(Node { name, origin, op, inputs, outputs: smallvec![quantized] });
-            quantized
-        })
+        let key = (value, scale.to_bits(), zero);
+        if let Some(&quantized) = self.quantized.get(&key) {
+            return quantized;
+        }
+        let producer = self.nodes.iter().find(|node| node.outputs.contains(&value)).cloned();
+        let fact = Fact { dtype: Some(DType::U8), constant: None, elements: None, ..graph.fact(value).clone() };
+        let name = format!("{} (quantised)", graph.values[value.index()].name);
+        let quantized = graph.add_value(name.clone(), fact);
+        let node = match (self.pooled.get(&value), producer) {
+            (Some(&data), Some(pooling)) => {
+                let data = self.quantize(graph, reader, data, scale, zero);
+                Node { inputs: smallvec![Some(data)], outputs: smallvec![quantized], ..pooling }
+            }
+            (_, producer) => {
+                // A product ends with it. A program would not: in integers it is slow, and the quantisation has a kernel.
+                let is_product = |node: Node| matches!(node.op, Op::Contract(_) | Op::Conv(_));
+                let (op, steps) = if producer.is_some_and(is_product) {
+                    let mut map = Map::default();
+                    let x = map.push(Instruction::Input(0));
+                    map.push_quantize(x, scale, i32::from(zero), DType::U8);
+                    (Op::Map(map), [None; 2])
+                } else {
+                    quantization(graph, &name, scale, zero)
+                };
+                let inputs = [Some(value)].into_iter().chain(steps.into_iter().filter(Option::is_some)).collect();
+                let origin = format!("{} (quantised)", reader.origin);
+                Node { name, origin, op, inputs, outputs: smallvec![quantized] }
+            }
+        };
+        self.nodes.push(node);
+        self.quantized.insert(key, quantized);
+        quantized
     }
 }
 
@@ -374,6 +412,36 @@ mod tests {
         let types = convs.iter().map(|node| graph.fact(node.outputs[0]).dtype);
         assert_eq!(types.collect::<Vec<_>>(), [Some(DType::U8), Some(DType::U8), Some(DType::F32)]);
         assert!(convs[2].inputs.contains(&Some(convs[0].outputs[0])));
+        assert!(off > 0.0 && off < 0.02, "{off}");
+    }
+
+    #[test]
+    fn what_a_pooling_reads_is_quantised_before_it() {
+        let pool = || Pool {
+            kind: PoolKind::Max { column_major: false },
+            kernel: smallvec![3, 3],
+            strides: smallvec![2, 2],
+            dilations: smallvec![1, 1],
+            padding: Padding::Explicit(smallvec![1; 4]),
+            ceil_mode: false,
+            outputs: 1,
+            channels_last: false,
+        };
+        let built = |is_read_as_float: bool| {
+            graph(&[1, 8, 6, 6], |b, x| {
+                let y = conv(b, "first", x, &[40, 8, 3, 3], 1);
+                let pooled = b.add(Op::Pool(pool()), &[y]).unwrap();
+                let z = conv(b, "second", pooled, &[40, 40, 3, 3], 1);
+                if is_read_as_float { b.binary(Binary::Mul, z, pooled).unwrap() } else { z }
+            })
+        };
+        let (names, fast, off) = quantized(built(false));
+        assert_eq!(names, ["Transpose", "Quantize", "Conv", "Pool", "Conv", "Transpose"]);
+        let types = [2, 3].map(|node: usize| fast.fact(fast.nodes[node].outputs[0]).dtype);
+        assert_eq!(types, [Some(DType::U8); 2]);
+        assert!(off > 0.0 && off < 0.02, "{off}");
+        let (names, _, off) = quantized(built(true));
+        assert!(names.windows(2).any(|pair| pair == ["Pool", "Quantize"]), "{names:?}");
         assert!(off > 0.0 && off < 0.02, "{off}");
     }
 

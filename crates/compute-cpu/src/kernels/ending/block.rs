@@ -26,12 +26,27 @@ impl Summed for Integers {
     const SCALED: bool = true;
 }
 
-/// What is read of a row to be added to it.
+/// What is read of a row to be added to it: numbers `(x - zero) · scale`.
 pub(super) trait Added: Copy {
     fn of(ending: &Ending<'_>) -> Option<Self>;
+
+    fn zero(self) -> f32 {
+        0.0
+    }
+
+    fn scale(self) -> f32 {
+        1.0
+    }
+
+    /// `number` and what is read.
     /// # Safety
     /// As [`Vector::load`].
     unsafe fn add<V: Vector>(self, at: usize, number: V) -> V;
+
+    /// `number` and `factor · x`.
+    /// # Safety
+    /// As [`Vector::load`].
+    unsafe fn add_product<V: Vector>(self, at: usize, number: V, factor: V) -> V;
 }
 
 impl Added for () {
@@ -41,6 +56,11 @@ impl Added for () {
 
     #[inline(always)]
     unsafe fn add<V: Vector>(self, _: usize, number: V) -> V {
+        number
+    }
+
+    #[inline(always)]
+    unsafe fn add_product<V: Vector>(self, _: usize, number: V, _: V) -> V {
         number
     }
 }
@@ -74,6 +94,9 @@ impl<V: Vector> Limits<V> {
 
 /// How a row is written.
 pub(super) trait Written: Copy {
+    /// Whether the steps from sums of integers to what is written are one product and one sum, which rounds once.
+    const FOLDED: bool = false;
+
     fn of(ending: &Ending<'_>) -> Option<Self>;
     /// # Safety
     /// As [`Vector::store`] of both registers.
@@ -97,6 +120,12 @@ macro_rules! floats {
                 unsafe fn add<V: Vector>(self, at: usize, number: V) -> V {
                     // SAFETY: the caller's promise, here and below.
                     unsafe { number.plus(V::$load(self.wrapping_add(at))) }
+                }
+
+                #[inline(always)]
+                unsafe fn add_product<V: Vector>(self, at: usize, number: V, factor: V) -> V {
+                    // SAFETY: as above.
+                    unsafe { number.plus_product(V::$load(self.wrapping_add(at)), factor) }
                 }
             }
 
@@ -140,6 +169,20 @@ impl Added for Quantized {
         }
     }
 
+    fn zero(self) -> f32 {
+        self.zero
+    }
+
+    fn scale(self) -> f32 {
+        self.scale
+    }
+
+    #[inline(always)]
+    unsafe fn add_product<V: Vector>(self, at: usize, number: V, factor: V) -> V {
+        // SAFETY: as above.
+        unsafe { number.plus_product(V::widen_u8(self.start.wrapping_add(at)), factor) }
+    }
+
     #[inline(always)]
     unsafe fn add<V: Vector>(self, at: usize, number: V) -> V {
         // SAFETY: as above.
@@ -171,6 +214,29 @@ impl Written for *mut u8 {
     }
 }
 
+/// Bytes of sums that were rounded for speed.
+#[derive(Clone, Copy)]
+pub(super) struct Near(*mut u8);
+
+impl Written for Near {
+    const FOLDED: bool = true;
+
+    #[inline(always)]
+    fn of(ending: &Ending<'_>) -> Option<Self> {
+        <*mut u8>::of(ending).map(Near)
+    }
+
+    #[inline(always)]
+    #[expect(private_interfaces, reason = "as above")]
+    unsafe fn write<V: Vector>(self, [at, _]: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
+        // SAFETY: as above.
+        unsafe {
+            let Bytes { low, high, .. } = limits.bytes;
+            V::store_bytes_of_pair(pair, (low as u8, high as u8), self.0.wrapping_add(at));
+        }
+    }
+}
+
 /// Which of the forms of this module an ending has.
 #[derive(Clone, Copy)]
 pub(super) struct Kind {
@@ -179,6 +245,8 @@ pub(super) struct Kind {
     pub scaled: bool,
     pub added: Option<Width>,
     pub written: Width,
+    /// As [`Written::FOLDED`].
+    pub folded: bool,
 }
 
 /// Of numbers.
@@ -202,8 +270,9 @@ impl Width {
 
 /// The kind of an ending, if it has one of the forms of this module.
 pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
-    let written = Width::of(ending.target)?;
     let scaled = ending.integers.is_some();
+    let written = Width::of(ending.target)?;
+    let folded = scaled && written == Width::U8 && ending.is_rounded;
     let added = match ending.residual {
         Some(residual) => Some(Width::of(residual.numbers)?),
         None => None,
@@ -217,13 +286,13 @@ pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
         && (!is_fused || ending.is_rounded);
     let is_wide = ending.columns == PAIR * V::LANES;
     let fits = is_wide || written != Width::U8 && (V::LANES..PAIR * V::LANES).contains(&ending.columns);
-    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written })
+    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written, folded })
 }
 
 /// `$rows::<S, A, W>` for a kind.
 macro_rules! with_types {
     ($kind:expr, $rows:ident) => {{
-        use super::block::{Floats, Integers, Kind, Quantized, Width};
+        use super::block::{Floats, Integers, Kind, Near, Quantized, Width};
         use half::bf16;
         match $kind {
             Kind { scaled: false, added: None, written: Width::F32, .. } => $rows::<Floats, (), *mut f32>,
@@ -236,15 +305,21 @@ macro_rules! with_types {
             Kind { scaled: false, .. } => $rows::<Floats, *mut bf16, *mut bf16>,
             Kind { added: None, written: Width::F32, .. } => $rows::<Integers, (), *mut f32>,
             Kind { added: None, written: Width::Bf16, .. } => $rows::<Integers, (), *mut bf16>,
+            Kind { added: None, written: Width::U8, folded: true, .. } => $rows::<Integers, (), Near>,
             Kind { added: None, written: Width::U8, .. } => $rows::<Integers, (), *mut u8>,
             Kind { added: Some(Width::F32), written: Width::F32, .. } => $rows::<Integers, *mut f32, *mut f32>,
             Kind { added: Some(Width::F32), written: Width::Bf16, .. } => $rows::<Integers, *mut f32, *mut bf16>,
+            Kind { added: Some(Width::F32), written: Width::U8, folded: true, .. } => $rows::<Integers, *mut f32, Near>,
             Kind { added: Some(Width::F32), written: Width::U8, .. } => $rows::<Integers, *mut f32, *mut u8>,
             Kind { added: Some(Width::Bf16), written: Width::F32, .. } => $rows::<Integers, *mut bf16, *mut f32>,
             Kind { added: Some(Width::Bf16), written: Width::Bf16, .. } => $rows::<Integers, *mut bf16, *mut bf16>,
+            Kind { added: Some(Width::Bf16), written: Width::U8, folded: true, .. } => {
+                $rows::<Integers, *mut bf16, Near>
+            }
             Kind { added: Some(Width::Bf16), written: Width::U8, .. } => $rows::<Integers, *mut bf16, *mut u8>,
             Kind { added: Some(Width::U8), written: Width::F32, .. } => $rows::<Integers, Quantized, *mut f32>,
             Kind { added: Some(Width::U8), written: Width::Bf16, .. } => $rows::<Integers, Quantized, *mut bf16>,
+            Kind { added: Some(Width::U8), written: Width::U8, folded: true, .. } => $rows::<Integers, Quantized, Near>,
             Kind { added: Some(Width::U8), written: Width::U8, .. } => $rows::<Integers, Quantized, *mut u8>,
         }
     }};
@@ -288,6 +363,15 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE
             shifts = scaling.added.as_ptr();
             scales = [V::load(scaling.scales.as_ptr()), V::load(scaling.scales.as_ptr().add(second.column))];
         }
+        let factor = limits.inverse.times(V::splat(added.scale()));
+        if W::FOLDED {
+            let rest = V::splat(limits.bytes.zero.into()).minus_product(V::splat(added.zero()), factor);
+            for (half, column) in [0, second.column].into_iter().enumerate() {
+                scales[half] = scales[half].times(limits.inverse);
+                let sums = V::whole(shifts.add(column)).times(scales[half]);
+                bias[half] = rest.plus_product(bias[half], limits.inverse).plus(sums);
+            }
+        }
         let mut row = 0;
         while row < rows {
             ending.ask_ahead(row, Some(ending.target));
@@ -296,11 +380,17 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE
             let mut pair = [V::splat(0.0); PAIR];
             for (half, place) in [Place::default(), second].into_iter().enumerate() {
                 let sum = sums.add(row * pitch + place.sum);
+                let at = row * apart + place.target;
+                if W::FOLDED {
+                    let number = bias[half].plus_product(V::whole(sum.cast()), scales[half]);
+                    pair[half] = added.add_product(at, number, factor);
+                    continue;
+                }
                 let number = match S::SCALED {
                     true => bias[half].plus_product(V::sums(sum.cast(), shifts.add(place.column)), scales[half]),
                     false => V::load(sum).plus(bias[half]),
                 };
-                pair[half] = added.add(row * apart + place.target, number);
+                pair[half] = added.add(at, number);
             }
             target.write([row * apart, row * apart + second.target], pair, &limits);
             row += together;
