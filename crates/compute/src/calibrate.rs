@@ -2,7 +2,7 @@
 
 use crate::packed::Packer;
 use crate::{CompileError, CompileOptions, ComputeUnit, Precision, RunError};
-use halimede_graph::passes::quantizable;
+use halimede_graph::passes::{quantizable, residuals};
 use halimede_graph::{Graph, Range, ValueId};
 use halimede_tensor::{DType, TensorError, Value};
 use std::collections::BTreeMap;
@@ -66,7 +66,8 @@ pub fn calibrated(
     Ok(options)
 }
 
-/// The products that can multiply integers, by name, with the ranges of what they multiply over all samples.
+/// The products that can multiply integers, by name, with the ranges of what they multiply over all samples, and those of what
+/// they add.
 fn integer_products(
     graph: &Graph,
     unit: &dyn ComputeUnit,
@@ -76,6 +77,9 @@ fn integer_products(
     if products.is_empty() {
         return Ok(BTreeMap::new());
     }
+    let residuals = residuals(graph, &products);
+    let products = products.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(residuals);
+    let products: Vec<(String, ValueId)> = products.collect();
     let mut values: Vec<ValueId> = products.iter().map(|(_, value)| *value).collect();
     values.sort_unstable();
     values.dedup();
@@ -85,7 +89,7 @@ fn integer_products(
     for (name, value) in products {
         let Range { min, max } = known[&value];
         // Nodes that a model gave one name share a range.
-        let range = ranges.entry(name.to_owned()).or_insert(Range::EMPTY);
+        let range = ranges.entry(name).or_insert(Range::EMPTY);
         *range = range.with(&[min, max]);
     }
     Ok(ranges)

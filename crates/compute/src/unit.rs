@@ -119,7 +119,8 @@ pub struct CompileOptions {
     pub precision: Precision,
     /// Names of nodes that compute exactly all the same.
     pub exact_nodes: BTreeSet<String>,
-    /// Names of products that multiply 8-bit integers, with the ranges of what they multiply.
+    /// Names of products that multiply 8-bit integers, with the ranges of what they multiply, and of what they add
+    /// ([`halimede_graph::passes::residuals`]).
     pub integers: BTreeMap<String, Range>,
 }
 

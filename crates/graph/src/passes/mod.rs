@@ -27,7 +27,7 @@ mod transposed;
 mod weights;
 
 use crate::{Fact, Graph, infer_values};
-pub use quantized::{multiply_integers, quantizable};
+pub use quantized::{multiply_integers, quantizable, residuals};
 use std::sync::Arc;
 
 /// What passes may do.

@@ -53,6 +53,30 @@ pub fn quantizable(graph: &Graph, factors_min: f64) -> Vec<(&str, ValueId)> {
     }
 }
 
+/// What these products of integers ([`quantizable`]) give that others of them add and nobody else reads, by the name under which
+/// [`multiply_integers`] looks for its range: written in 8 bits it takes half of the time to write and to read.
+pub fn residuals(graph: &Graph, products: &[(&str, ValueId)]) -> Vec<(String, ValueId)> {
+    let is_product = |node: &Node| products.iter().any(|(name, _)| *name == node.name);
+    added(graph, is_product).into_iter().map(|value| (name_of_residual(graph, value), value)).collect()
+}
+
+fn name_of_residual(graph: &Graph, value: ValueId) -> String {
+    format!("{} (added)", graph.values[value.index()].name)
+}
+
+/// Values that products give and other products, being convolutions, read in their epilogues alone.
+fn added(graph: &Graph, is_product: impl Fn(&Node) -> bool) -> Vec<ValueId> {
+    let consumers = graph.consumers();
+    let products = graph.nodes.iter().filter(|node| is_product(node));
+    let results = products.filter_map(|node| node.outputs.first().copied());
+    let is_added = |value: &ValueId| {
+        let mut readers = consumers[value.index()].iter().map(|&reader| &graph.nodes[reader]).peekable();
+        let is_read = readers.peek().is_some() && !is_output(graph, *value);
+        is_read && readers.all(|reader| adds(reader, *value) && is_product(reader))
+    };
+    results.filter(is_added).collect()
+}
+
 /// Whether a convolution reads a value in its epilogue alone.
 fn adds(node: &Node, value: ValueId) -> bool {
     matches!(&node.op, Op::Conv(_)) && node.inputs.iter().position(|input| *input == Some(value)) >= Some(CONV_INPUTS)
@@ -81,13 +105,17 @@ fn factors_of_each(graph: &Graph, node: &Node) -> f64 {
 /// epilogue(x · w + b) = epilogue(f32(Σ (quantize(x) - zero)·round(w / scale of w)) · (scale of x · scale of w) + b)
 /// ```
 ///
-/// A residual that a convolution multiplies too is read as that was rounded: then its floats need not be written at all.
+/// A residual that a convolution multiplies too is read as that was rounded, and one that has a range of its own
+/// ([`residuals`]) by that: then its floats need not be written at all.
 /// The largest of numbers that were rounded is the largest of them rounded: what a pooling alone reads is rounded before it.
 ///
 /// The graph keeps the weights as they are; a kernel rounds them as it packs them.
 pub fn multiply_integers(graph: &mut Graph, ranges: &BTreeMap<String, Range>) {
+    let is_product = |node: &Node| ranges.contains_key(&node.name) && column_axis(graph, node).is_some();
+    let added = added(graph, is_product).into_iter();
+    let added = added.filter_map(|value| Some((value, *ranges.get(&name_of_residual(graph, value))?))).collect();
     let pooled = pooled(graph, ranges);
-    let mut writer = Writer { quantized: HashMap::new(), pooled, nodes: Vec::with_capacity(graph.nodes.len()) };
+    let mut writer = Writer { quantized: HashMap::new(), pooled, added, nodes: Vec::with_capacity(graph.nodes.len()) };
     for node in std::mem::take(&mut graph.nodes) {
         let range = ranges.get(&node.name);
         let made = range.and_then(|&range| writer.product(graph, &node, range));
@@ -223,6 +251,8 @@ struct Writer {
     quantized: HashMap<Quantized, ValueId>,
     /// As [`pooled`].
     pooled: HashMap<ValueId, ValueId>,
+    /// Ranges of what is rounded to be added alone.
+    added: HashMap<ValueId, Range>,
 }
 
 impl Writer {
@@ -248,7 +278,14 @@ impl Writer {
         // Where a residual is read, by its place among the inputs of the epilogue.
         let mut residuals = Vec::new();
         for (place, extra) in node.inputs.iter().skip(first_extra).enumerate() {
-            let rounded = extra.filter(|extra| adds(node, *extra)).and_then(|extra| self.rounded(extra));
+            let residual = extra.filter(|extra| adds(node, *extra));
+            if let Some(residual) = residual
+                && let Some(range) = self.added.get(&residual)
+            {
+                let (scale, zero) = range.steps();
+                self.quantize(graph, node, residual, scale, zero);
+            }
+            let rounded = residual.and_then(|residual| self.rounded(residual));
             residuals.extend(rounded.map(|(_, scale, zero)| (place + 1, scale, zero)));
             inputs.push(rounded.map(|(value, ..)| value).or(*extra));
         }
@@ -371,8 +408,10 @@ mod tests {
             let values = reference::run(graph, &x).unwrap();
             values.iter().map(|value| value.tensor().unwrap().to_f32s().unwrap()).collect()
         };
+        let products = quantizable(&exact, FACTORS_MIN);
+        let residuals = residuals(&exact, &products);
         let found: Vec<(String, ValueId)> =
-            quantizable(&exact, FACTORS_MIN).into_iter().map(|(name, value)| (name.to_owned(), value)).collect();
+            products.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(residuals).collect();
         let observed = Graph { outputs: found.iter().map(|(_, value)| *value).collect(), ..exact.clone() };
         let ranges = found.into_iter().zip(read(&observed));
         let ranges = ranges.map(|((name, _), values)| (name, Range::EMPTY.with(&values))).collect();
@@ -412,6 +451,21 @@ mod tests {
         let types = convs.iter().map(|node| graph.fact(node.outputs[0]).dtype);
         assert_eq!(types.collect::<Vec<_>>(), [Some(DType::U8), Some(DType::U8), Some(DType::F32)]);
         assert!(convs[2].inputs.contains(&Some(convs[0].outputs[0])));
+        assert!(off > 0.0 && off < 0.02, "{off}");
+    }
+
+    #[test]
+    fn a_residual_that_nobody_multiplies_is_rounded_by_its_own_range() {
+        let (names, graph, off) = quantized(graph(&[1, 8, 6, 6], |b, x| {
+            let y = conv(b, "first", x, &[40, 8, 3, 3], 1);
+            let y = b.unary(Unary::Tanh, y).unwrap();
+            let beside = conv(b, "beside", y, &[40, 40, 1, 1], 1);
+            let z = conv(b, "second", y, &[40, 40, 3, 3], 1);
+            b.binary(Binary::Add, z, beside).unwrap()
+        }));
+        assert_eq!(names, ["Transpose", "Quantize", "Conv", "Conv", "Conv", "Transpose"]);
+        let types = graph.nodes[2..5].iter().map(|node| graph.fact(node.outputs[0]).dtype);
+        assert_eq!(types.collect::<Vec<_>>(), [Some(DType::U8), Some(DType::U8), Some(DType::F32)]);
         assert!(off > 0.0 && off < 0.02, "{off}");
     }
 
