@@ -24,6 +24,8 @@ use crate::prefetch::LINE;
 const DEPTH: usize = 16;
 /// Steps that are one pass on every unit.
 pub(crate) const PASS_STEPS: usize = DEPTH + DEPTH / 8;
+/// Blocks of rows whose panels come from the second-level cache for all of them, on tiles.
+const FEW_BLOCKS: usize = 2;
 /// Steps of a pass on vectors, which read a line of a panel no more often than the second-level cache gives one.
 const DEPTH_OF_VECTORS: usize = 32;
 /// Bytes of panels up to which rows may be the outer loop.
@@ -127,8 +129,9 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let steps = left.offsets.len();
     let each = left.count.div_ceil(left.block);
     let pairs = left.groups * each;
-    // What one block of rows reads of a panel it does not read again.
-    let passes = if pairs == 1 { 1 } else { passes(matrix, steps) };
+    // What a block of rows reads of a panel is read again by few others, or none: keeping sums would cost more.
+    let is_read_again = pairs > if matrix.takes_lines() { 1 } else { FEW_BLOCKS };
+    let passes = if is_read_again { passes(matrix, steps) } else { 1 };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
     let mut product = Running { tiles: matrix.enter(), left, each, panel, done, next, waiting: None, store };
     let lines = if matrix.few_rows_come(left.count * left.groups) { 0 } else { STEP_LINES.div_ceil(pairs.max(1)) };
