@@ -19,6 +19,7 @@ use crate::{
     model::Definition,
     process::{Executed, Execution, Process, Returned, Shared},
     protocol::{self, Arguments, RequestEntry, Task, TensorEntry},
+    segment::Kept,
     tensors,
 };
 
@@ -153,6 +154,10 @@ impl Submit for Slot {
         self.state.lock().process.as_ref().is_some_and(|process| !process.is_gone())
     }
 
+    fn takes_ahead(&self) -> bool {
+        !self.definition.is_decoupled
+    }
+
     fn submit(&self, mut batch: Submitted) -> Result<(), (Submitted, Error)> {
         // Not the process itself: who owns it last ends it, and waits for that.
         let process = self.state.lock().process.as_ref().map(|process| process.shared().clone());
@@ -180,15 +185,33 @@ struct Running {
 }
 
 impl Execution for Running {
-    fn finish(self: Box<Self>, process: &Shared, executed: Result<Executed, Error>) {
+    fn finish(self: Box<Self>, process: &Shared, executed: Result<Executed, Error>, took: Option<Duration>) {
         let Self { mut batch, sent } = *self;
+        if let Some(took) = took {
+            batch.ran_for(took);
+        }
         sent.answer(process, batch.batch(), executed);
         batch.finish();
     }
+
+    fn give_back(self: Box<Self>, process: &Shared) {
+        let Self { mut batch, sent } = *self;
+        for (index, number) in sent.numbers.into_iter().enumerate() {
+            if let Some(sender) = process.take_request(number) {
+                batch.batch().restore(index, sender);
+            }
+        }
+        batch.give_back();
+    }
 }
 
-/// What the host knows of a batch: the numbers of its requests.
-struct Sent(Vec<u64>);
+/// What the host knows of a batch.
+struct Sent {
+    /// The numbers of its requests.
+    numbers: Vec<u64>,
+    /// Their inputs, which the host may give back as outputs: another batch may be announced before those are read.
+    _inputs: Kept,
+}
 
 impl Sent {
     /// Leaves in the batch what became of its requests.
@@ -196,19 +219,19 @@ impl Sent {
         batch.outputs_computed();
         match executed {
             Err(error) => {
-                for (index, number) in self.0.into_iter().enumerate() {
+                for (index, number) in self.numbers.into_iter().enumerate() {
                     answer(process, batch, index, number, Err(error.clone()));
                 }
             }
             Ok(Executed { returned, again }) => {
                 // What was not returned is answered through the request's sender, or was already.
-                for (index, (number, returned)) in self.0.iter().zip(returned).enumerate() {
+                for (index, (number, returned)) in self.numbers.iter().zip(returned).enumerate() {
                     if let Some(returned) = returned {
                         answer(process, batch, index, *number, process.read(returned));
                     }
                 }
                 for index in again {
-                    run_again(process, batch, index, self.0.get(index).copied());
+                    run_again(process, batch, index, self.numbers.get(index).copied());
                 }
             }
         }
@@ -230,6 +253,7 @@ impl Slot {
         let bytes =
             tensors::bytes_of(all.clone().flat_map(|index| &batch.request(index).inputs).map(|input| &input.data));
         let (segment, memory) = process.input_segment(bytes)?;
+        let kept = segment.keep();
         let mut place = 0;
         let inputs: Result<Vec<Vec<TensorEntry>>, Error> = all
             .clone()
@@ -248,7 +272,7 @@ impl Slot {
         let requests = numbers.iter().zip(inputs).enumerate();
         let requests = requests.map(|(index, (number, inputs))| self.entry(batch.request(index), *number, inputs));
         let task = Task::Execute { requests: requests.collect(), memory };
-        Ok((task, Sent(numbers)))
+        Ok((task, Sent { numbers, _inputs: kept }))
     }
 
     fn entry<'a>(&'a self, request: &'a Request, number: u64, inputs: Vec<TensorEntry>) -> RequestEntry<'a> {

@@ -1,7 +1,7 @@
 //! A process that hosts a model: starting it, talking with it, and noticing that it died.
 
 use std::{
-    collections::HashMap,
+    collections::{HashMap, VecDeque},
     fmt, io,
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, Stdio},
@@ -108,8 +108,8 @@ struct Owner {
 #[derive(Default)]
 struct State {
     is_gone: bool,
-    /// Who waits for the answer to the task that the host has.
-    waiting: Option<Waiting>,
+    /// Who waits for the answers to the tasks that the host has, in their order: one that it does, and one more at most.
+    waiting: VecDeque<Waiting>,
     /// What answers the requests that the host has, by number.
     requests: HashMap<u64, ResponseSender>,
     /// The traces of those that are traced.
@@ -132,8 +132,11 @@ enum Waiting {
 
 /// A batch that the host runs.
 pub(crate) trait Execution: Send {
-    /// Answers its requests.
-    fn finish(self: Box<Self>, process: &Shared, executed: Result<Executed, Error>);
+    /// Answers its requests; the host says how long it took.
+    fn finish(self: Box<Self>, process: &Shared, executed: Result<Executed, Error>, took: Option<Duration>);
+
+    /// The host never began with it, and will not.
+    fn give_back(self: Box<Self>, process: &Shared);
 }
 
 /// The answer to a task.
@@ -141,7 +144,8 @@ pub(crate) trait Execution: Send {
 pub(crate) enum Reply {
     Done(Value),
     Failed(String),
-    Executed(Result<Executed, String>),
+    /// And how long it took.
+    Executed(Result<Executed, String>, Duration),
 }
 
 impl Reply {
@@ -150,14 +154,14 @@ impl Reply {
         match self {
             Reply::Done(value) => Ok(value),
             Reply::Failed(text) => Err(Error::internal(text)),
-            Reply::Executed(_) => Err(unexpected()),
+            Reply::Executed(..) => Err(unexpected()),
         }
     }
 
     /// The answer to an execution.
     fn executed(self) -> Result<Executed, Error> {
         match self {
-            Reply::Executed(executed) => executed.map_err(Error::internal),
+            Reply::Executed(executed, _) => executed.map_err(Error::internal),
             Reply::Failed(text) => Err(Error::internal(text)),
             Reply::Done(_) => Err(unexpected()),
         }
@@ -331,7 +335,7 @@ impl Shared {
         self.ask(task)?.executed()
     }
 
-    /// Lets the host run a batch, of which `task` tells it. Whoever hears the answer finishes it.
+    /// Lets the host run a batch, of which `task` tells it, after the one that it has. Whoever hears the answer finishes it.
     ///
     /// # Errors
     /// The process has ended; the batch is given back.
@@ -453,11 +457,10 @@ impl Shared {
         }
     }
 
-    /// Sends a task whose answer is for `waiting`. The host has no other.
+    /// Sends a task whose answer is for `waiting`.
     fn begin(&self, mut state: MutexGuard<'_, State>, task: Vec<u8>, waiting: Waiting) {
-        let before = state.waiting.replace(waiting);
-        drop(state);
-        drop(before);
+        state.waiting.push_back(waiting);
+        // With the lock, so that the tasks are in the order of those who wait.
         self.link.send(task);
     }
 
@@ -483,19 +486,29 @@ impl Shared {
             let status = status.map_or_else(|error| error.to_string(), |status| status.to_string());
             tracing::error!("the Python process of '{}' ended: {status}", self.name());
         }
-        let (requests, waiting): (Vec<ResponseSender>, _) = {
+        let mut waiting = {
             let mut state = self.state.lock();
             state.is_gone = true;
+            std::mem::take(&mut state.waiting)
+        };
+        let running = waiting.pop_front();
+        for waiting in waiting {
+            if let Waiting::Execution(execution) = waiting {
+                execution.give_back(self);
+            }
+        }
+        let requests: Vec<ResponseSender> = {
+            let mut state = self.state.lock();
             state.traces.clear();
-            (state.requests.drain().map(|(_, sender)| sender).collect(), state.waiting.take())
+            state.requests.drain().map(|(_, sender)| sender).collect()
         };
         for mut sender in requests {
             sender.fail(self.death(), true);
         }
         *self.metrics.lock() = ProcessMetrics::default();
         // A thread hears of it because nobody can answer any more.
-        if let Some(Waiting::Execution(execution)) = waiting {
-            execution.finish(self, Err(self.death()));
+        if let Some(Waiting::Execution(execution)) = running {
+            execution.finish(self, Err(self.death()), None);
         }
     }
 
@@ -503,10 +516,10 @@ impl Shared {
         match message {
             Message::Done { value } => self.reply(Reply::Done(value)),
             Message::Failed { error } => self.reply(Reply::Failed(error)),
-            Message::Executed { error: Some(error), .. } => self.reply(Reply::Executed(Err(error))),
-            Message::Executed { responses, error: None, again } => {
-                let returned = responses.unwrap_or_default();
-                self.reply(Reply::Executed(Ok(Executed { returned, again })));
+            Message::Executed { responses, error, again, ns } => {
+                let executed = Executed { returned: responses.unwrap_or_default(), again };
+                let executed = error.map_or(Ok(executed), Err);
+                self.reply(Reply::Executed(executed, Duration::from_nanos(ns)));
             }
             Message::Response { request, last, response } => self.respond(request, last, response),
             // Dropping it answers with an error.
@@ -528,11 +541,14 @@ impl Shared {
     }
 
     fn reply(&self, reply: Reply) {
-        let waiting = self.state.lock().waiting.take();
+        let waiting = self.state.lock().waiting.pop_front();
         match waiting {
             // One that does not wait any more did not get it in time.
             Some(Waiting::Thread(answer)) => drop(answer.send(reply)),
-            Some(Waiting::Execution(execution)) => execution.finish(self, reply.executed()),
+            Some(Waiting::Execution(execution)) => {
+                let took = if let Reply::Executed(_, took) = &reply { Some(*took) } else { None };
+                execution.finish(self, reply.executed(), took);
+            }
             None => tracing::warn!("the Python process of '{}' answered what it was not asked", self.name()),
         }
     }

@@ -151,6 +151,8 @@ pub(crate) enum Message {
         /// Requests, by their place in the batch, that are to run again.
         #[serde(default)]
         again: Vec<usize>,
+        /// How long it took, from when the host began with it.
+        ns: u64,
     },
     /// A response to one request; none says that none follows.
     Response {
@@ -345,7 +347,8 @@ mod tests {
 
     #[test]
     fn messages_of_the_host_are_read() {
-        let text = r#"{"executed":{"responses":[null,{"outputs":[["OUT",11,[2,-1],3,64,8]],"parameters":"{}"}]}}"#;
+        let text =
+            r#"{"executed":{"responses":[null,{"outputs":[["OUT",11,[2,-1],3,64,8]],"parameters":"{}"}],"ns":9}}"#;
         assert_eq!(parse(text).bytes(), 8);
         let Message::Executed { responses: Some(responses), error: None, .. } = parse(text) else { panic!("{text}") };
         assert_eq!(responses[1].as_ref().unwrap().outputs[0], ("OUT".to_owned(), 11, vec![2, -1], 3, 64, 8));

@@ -10,7 +10,7 @@ use std::{
     process,
     sync::{
         Arc, LazyLock,
-        atomic::{AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed, Ordering::SeqCst},
     },
     time::{SystemTime, UNIX_EPOCH},
 };
@@ -38,6 +38,18 @@ pub fn key_prefix() -> String {
 pub(crate) struct Segment {
     number: u32,
     memory: OwnedSharedMemory,
+    /// Whether what lies in it may still be read here, also when the host has let it go.
+    is_kept: AtomicBool,
+}
+
+/// As long as this is there, the pool does not give the segment away.
+#[derive(Debug)]
+pub(crate) struct Kept(Arc<Segment>);
+
+impl Drop for Kept {
+    fn drop(&mut self) {
+        self.0.is_kept.store(false, SeqCst);
+    }
 }
 
 impl Segment {
@@ -51,7 +63,7 @@ impl Segment {
         let count = COUNT.fetch_add(1, Relaxed);
         let key = format!("/{}{:x}-{count:x}", key_prefix(), *START);
         let memory = OwnedSharedMemory::create(&key, capacity as u64)?;
-        Ok(Self { number, memory })
+        Ok(Self { number, memory, is_kept: AtomicBool::new(false) })
     }
 
     /// The number by which messages name it.
@@ -70,7 +82,13 @@ impl Segment {
 
     fn is_free(&self) -> bool {
         let mut byte = [IN_USE];
-        self.memory.read(0, &mut byte).is_ok() && byte[0] == FREE
+        !self.is_kept.load(SeqCst) && self.memory.read(0, &mut byte).is_ok() && byte[0] == FREE
+    }
+
+    /// Keeps what lies in it. For one who took it alone.
+    pub fn keep(self: &Arc<Self>) -> Kept {
+        self.is_kept.store(true, SeqCst);
+        Kept(self.clone())
     }
 
     /// From now on it is in use.
@@ -180,6 +198,19 @@ mod tests {
         let (large, is_new, dropped) = take(BYTES_MIN, 4);
         assert!(is_new && large.contains(ALIGNMENT, BYTES_MIN));
         assert_eq!(dropped, [2]);
+    }
+
+    #[test]
+    fn a_segment_that_is_kept_is_not_used_again() {
+        let mut pool = Pool::default();
+        let segment = pool.take(100, || 1).unwrap().segment;
+        let kept = segment.keep();
+        segment.release();
+        // Neither taken nor, for a larger one, dropped.
+        assert!(pool.take(100, || 2).unwrap().is_new);
+        assert!(!pool.take(BYTES_MIN, || 3).unwrap().dropped.contains(&1));
+        drop(kept);
+        assert_eq!(pool.take(100, || 4).unwrap().segment.number(), 1);
     }
 
     #[test]

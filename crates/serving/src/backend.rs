@@ -264,6 +264,12 @@ pub trait Submit: Send + Sync {
     /// Whether a batch could be submitted now. One that cannot is executed ([`Instance::execute`]), which may wait.
     fn is_ready(&self) -> bool;
 
+    /// Whether one batch more may be submitted while another runs. It begins when that ends, and says how long it ran
+    /// ([`Submitted::ran_for`]); where it cannot begin, it is given back ([`Submitted::give_back`]).
+    fn takes_ahead(&self) -> bool {
+        false
+    }
+
     /// Begins with a batch. Does not wait for anything.
     ///
     /// # Errors

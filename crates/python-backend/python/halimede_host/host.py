@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+from time import monotonic_ns
 
 from . import logger
 from .channel import Channel, ServerGone, connect
@@ -127,7 +128,8 @@ class Host:
         InferenceRequest._models = self.channel
 
     def execute(self, task):
-        """Runs a batch."""
+        """Runs a batch. How long is told, since the server may have sent it while another ran."""
+        start = monotonic_ns()
         wholes = self.channel.leases(task)
         requests = [
             InferenceRequest._received(entry, self.channel, wholes, self.is_decoupled) for entry in task["requests"]
@@ -136,16 +138,17 @@ class Host:
         try:
             returned = self._execute(requests)
             self._leave_child(0)
-            responses = self._responses(requests, returned)
+            responses = self._responses(requests, returned, task["uses"])
         except BaseException as error:
             self._leave_child(1)
             text = f"Failed to process the request(s) for model '{self.name}', message: {explain(error)}"
             for request in requests:
                 request.get_response_sender()._close()
-            self.channel.send("executed", error=text)
+            self.channel.send("executed", error=text, ns=monotonic_ns() - start)
         else:
             again = [place for place, request in enumerate(requests) if request._runs_again()]
-            self.channel.send_text(f'{{"executed":{{"responses":{responses},"again":{again}}}}}')
+            took = monotonic_ns() - start
+            self.channel.send_text(f'{{"executed":{{"responses":{responses},"again":{again},"ns":{took}}}}}')
 
     def _leave_child(self, status):
         """A process that the model forked ends here: the server knows its parent alone."""
@@ -178,8 +181,8 @@ class Host:
         if not future.cancelled() and future.exception() is not None:
             logger.Logger.log_error(explain(future.exception()))
 
-    def _responses(self, requests, returned):
-        """What `execute` returned, as JSON."""
+    def _responses(self, requests, returned, kept):
+        """What `execute` returned, as JSON; the segments `kept` are those of the requests."""
         if returned is None:
             for request in requests:
                 # The server hears of it when a request is answered by nobody.
@@ -216,7 +219,7 @@ class Host:
                 messages.append("null")
                 continue
             request._count_returned(response)
-            messages.append(response._json(self.channel, request._wanted, may_share=True))
+            messages.append(response._json(self.channel, request._wanted, kept))
         return f"[{','.join(messages)}]"
 
     def finalize(self):

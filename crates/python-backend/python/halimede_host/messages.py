@@ -128,12 +128,12 @@ class InferenceResponse:
         response._parameters = answer["parameters"]
         return response
 
-    def _json(self, channel, wanted, may_share):
+    def _json(self, channel, wanted, kept=()):
         """The response as the server is told of it."""
         if self._error is not None:
             return JSON.encode({"error": [self._error.code(), self._error.message()]})
         tensors = [tensor for tensor in self._tensors if tensor._name in wanted]
-        outputs = ",".join(map(entry_json, store(tensors, channel, may_share)))
+        outputs = ",".join(map(entry_json, store(tensors, channel, kept)))
         return f'{{"outputs":[{outputs}],"parameters":{quoted(self._parameters)}}}'
 
 
@@ -162,7 +162,7 @@ class InferenceResponseSender:
         last, content = "true" if flags == FLAG_FINAL else "false", "null"
         if response is not None:
             # The server may write to shared memory again before it reads what is named here.
-            content = response._json(self._channel, self._wanted, may_share=False)
+            content = response._json(self._channel, self._wanted)
         self._channel.send_text(f'{{"response":{{"request":{self._handle},"last":{last},"response":{content}}}}}')
 
     def is_cancelled(self):
@@ -349,7 +349,7 @@ class InferenceRequest:
             "id": self._id, "correlation_id": self._correlation_id, "model": self._model_name,
             "version": self._model_version, "flags": self._flags, "timeout": self._timeout,
             "parameters": self._parameters, "outputs": sorted(self._wanted),
-            "inputs": store(self._inputs, channel, may_share=False), "trace": self.trace()._origin,
+            "inputs": store(self._inputs, channel), "trace": self.trace()._origin,
         }  # fmt: skip
         return ResponseIterator(channel, channel.open("infer", request=request, decoupled=decoupled))
 

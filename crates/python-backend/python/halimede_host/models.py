@@ -31,7 +31,7 @@ def load_model(model_name, config="", files=None):
         if not isinstance(content, (bytes, bytearray)):
             raise TypeError(f"the content of '{path}' has to be bytes, found type {type(content)}")
         tensors.append(Tensor(path, np.asarray(memoryview(content))))
-    files = store(tensors, channel.server(), may_share=False)
+    files = store(tensors, channel.server())
     ask("Failed to load model", "load_model", model=model_name, config=config, files=files)
 
 

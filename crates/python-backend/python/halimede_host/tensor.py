@@ -185,13 +185,13 @@ class Tensor:
         return self._array
 
 
-def store(tensors, channel, may_share):
-    """Puts tensors into shared memory and tells where they are. With `may_share`, what lies there already is
-    not copied; the server then has to read it before it writes there again."""
+def store(tensors, channel, kept=()):
+    """Puts tensors into shared memory and tells where they are. What lies there already, in one of the segments `kept`,
+    is not copied: the server does not write there before it has read it."""
     entries, contents, end = [], [], 0
     for tensor in tensors:
-        place = tensor._place if may_share else None
-        if place is None:
+        place = tensor._place
+        if place is None or place[0] not in kept:
             content, place = tensor._content(), (0, 0, 0)
             size = content.nbytes
             if size > 0:

@@ -230,6 +230,17 @@ impl Batch {
         Ok(())
     }
 
+    /// The execution begins at this time, not when the batch was made.
+    pub(crate) fn begins(&mut self, at: Instant) {
+        self.start = self.start.max(at);
+        self.input_end = Some(self.start);
+    }
+
+    /// Its requests, as they came.
+    pub(crate) fn into_entries(self) -> Vec<Entry> {
+        self.entries
+    }
+
     /// The requests.
     pub(crate) fn entries_mut(&mut self) -> &mut [Entry] {
         &mut self.entries

@@ -98,10 +98,10 @@ impl State {
     fn lendable(&mut self) -> Option<usize> {
         let State { scheduler, parked, .. } = self;
         if scheduler.is_immediate() {
-            return parked.len().checked_sub(1);
+            return parked.iter().rposition(|parked| parked.held.runs_here());
         }
         let sequences = scheduler.sequences()?;
-        parked.iter().position(|parked| sequences.has_work(parked.worker))
+        parked.iter().position(|parked| parked.held.runs_here() && sequences.has_work(parked.worker))
     }
 }
 

@@ -1,5 +1,8 @@
 //! Instances: threads that take batches from the scheduler, run them and answer the requests.
 
+mod ahead;
+#[cfg(test)]
+mod ahead_tests;
 pub(crate) mod batch;
 mod direct;
 mod expiry;

@@ -16,6 +16,7 @@ use std::{
 use parking_lot::{Condvar, Mutex, MutexGuard};
 
 use super::{
+    ahead::Away,
     batch::{Batch, Entry, Finished},
     direct::Pace,
     expiry,
@@ -86,7 +87,7 @@ pub(super) struct Shared {
     model: Arc<dyn Model>,
     signature: Arc<Signature>,
     version: i64,
-    recorder: Arc<Recorder>,
+    pub(super) recorder: Arc<Recorder>,
     ordering: Option<Ordering>,
     /// How long executions take.
     pub pace: Pace,
@@ -103,7 +104,8 @@ pub(super) struct Shared {
 
 pub(super) struct State {
     pub scheduler: Scheduler<Entry>,
-    /// Batches for instances that were woken to take them; never more than are parked.
+    /// Batches for instances that were woken to take them: never more than are parked, or what the one that is away could not
+    /// be given.
     pub(super) ready: VecDeque<Vec<Entry>>,
     /// The instances of workers that wait.
     pub(super) parked: Vec<Parked>,
@@ -111,6 +113,12 @@ pub(super) struct State {
     pub(super) recalls: usize,
     /// When an idle instance looks at the queue again by itself.
     pub(super) alarm: Option<Instant>,
+    /// The instance that has batches of its own, of which one may lie ahead.
+    pub(super) away: Option<Away>,
+    /// Whether a thread submits to it: no other may come before.
+    pub(super) is_submitting: bool,
+    /// Workers that have not ended.
+    pub(super) workers: usize,
     next_ticket: u64,
     /// How often something came that may be run.
     pub(super) arrivals: u64,
@@ -159,6 +167,11 @@ impl Held {
     /// What takes batches of the instance now without a thread that waits for it.
     pub fn queue(&self) -> Option<Arc<dyn Submit>> {
         self.instance.as_ref()?.queue().filter(|queue| queue.is_ready())
+    }
+
+    /// Whether a batch is work of the thread that brings it.
+    pub fn runs_here(&self) -> bool {
+        self.instance.as_ref().is_none_or(|instance| instance.queue().is_none())
     }
 }
 
@@ -255,6 +268,9 @@ impl Runner {
                 parked: Vec::new(),
                 recalls: 0,
                 alarm: None,
+                away: None,
+                is_submitting: false,
+                workers: 0,
                 next_ticket: 0,
                 arrivals: 0,
                 closed: false,
@@ -381,10 +397,14 @@ impl Runner {
         let quit = Arc::new(AtomicBool::new(false));
         let (shared, is_quit) = (self.shared.clone(), quit.clone());
         let name = format!("{}_{index}", self.shared.signature.model);
-        if let Some(sequences) = self.shared.state.lock().scheduler.sequences() {
+        let mut state = self.shared.state.lock();
+        if let Some(sequences) = state.scheduler.sequences() {
             sequences.add_instance(index, Instant::now());
         }
-        let thread = spawn(&name, move || shared.work(index, instance, place, &is_quit))?;
+        state.workers += 1;
+        drop(state);
+        let thread = spawn(&name, move || shared.work(index, instance, place, &is_quit));
+        let thread = thread.inspect_err(|_| self.shared.state.lock().workers -= 1)?;
         Ok(Worker { index, group: group.clone(), quit, thread })
     }
 
@@ -526,7 +546,7 @@ impl Shared {
     }
 
     /// Forms batches for idle instances and wakes as many as there is work for.
-    pub(super) fn dispatch(self: &Arc<Self>, mut state: MutexGuard<'_, State>, now: Instant) {
+    pub(super) fn dispatch<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>, now: Instant) {
         if self.is_limited {
             state.arrivals += 1;
             drop(state);
@@ -539,7 +559,8 @@ impl Shared {
         if is_bound {
             self.wake_bound(&mut state);
         }
-        while !is_bound && state.parked.len() > state.ready.len() {
+        // Who submits goes on with what waits.
+        while !is_bound && !state.is_submitting && state.parked.len() > state.ready.len() {
             match state.poll(0, now) {
                 Poll::Batch(batch) => {
                     state.ready.push_back(batch);
@@ -581,6 +602,7 @@ impl Shared {
                 }
             };
         }
+        self.state.lock().workers -= 1;
     }
 
     /// Runs requests on the instance of worker `index` and answers them.
@@ -607,7 +629,11 @@ impl Shared {
         self.recorder.pending(-(count as i64));
         let sequence = self.signature.sequence.as_ref();
         let prepared = sequence.map_or(Ok(()), |sequence| held.memory.prepare(sequence, &mut entries));
-        (Batch::new(self.signature.clone(), self.version, self.recorder.clone(), entries), prepared)
+        (self.batch(entries), prepared)
+    }
+
+    pub(super) fn batch(&self, entries: Vec<Entry>) -> Batch {
+        Batch::new(self.signature.clone(), self.version, self.recorder.clone(), entries)
     }
 
     /// Answers the requests of a batch that ran on the instance of worker `index`.
@@ -662,7 +688,8 @@ impl Shared {
             Some(held) => held,
             None => {
                 // Whoever brings it back finds work for it; this thread has to do something only when it is woken.
-                if !quit.load(SeqCst) && !state.closed && state.parked.iter().all(|parked| parked.worker != worker) {
+                let is_free = state.parked.iter().any(|parked| parked.worker == worker);
+                if !quit.load(SeqCst) && !state.closed && state.ready.is_empty() && !is_free {
                     self.work.wait(&mut state);
                 }
                 self.reclaim(worker, &mut state)

@@ -5,12 +5,13 @@ use std::{
     fmt,
     panic::{AssertUnwindSafe, catch_unwind},
     sync::Arc,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use parking_lot::MutexGuard;
 
 use super::{
+    ahead::Away,
     batch::{Batch, Entry},
     runner::{Held, Parked, Shared, State},
 };
@@ -22,11 +23,20 @@ pub(super) const BYTES_MAX: usize = 256 << 10;
 /// A batch on its way. Finished, its requests are answered, and its instance takes the next batch.
 pub struct Submitted(Option<Flight>);
 
-struct Flight {
-    shared: Arc<Shared>,
-    worker: usize,
-    held: Held,
-    batch: Batch,
+pub(super) struct Flight {
+    pub shared: Arc<Shared>,
+    pub worker: usize,
+    /// `None` where the instance is [`Away`].
+    pub held: Option<Held>,
+    pub batch: Batch,
+    /// Whether another batch ran when it was submitted.
+    pub is_ahead: bool,
+}
+
+impl Flight {
+    pub fn submitted(self) -> Submitted {
+        Submitted(Some(self))
+    }
 }
 
 impl Submitted {
@@ -36,15 +46,49 @@ impl Submitted {
         &mut self.0.as_mut().expect("a batch that is finished").batch
     }
 
+    /// Says, when it ends, how long it ran: one that was submitted ahead waited before. See [`Submit::takes_ahead`].
+    pub fn ran_for(&mut self, time: Duration) {
+        if let Some(Flight { batch, is_ahead: true, .. }) = &mut self.0 {
+            let now = Instant::now();
+            batch.begins(now.checked_sub(time).unwrap_or(now));
+        }
+    }
+
     /// Answers the requests with what was left in the batch.
     pub fn finish(mut self) {
         self.end();
     }
 
+    /// It never began, and will not: its requests run as the next.
+    pub fn give_back(mut self) {
+        let Some(Flight { shared, worker, held, batch, .. }) = self.0.take() else { return };
+        let entries = batch.into_entries();
+        let count = entries.len();
+        let mut state = shared.state.lock();
+        state.ready.push_front(entries);
+        let still_waited = state.away.as_mut().map_or(0, |away| std::mem::take(&mut away.waiting));
+        shared.recorder.pending(count as i64 - still_waited as i64);
+        // Its worker runs them, and starts what is missing.
+        shared.work.notify_all();
+        match held {
+            Some(held) => state.parked.push(Parked { worker, held }),
+            None => shared.land(state),
+        }
+    }
+
     fn end(&mut self) {
-        let Some(Flight { shared, worker, mut held, batch }) = self.0.take() else { return };
-        shared.close(worker, &mut held, batch);
-        shared.go_on(Parked { worker, held });
+        let Some(Flight { shared, worker, held, batch, .. }) = self.0.take() else { return };
+        match held {
+            Some(mut held) => {
+                shared.close(worker, &mut held, batch);
+                shared.go_on(shared.state.lock(), Parked { worker, held });
+            }
+            None => {
+                // Of an instance that takes batches ahead nothing belongs to requests.
+                shared.close(worker, &mut Held::default(), batch);
+                shared.land(shared.state.lock());
+            }
+        }
     }
 }
 
@@ -65,9 +109,19 @@ impl fmt::Debug for Submitted {
 }
 
 impl Shared {
-    /// Submits what waits to instances that wait, where those take batches so.
-    pub fn submit_waiting<'a>(self: &Arc<Self>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
-        while let Some((index, queue)) = state.submittable() {
+    /// Submits what waits to instances that wait, where those take batches so, and the next to one that takes it ahead.
+    pub fn submit_waiting<'a>(self: &'a Arc<Self>, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        while !state.is_submitting {
+            let Some((index, queue)) = state.submittable() else {
+                let Some(entries) = state.next_ahead() else { break };
+                if is_large(&entries) {
+                    state.ready.push_back(entries);
+                    self.work.notify_one();
+                    break;
+                }
+                state = self.submit_away(state, entries);
+                continue;
+            };
             let worker = state.parked[index].worker;
             let Poll::Batch(entries) = state.poll(worker, Instant::now()) else { break };
             if state.scheduler.sequences().is_none() && is_large(&entries) {
@@ -76,7 +130,11 @@ impl Shared {
                 continue;
             }
             let Parked { worker, held } = state.parked.swap_remove(index);
-            if let Some(held) = MutexGuard::unlocked(&mut state, || self.submit(&*queue, worker, held, entries)) {
+            if state.workers == 1 && state.scheduler.is_fifo() && queue.takes_ahead() {
+                state.away = Some(Away { worker, held, queue, batches: 0, waiting: 0 });
+                state = self.submit_away(state, entries);
+            } else if let Some(held) = MutexGuard::unlocked(&mut state, || self.submit(&*queue, worker, held, entries))
+            {
                 state.parked.push(Parked { worker, held });
             }
         }
@@ -97,11 +155,13 @@ impl Shared {
             self.close(worker, &mut held, batch);
             return Some(held);
         }
-        let batch = Submitted(Some(Flight { shared: self.clone(), worker, held, batch }));
+        let flight = Flight { shared: self.clone(), worker, held: Some(held), batch, is_ahead: false };
+        let batch = flight.submitted();
         // After a panic the batch was dropped, and so answered.
         let Ok(Err((mut batch, error))) = catch_unwind(AssertUnwindSafe(|| queue.submit(batch))) else { return None };
         batch.batch().fail_all(&error);
-        let Flight { mut held, batch, .. } = batch.0.take()?;
+        let Flight { held, batch, .. } = batch.0.take()?;
+        let mut held = held?;
         self.close(worker, &mut held, batch);
         Some(held)
     }
@@ -112,8 +172,7 @@ impl Shared {
     }
 
     /// An instance is free again.
-    fn go_on(self: &Arc<Self>, parked: Parked) {
-        let mut state = self.state.lock();
+    pub fn go_on(self: &Arc<Self>, mut state: MutexGuard<'_, State>, parked: Parked) {
         state.parked.push(parked);
         if state.recalls > 0 {
             self.work.notify_all();
@@ -137,6 +196,6 @@ impl State {
     }
 }
 
-fn is_large(entries: &[Entry]) -> bool {
+pub(super) fn is_large(entries: &[Entry]) -> bool {
     entries.iter().flat_map(|entry| &entry.request.inputs).map(|input| input.data.len()).sum::<usize>() > BYTES_MAX
 }

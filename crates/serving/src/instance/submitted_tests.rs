@@ -19,16 +19,17 @@ use crate::{
 };
 
 /// What becomes of a batch: given the instance, the batch, and the way back.
-type Take = dyn Fn(usize, Submitted) -> Result<(), (Submitted, Error)> + Send + Sync;
+pub(super) type Take = dyn Fn(usize, Submitted) -> Result<(), (Submitted, Error)> + Send + Sync;
 
 /// A backend whose instances take batches with a function, and count what they execute all the same.
 #[derive(Clone)]
-struct Posted {
-    take: Arc<Take>,
-    is_ready: Arc<AtomicBool>,
-    executed: Arc<AtomicUsize>,
+pub(super) struct Posted {
+    pub take: Arc<Take>,
+    pub is_ready: Arc<AtomicBool>,
+    pub takes_ahead: bool,
+    pub executed: Arc<AtomicUsize>,
     /// What an instance does when it ends.
-    end: Arc<dyn Fn() + Send + Sync>,
+    pub end: Arc<dyn Fn() + Send + Sync>,
 }
 
 struct PostedInstance(usize, Posted);
@@ -74,34 +75,41 @@ impl Submit for PostedQueue {
         self.1.is_ready.load(SeqCst)
     }
 
+    fn takes_ahead(&self) -> bool {
+        self.1.takes_ahead
+    }
+
     fn submit(&self, batch: Submitted) -> Result<(), (Submitted, Error)> {
         (self.1.take)(self.0, batch)
     }
 }
 
-fn posted(take: impl Fn(usize, Submitted) -> Result<(), (Submitted, Error)> + Send + Sync + 'static) -> Posted {
+pub(super) fn posted(
+    take: impl Fn(usize, Submitted) -> Result<(), (Submitted, Error)> + Send + Sync + 'static,
+) -> Posted {
     Posted {
         take: Arc::new(take),
         is_ready: Arc::new(AtomicBool::new(true)),
+        takes_ahead: false,
         executed: Arc::default(),
         end: Arc::new(|| {}),
     }
 }
 
-fn serve(posted: &Posted, dims: &str, more: &str) -> (Files, Server) {
+pub(super) fn serve(posted: &Posted, dims: &str, more: &str) -> (Files, Server) {
     let files = Files::new();
     files.model("m", &identity(dims, more));
     let server = Server::start(Options { backends: vec![Arc::new(posted.clone())], ..files.options() }).unwrap();
     (files, server)
 }
 
-const ONE: &str = "instance_group { count: 1 }";
+pub(super) const ONE: &str = "instance_group { count: 1 }";
 
 /// Batches that were submitted, with the instance and the thread that did it.
-type Seen = (usize, ThreadId, Submitted);
+pub(super) type Seen = (usize, ThreadId, Submitted);
 
 /// Batches come out of the channel, to be finished by the test.
-fn by_hand() -> (Posted, mpsc::Receiver<Seen>) {
+pub(super) fn by_hand() -> (Posted, mpsc::Receiver<Seen>) {
     let (sender, seen) = mpsc::channel();
     let sender = Mutex::new(sender);
     let take = move |instance, batch| {
@@ -111,21 +119,21 @@ fn by_hand() -> (Posted, mpsc::Receiver<Seen>) {
     (posted(take), seen)
 }
 
-fn next(seen: &mpsc::Receiver<Seen>) -> Seen {
+pub(super) fn next(seen: &mpsc::Receiver<Seen>) -> Seen {
     seen.recv_timeout(Duration::from_secs(20)).expect("no batch")
 }
 
-fn finish(mut batch: Submitted) {
+pub(super) fn finish(mut batch: Submitted) {
     echo(batch.batch());
     batch.finish();
 }
 
-fn send(server: &Server, value: f32) -> Waiting {
+pub(super) fn send(server: &Server, value: f32) -> Waiting {
     ask(server, "m", [floats("INPUT0", &[1], &[value])])
 }
 
 /// Waits until the instance waits for requests: its thread has to start, and may be on its way to sleep.
-fn warm(server: &Server, seen: &mpsc::Receiver<Seen>) {
+pub(super) fn warm(server: &Server, seen: &mpsc::Receiver<Seen>) {
     eventually("a request is submitted here", || {
         let waiting = send(server, 0.0);
         let (_, thread, batch) = next(seen);

@@ -71,6 +71,11 @@ pub(crate) enum Scheduler<T> {
 }
 
 impl<T: Item> Scheduler<T> {
+    /// Whether what runs next is known as soon as it is there: nothing that comes later changes it.
+    pub fn is_fifo(&self) -> bool {
+        matches!(self, Scheduler::Fifo(_))
+    }
+
     /// Puts a request into the queue, or gives it back where it cannot be run. Returns when [`Scheduler::expire`] is to look
     /// at it.
     pub fn push(&mut self, item: T, now: Instant) -> Result<Option<Instant>, Refused<T>> {
