@@ -6,7 +6,7 @@ import shutil
 import scripts
 
 VERSION = "2.51"
-TORCH = "needs PyTorch"
+TORCH = "needs a GPU, for tensors of PyTorch's in its memory"
 DOWNLOAD = "needs a download"
 
 # What the suite's own script exports for those in its folders.
@@ -34,6 +34,36 @@ def copies(*names, settings=""):
                 (target / "config.pbtxt").write_text((source / "config.pbtxt").read_text() + settings)
 
     return repository
+
+
+def decoupled(models, data, checkout):
+    """As the script has it, without the model of `test_decoupled_bls`; an example of Triton's Python backend is the backend
+    `square`."""
+    copies("identity_fp32", "response_sender_until_cancelled")(models, data, checkout)
+    copies("execute_cancel", settings="model_transaction_policy { decoupled: True }\n")(models, data, checkout)
+    own = checkout / "qa" / "L0_backend_python" / "decoupled" / "models"
+    shutil.copytree(own, models, ignore=shutil.ignore_patterns("decoupled_bls"), dirs_exist_ok=True)
+    (models / "square_int32" / "1").mkdir(parents=True)
+    (models / "square_int32" / "config.pbtxt").write_text("""backend: "square"
+model_transaction_policy { decoupled: true }
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+""")
+
+
+def requested_output(models, data, checkout):
+    copies("add_sub")(models, data, checkout)
+    own = checkout / "qa" / "L0_backend_python" / "io" / "requested_output_model"
+    (models / "llm" / "1").mkdir(parents=True)
+    shutil.copy(own / "config.pbtxt", models / "llm")
+    shutil.copy(own / "model.py", models / "llm" / "1")
+
+
+# Of DecoupledTest; the other needs PyTorch with a GPU.
+DECOUPLED = (
+    "execute_error bls_stream return_response_error send_after_close_error execute_cancel bls_cancel bls_ignore_cancel "
+    "bls_cancel_after_cancellation bls_cancel_after_completion raise_exception"
+)
 
 
 def controlled(models, data, checkout):
@@ -87,8 +117,21 @@ def suites(Suite, Module):
                             tests=("ExplicitModelTest",))],
             left={"ModelIDValidationTest": "version: 2.51.0 has no rules for names of models"},
         ),
-        folder("io", left={"io_test.py": TORCH}),
-        folder("decoupled", left={"decoupled_test.py": TORCH}),
+        folder(
+            "io",
+            modules=[Module("io_test.py", requested_output,
+                            tests=tuple(f"IOTest.test_requested_output_{test}" for test in ("default", "decoupled_prior_crash")))],
+            left=dict.fromkeys(("test_ensemble_io", "test_empty_gpu_output", "test_variable_gpu_output",
+                                "test_requested_output_decoupled"), TORCH),
+        ),
+        folder(
+            "decoupled",
+            # One of the tests reads the server's log by the name that the script gives it.
+            modules=[Module("decoupled_test.py", decoupled, before="ln -sf $(readlink /proc/$SERVER_PID/fd/1) decoupled_server.log",
+                            tests=tuple(f"DecoupledTest.test_decoupled_{test}" for test in DECOUPLED.split()))],
+            note="a model of the backend `square` instead of an example of Triton's Python backend",
+            left={"test_decoupled_bls": TORCH},
+        ),
         folder("env", left={"test.sh": f"{DOWNLOAD} (conda)"}),
         folder("examples", left={"test.sh": f"{DOWNLOAD} (PyTorch, JAX, models)"}),
         folder("variants", left={"test.sh": "builds Triton's own backend"}),
