@@ -74,13 +74,17 @@ impl Shared {
 
     /// Takes the instance of a worker that was woken back, and waits for it while it is borrowed.
     pub fn reclaim(&self, worker: usize, state: &mut MutexGuard<'_, State>) -> Held {
-        if state.alarm.is_some() && state.parked.iter().all(|parked| parked.worker != worker) {
-            // It may have been woken to wait for that.
-            self.work.notify_one();
-        }
         loop {
             if let Some(index) = state.parked.iter().position(|parked| parked.worker == worker) {
+                // Whoever has an instance looks at the queue, and sets the alarm for what it leaves.
+                state.alarm = None;
                 return state.parked.swap_remove(index).held;
+            }
+            // It may have been woken to wait for that: another has to, or who brings an instance back sets the alarm.
+            if state.parked.is_empty() {
+                state.alarm = None;
+            } else if state.alarm.is_some() {
+                self.work.notify_one();
             }
             // The work that this one was woken for is for a worker whose instance is there.
             if !state.ready.is_empty() {

@@ -739,7 +739,6 @@ impl Shared {
                 }
                 None => self.work.wait(&mut state),
             }
-            state.alarm = None;
             held = self.reclaim(worker, &mut state);
         }
     }

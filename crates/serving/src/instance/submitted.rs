@@ -136,6 +136,9 @@ impl Shared {
             } else if let Some(held) = MutexGuard::unlocked(&mut state, || self.submit(&*queue, worker, held, entries))
             {
                 state.parked.push(Parked { worker, held });
+                if state.recalls > 0 {
+                    self.work.notify_all();
+                }
             }
         }
         state

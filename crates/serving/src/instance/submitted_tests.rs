@@ -418,3 +418,26 @@ fn many_clients_share_instances_that_answer_from_other_threads() {
     });
     eventually("all are counted", || server.statistics("m", None).unwrap()[0].inference_count == 1200);
 }
+
+#[test]
+fn no_request_waits_for_company_longer_than_it_may() {
+    let posted = posted(|_, batch| {
+        thread::spawn(move || finish(batch));
+        Ok(())
+    });
+    let config = "max_batch_size: 4 instance_group { count: 2 } dynamic_batching { max_queue_delay_microseconds: 100 }";
+    let (_files, server) = serve(&posted, "[ 1 ]", config);
+    thread::scope(|scope| {
+        for client in 0..6 {
+            let server = &server;
+            scope.spawn(move || {
+                for number in 0..400 {
+                    let value = (client * 1000 + number) as f32;
+                    // Nobody brings another when all clients wait.
+                    let answer = ask(server, "m", [floats("INPUT0", &[1, 1], &[value])]).outputs();
+                    assert_eq!(values(&answer[0].data), [value]);
+                }
+            });
+        }
+    });
+}
