@@ -219,12 +219,20 @@ class TritonPythonModel:
 # Calls other models: once, several at a time, one that is decoupled, and wrongly.
 CALLS = """
 import asyncio
+import multiprocessing
 
 
 def request(model, outputs, **tensors):
     inputs = [pb_utils.Tensor(name, value) for name, value in tensors.items()]
     return pb_utils.InferenceRequest(
         request_id="call", model_name=model, requested_output_names=outputs, inputs=inputs, parameters={"depth": 1})
+
+
+def call_here(_):
+    try:
+        return request("add_sub", ["SUM"]).exec().has_error()
+    except RuntimeError as error:
+        return str(error)
 
 
 class TritonPythonModel:
@@ -255,6 +263,20 @@ class TritonPythonModel:
                 elif response.output_tensors():
                     result.append(response.output_tensors()[0].as_numpy()[0].item())
             assert len(list(responses)) == len(result) + 1
+        elif what == "decoupled by and by":
+            responses = request("stream", ["OUT"], IN=np.array([3], np.float32)).exec(decoupled=True)
+            # A loop goes on where `next` was; when all are gone through, it begins again.
+            first = next(responses)
+            counts = [len(list(responses)), len(list(responses))]
+            for _ in zip(range(2), responses):
+                pass
+            counts.append(len(list(responses)))
+            result = [first.output_tensors()[0].as_numpy()[0].item(), *counts]
+        elif what == "from a fork":
+            # The end of a pool ends its processes with SIGTERM.
+            for _ in range(5):
+                with multiprocessing.get_context("fork").Pool(2) as pool:
+                    result = pool.map(call_here, [0, 1])
         elif what == "not decoupled":
             result = request("stream", ["OUT"], IN=np.array([3], np.float32)).exec().error().message()
         elif what == "unknown":
@@ -456,6 +478,7 @@ def test_calls_of_other_models(http):
     assert called(http, "strings") == ["a", ""]
     assert called(http, "built in") == [[7], 42]
     assert called(http, "decoupled") == [3, 4, 5, "enough"]
+    assert called(http, "decoupled by and by") == [3, 4, 5, 3]
     assert called(http, "ready") == [True, True, False, False]
     for _ in range(50):
         assert called(http, "once") == [[2, 4]]
@@ -466,6 +489,8 @@ def test_calls_that_are_wrong(http):
     assert called(http, "not decoupled").startswith("Model stream is using the decoupled.")
     is_invalid, text = called(http, "wrong")
     assert is_invalid and "expected 2 inputs but got 1 inputs for model 'add_sub'" in text
+    text = "a process that a model forks cannot call other models or the server: use threads for that"
+    assert called(http, "from a fork") == [text, text]
 
 
 def test_what_a_model_does_wrong_is_told(http):
@@ -546,6 +571,33 @@ def test_health_tells_of_a_process_that_was_killed(running, http):
     running.wait_log("the Python process of 'about_0_0' was started again")
     assert pid_of(http) != before
     assert http.is_model_ready("about") and http.is_server_ready()
+
+
+DOES_NOT_START = """
+class TritonPythonModel:
+    def initialize(self, args):
+        folder = pb_utils.get_model_dir()
+        if os.path.exists(folder + "/broken"):
+            raise RuntimeError("it is broken")
+        with open(folder + "/pid", "w") as file:
+            file.write(str(os.getpid()))
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one.inputs()[0].as_numpy())]) for one in requests]
+"""
+
+
+def test_a_process_that_cannot_be_started_again_is_tried_without_a_request(tmp_path, serve):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "fragile", DOES_NOT_START, config({"IN": "FP32"}, {"OUT": "FP32"}))
+    server = serve(repository, INTERPRETER)
+    folder = repository.path / "fragile" / "1"
+    (folder / "broken").touch()
+    os.kill(int((folder / "pid").read_text()), signal.SIGKILL)
+    server.wait_log("the Python process of 'fragile_0_0' cannot be started")
+    assert server.http.get("/v2/health/ready").status == 400
+    (folder / "broken").unlink()
+    wait_until(lambda: server.http.get("/v2/health/ready").status == 200, "the process was started")
 
 
 def test_processes_that_do_not_read_hold_up_nobody(tmp_path, serve):

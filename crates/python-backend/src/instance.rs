@@ -26,6 +26,9 @@ use crate::{
 /// A process that lived shorter is not started again before as long has passed.
 const RESTART_PAUSE: Duration = Duration::from_secs(1);
 
+/// Between attempts to start one that fail there is twice as long each time, up to this.
+const RESTART_PAUSE_MAX: Duration = Duration::from_secs(30);
+
 /// The place of an instance, filled by one process after the other.
 #[derive(Debug)]
 pub(crate) struct Slot {
@@ -116,14 +119,18 @@ fn unloaded() -> Error {
     Error::unavailable("the model is being unloaded")
 }
 
-/// Fills the place of a process that lived so long and died.
+/// Fills the place of a process that lived so long and died. One that cannot be started, or dies before its model is made, is
+/// tried again: who waits for the model to be ready sends no request that would do it.
 fn restart(slot: &Weak<Slot>, lived: Duration) {
-    thread::sleep(RESTART_PAUSE.saturating_sub(lived));
-    if let Some(slot) = slot.upgrade().filter(|slot| !slot.state.lock().is_closed) {
+    let mut pause = RESTART_PAUSE.saturating_sub(lived);
+    loop {
+        thread::sleep(pause);
+        let Some(slot) = slot.upgrade().filter(|slot| !slot.state.lock().is_closed) else { return };
         match slot.running() {
-            Ok(_) => tracing::warn!("the Python process of '{}' was started again", slot.name),
+            Ok(_) => return tracing::warn!("the Python process of '{}' was started again", slot.name),
             Err(error) => tracing::error!("the Python process of '{}' cannot be started: {error}", slot.name),
         }
+        pause = (pause * 2).clamp(RESTART_PAUSE, RESTART_PAUSE_MAX);
     }
 }
 

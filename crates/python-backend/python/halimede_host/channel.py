@@ -111,6 +111,7 @@ class Channel:
 
     def __init__(self, descriptor):
         self.socket = socket.socket(fileno=descriptor)
+        self.process = os.getpid()
         # What is collected as garbage while its thread sends may send too: between messages, not inside.
         self.sending = threading.RLock()
         self.unread = b""
@@ -150,6 +151,9 @@ class Channel:
 
     def open(self, what, **arguments):
         """Asks the server something that it may answer several times."""
+        if os.getpid() != self.process:
+            # The answer would come to this one's parent.
+            raise RuntimeError("a process that a model forks cannot call other models or the server: use threads for that")
         call = Call(self, next(self.calls))
         self.answers[call.number] = call.answers
         self.send("call", call=call.number, what=what, **arguments)

@@ -234,6 +234,12 @@ class Host:
             self.model.finalize()
 
 
+def default_signals():
+    """Signals end this process again."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
 def end_with_server(descriptor):
     """Ends this process when the server has gone, also while the model is busy. One that ends in order asks first."""
     gone = select.poll()
@@ -255,6 +261,8 @@ def main():
     # The server ends its instances itself, when their requests are answered.
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
+    # Those that the model forks are the model's to end, as `Pool.terminate` does.
+    os.register_at_fork(after_in_child=default_signals)
     connect(channel)
     try:
         Host(channel).run()

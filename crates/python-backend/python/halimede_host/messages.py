@@ -365,13 +365,14 @@ def other_models():
 
 
 class ResponseIterator:
-    """The responses of another model. They can be gone through again."""
+    """The responses of another model. Whoever has gone through all of them begins again; before, a loop goes on."""
 
     def __init__(self, channel, call):
         self._channel, self._call, self._known, self._place = channel, call, [], 0
 
     def __iter__(self):
-        self._place = 0
+        if self._call.is_over and self._place == len(self._known):
+            self._place = 0
         return self
 
     def __next__(self):
