@@ -8,10 +8,13 @@
 //! bits 17..64  number of the loop
 //! ```
 //!
-//! A worker enters by adding one while the loop is open, takes parts from a shared counter until none
-//! is left, and leaves by subtracting one. The caller takes parts too, closes the loop when none is
-//! left and waits until no worker is inside. So a worker that wakes late finds the loop closed and
-//! costs nothing, and nobody reads a loop that has ended.
+//! A worker enters by adding one while the loop is open, takes parts until none is left, and leaves by
+//! subtracting one. The caller takes parts too, closes the loop when none is left and waits until no worker
+//! is inside. So a worker that wakes late finds the loop closed and costs nothing, and nobody reads a loop
+//! that has ended.
+//!
+//! Each thread has a share of neighbouring parts that it takes first, the same one in every loop, and then
+//! takes what others have left: what one loop wrote, the next finds in the caches of the core that wrote it.
 
 use std::cell::UnsafeCell;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
@@ -28,7 +31,8 @@ const LOOP: u64 = 1 << 17;
 /// How often a worker looks for the next loop before it parks: about 20 to 50 microseconds.
 const SPINS: u32 = 2_000;
 
-type Task<'a> = &'a (dyn Fn(usize) + Sync);
+/// Takes the number of a thread, which the caller's is 0 of, and that of a part.
+type Task<'a> = &'a (dyn Fn(usize, usize) + Sync);
 
 /// Workers that run loops together with the calling thread.
 pub struct Pool {
@@ -43,13 +47,19 @@ struct Shared {
     /// The loop's body, valid while the loop is open or somebody is inside.
     task: UnsafeCell<Option<Task<'static>>>,
     parts: AtomicUsize,
-    next: AtomicUsize,
+    /// Of each thread, the caller's first.
+    shares: Box<[Share]>,
     panicked: AtomicBool,
     stop: AtomicBool,
     sleepers: AtomicUsize,
     sleep: Mutex<()>,
     wake: Condvar,
 }
+
+/// The next part of a share, on a cache line of its own.
+#[repr(align(64))]
+#[derive(Default)]
+struct Share(AtomicUsize);
 
 // SAFETY: `task` is written only by the caller that holds `Pool::caller` while the loop is closed and
 // nobody is inside, and read only by workers inside the loop (see the module's text).
@@ -62,7 +72,7 @@ impl Pool {
             state: AtomicU64::new(0),
             task: UnsafeCell::new(None),
             parts: AtomicUsize::new(0),
-            next: AtomicUsize::new(0),
+            shares: std::iter::repeat_with(Share::default).take(threads.max(1)).collect(),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
@@ -78,7 +88,7 @@ impl Pool {
                     .name(format!("halimede-cpu-{index}"))
                     .spawn(move || {
                         ready.wait();
-                        shared.work();
+                        shared.work(index);
                     })
                     .ok()?;
                 // What a thread allocates as it starts belongs to the pool, not to the first loops.
@@ -101,19 +111,26 @@ impl Pool {
     /// # Panics
     /// Where a part panics, after all others have ended.
     pub fn run(&self, parts: usize, task: &(dyn Fn(usize) + Sync)) {
+        self.run_numbered(parts, &|_, part| task(part));
+    }
+
+    fn run_numbered(&self, parts: usize, task: Task<'_>) {
         let caller = if parts > 1 && !self.workers.is_empty() { self.try_caller() } else { None };
         match caller {
             Some(_caller) => self.run_shared(parts, task),
-            None => (0..parts).for_each(task),
+            None => (0..parts).for_each(|part| task(0, part)),
         }
     }
 
-    /// Runs `task(thread, index)` for every index below `tasks`, handed out one by one to at most `threads`
-    /// threads. A thread's number lies below `threads`; no two calls have it at the same time.
+    /// Runs `task(thread, index)` for every index below `tasks`, on at most `threads` threads. A thread's number lies below
+    /// `threads`; no two calls have it at the same time.
     ///
     /// # Panics
     /// As [`Pool::run`].
     pub fn run_tasks(&self, threads: usize, tasks: usize, task: &(dyn Fn(usize, usize) + Sync)) {
+        if threads >= self.threads() {
+            return self.run_numbered(tasks, task);
+        }
         let next = AtomicUsize::new(0);
         self.run(threads.min(tasks), &|thread| {
             loop {
@@ -142,7 +159,9 @@ impl Pool {
         // SAFETY: the loop is closed, nobody is inside, and we hold `caller`.
         unsafe { *shared.task.get() = Some(task) };
         shared.parts.store(parts, Ordering::Relaxed);
-        shared.next.store(0, Ordering::Relaxed);
+        for (thread, share) in shared.shares.iter().enumerate() {
+            share.0.store(shared.share(thread, parts).start, Ordering::Relaxed);
+        }
         let number = shared.state.load(Ordering::Relaxed) & !(INSIDE | OPEN);
         // SeqCst with the sleepers' count: either we see the sleeper or it sees the open loop.
         shared.state.store(number.wrapping_add(LOOP) | OPEN, Ordering::SeqCst);
@@ -150,9 +169,9 @@ impl Pool {
             let _guard = shared.lock_sleep();
             shared.wake.notify_all();
         }
-        let mine = catch_unwind(AssertUnwindSafe(|| shared.take_parts(task, parts)));
+        let mine = catch_unwind(AssertUnwindSafe(|| shared.take_parts(0, task, parts)));
         if mine.is_err() {
-            shared.next.store(parts, Ordering::Relaxed);
+            shared.shares.iter().for_each(|share| share.0.store(parts, Ordering::Relaxed));
         }
         shared.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0u32;
@@ -183,7 +202,7 @@ impl Drop for Pool {
 }
 
 impl Shared {
-    fn work(&self) {
+    fn work(&self, thread: usize) {
         let mut seen = 0;
         while let Some(number) = self.wait_for_loop(seen) {
             seen = number;
@@ -194,7 +213,7 @@ impl Shared {
             let task = unsafe { *self.task.get() };
             if let Some(task) = task {
                 let parts = self.parts.load(Ordering::Relaxed);
-                if catch_unwind(AssertUnwindSafe(|| self.take_parts(task, parts))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| self.take_parts(thread, task, parts))).is_err() {
                     self.panicked.store(true, Ordering::Relaxed);
                 }
             }
@@ -207,13 +226,24 @@ impl Shared {
         self.sleep.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn take_parts(&self, task: Task<'_>, parts: usize) {
-        loop {
-            let part = self.next.fetch_add(1, Ordering::Relaxed);
-            if part >= parts {
-                return;
+    /// The parts that a thread takes first, of so many.
+    fn share(&self, thread: usize, parts: usize) -> std::ops::Range<usize> {
+        let threads = self.shares.len();
+        parts * thread / threads..parts * (thread + 1) / threads
+    }
+
+    /// Takes the parts of its own share, then what others have left of theirs.
+    fn take_parts(&self, thread: usize, task: Task<'_>, parts: usize) {
+        let threads = self.shares.len();
+        for owner in (thread..threads).chain(0..thread) {
+            let end = self.share(owner, parts).end;
+            loop {
+                let part = self.shares[owner].0.fetch_add(1, Ordering::Relaxed);
+                if part >= end {
+                    break;
+                }
+                task(thread, part);
             }
-            task(part);
         }
     }
 
@@ -294,6 +324,24 @@ mod tests {
                 busy[thread].store(false, Ordering::SeqCst);
             });
             assert!(counts.iter().all(|count| count.load(Ordering::Relaxed) == 1));
+        }
+    }
+
+    #[test]
+    fn threads_take_the_same_parts_in_every_loop() {
+        let pool = Pool::new(2);
+        let (inside, threads) = (AtomicUsize::new(0), [const { AtomicUsize::new(usize::MAX) }; 2]);
+        for _ in 0..100 {
+            inside.store(0, Ordering::SeqCst);
+            pool.run_tasks(2, 2, &|thread, part| {
+                threads[part].store(thread, Ordering::SeqCst);
+                // Each waits for the other: nobody can take both.
+                inside.fetch_add(1, Ordering::SeqCst);
+                while inside.load(Ordering::SeqCst) < 2 {
+                    std::thread::yield_now();
+                }
+            });
+            assert_eq!(threads.each_ref().map(|thread| thread.load(Ordering::SeqCst)), [0, 1]);
         }
     }
 
