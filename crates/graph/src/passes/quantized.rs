@@ -331,18 +331,19 @@ impl Writer {
         if let Some(&quantized) = self.quantized.get(&key) {
             return quantized;
         }
-        let producer = self.nodes.iter().find(|node| node.outputs.contains(&value)).cloned();
+        let producer = self.nodes.iter().find(|node| node.outputs.contains(&value));
         let fact = Fact { dtype: Some(DType::U8), constant: None, elements: None, ..graph.fact(value).clone() };
         let name = format!("{} (quantised)", graph.values[value.index()].name);
         let quantized = graph.add_value(name.clone(), fact);
         let node = match (self.pooled.get(&value), producer) {
             (Some(&data), Some(pooling)) => {
+                let pooling = pooling.clone();
                 let data = self.quantize(graph, reader, data, scale, zero);
                 Node { inputs: smallvec![Some(data)], outputs: smallvec![quantized], ..pooling }
             }
             (_, producer) => {
                 // A product ends with it. A program would not: in integers it is slow, and the quantisation has a kernel.
-                let is_product = |node: Node| matches!(node.op, Op::Contract(_) | Op::Conv(_));
+                let is_product = |node: &Node| matches!(node.op, Op::Contract(_) | Op::Conv(_));
                 let (op, steps) = if producer.is_some_and(is_product) {
                     let mut map = Map::default();
                     let x = map.push(Instruction::Input(0));
