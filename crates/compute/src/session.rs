@@ -242,7 +242,7 @@ impl Session {
         }
         if self.memory.arena.len() < plan.arena_bytes {
             self.memory.arena = empty_block();
-            self.memory.arena = Block::new(plan.arena_bytes)?;
+            self.memory.arena = Block::lasting(plan.arena_bytes)?;
         }
         self.memory.outputs.clear();
         for (index, place) in plan.outputs.iter().enumerate() {

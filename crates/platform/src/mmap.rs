@@ -4,6 +4,7 @@ use std::fs::{self, File, Metadata};
 use std::ops::{Deref, DerefMut, Range};
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
+use std::ptr::NonNull;
 
 use crate::Error;
 use crate::unix::{self, Mapping};
@@ -116,6 +117,11 @@ impl AnonymousMap {
         }
         let mapping = Mapping::anonymous(length, alignment).map_err(|cause| Error::new("map", object(), cause))?;
         Ok(Self { mapping })
+    }
+
+    /// The first byte, for callers that share the memory out among writers themselves.
+    pub fn start(&self) -> NonNull<u8> {
+        self.mapping.start()
     }
 
     /// Asks for huge pages behind this memory (transparent huge pages on Linux). Where the system

@@ -91,6 +91,10 @@ impl Mapping {
         Self { base: nowhere, reserved: 0, start: nowhere, length: 0 }
     }
 
+    pub(crate) fn start(&self) -> NonNull<u8> {
+        self.start
+    }
+
     pub(crate) fn as_ptr(&self) -> *mut u8 {
         self.start.as_ptr()
     }

@@ -21,6 +21,13 @@ impl Block {
         Ok(Block { heap: Heap::zeroed(len)?, len })
     }
 
+    /// The same for a block that stays for long: from some MiB on it lies in large pages.
+    pub fn lasting(len: usize) -> Result<Block, TensorError> {
+        /// Bytes that lie in pages of which a core remembers where all of them are.
+        const NEAR: usize = 4 << 20;
+        if len < NEAR { Block::new(len) } else { Ok(Block { heap: Heap::lasting(len)?, len }) }
+    }
+
     /// Number of bytes.
     pub fn len(&self) -> usize {
         self.len

@@ -1,6 +1,7 @@
 //! Shared bytes with an owner that may be the heap, a mapped file, a request body or shared memory.
 
 use crate::TensorError;
+use halimede_platform::mmap::AnonymousMap;
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::fmt;
 use std::ptr::NonNull;
@@ -127,11 +128,18 @@ impl fmt::Debug for Buffer {
     }
 }
 
+/// Zeroed bytes that one owner may write.
 pub(crate) struct Heap {
-    block: NonNull<u8>,
-    layout: Layout,
-    /// The first aligned byte of the block.
+    memory: Memory,
+    /// The first aligned byte.
     start: NonNull<u8>,
+}
+
+enum Memory {
+    /// A block of the allocator.
+    Block(NonNull<u8>, Layout),
+    /// Part of a mapping that nobody else has a part of.
+    Mapping(#[allow(dead_code, reason = "held so that the bytes live")] Arc<AnonymousMap>),
 }
 
 // SAFETY: a block of plain bytes.
@@ -153,14 +161,91 @@ impl Heap {
         let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(TensorError::OutOfMemory(len))?;
         // SAFETY: the next multiple is less than `ALIGNMENT` bytes away, and the block has so many more than `len`.
         let start = unsafe { block.add(block.align_offset(ALIGNMENT)) };
-        Ok(Heap { block, layout, start })
+        Ok(Heap { memory: Memory::Block(block, layout), start })
+    }
+
+    /// The bytes of a mapping from one on that is aligned.
+    ///
+    /// # Safety
+    /// They are zero, inside the mapping, and no other [`Heap`] has some of them.
+    unsafe fn of_mapping(map: Arc<AnonymousMap>, from: usize) -> Heap {
+        debug_assert!(from.is_multiple_of(ALIGNMENT));
+        // SAFETY: the caller's promise.
+        let start = unsafe { map.start().add(from) };
+        Heap { memory: Memory::Mapping(map), start }
+    }
+
+    /// A mapping of its own, in large pages.
+    pub(crate) fn lasting(len: usize) -> Result<Heap, TensorError> {
+        let map = Arc::new(large_pages(len)?);
+        // SAFETY: a new mapping is zeroed, has these bytes, and nobody else has it.
+        Ok(unsafe { Heap::of_mapping(map, 0) })
     }
 }
 
 impl Drop for Heap {
     fn drop(&mut self) {
-        // SAFETY: allocated in `zeroed` with this layout.
-        unsafe { dealloc(self.block.as_ptr(), self.layout) }
+        if let Memory::Block(block, layout) = self.memory {
+            // SAFETY: allocated in `zeroed` with this layout.
+            unsafe { dealloc(block.as_ptr(), layout) }
+        }
+    }
+}
+
+/// Bytes of the large pages of x86-64, and of arm64 with pages of 4 KiB.
+const LARGE_PAGE: usize = 2 << 20;
+
+/// Memory in large pages, where the system has such.
+fn large_pages(len: usize) -> Result<AnonymousMap, TensorError> {
+    let map = AnonymousMap::new(len, LARGE_PAGE).map_err(|_| TensorError::OutOfMemory(len))?;
+    map.prefer_huge_pages();
+    Ok(map)
+}
+
+/// Memory for what is made once and read often, such as a model's weights: beyond the first few MiB, where a page more or
+/// less counts, it lies in large pages. A core remembers where some two thousand pages lie; in pages of 4 KiB that
+/// is not a tenth of the weights of a small model, and what is read from start to end waits at the end of each.
+#[derive(Default)]
+pub struct Region {
+    map: Option<Arc<AnonymousMap>>,
+    used: usize,
+    given: usize,
+}
+
+impl Region {
+    /// Bytes that come from the allocator.
+    const SMALL: usize = 4 << 20;
+    /// Bytes of a mapping, at least. What is never touched is only a range of addresses.
+    const MAPPING: usize = 32 << 20;
+
+    /// Zeroed bytes, aligned to 64, whose memory goes back once no buffer has bytes of its mapping.
+    pub fn zeroed(&mut self, len: usize) -> Result<Buffer, TensorError> {
+        self.given = self.given.saturating_add(len);
+        if self.given <= Region::SMALL {
+            return Buffer::zeroed(len);
+        }
+        let size = len.checked_next_multiple_of(ALIGNMENT).ok_or(TensorError::OutOfMemory(len))?;
+        if size > Region::MAPPING / 2 {
+            return Ok(Buffer::from_heap(Heap::lasting(size)?, len));
+        }
+        let map = match &self.map {
+            Some(map) if map.len() - self.used >= size => map.clone(),
+            _ => {
+                let map = Arc::new(large_pages(Region::MAPPING)?);
+                (self.map, self.used) = (Some(map.clone()), 0);
+                map
+            }
+        };
+        // SAFETY: these bytes of the mapping were given to nobody, and have been zero since it was made.
+        let heap = unsafe { Heap::of_mapping(map, self.used) };
+        self.used += size;
+        Ok(Buffer::from_heap(heap, len))
+    }
+}
+
+impl fmt::Debug for Region {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Region({} bytes given)", self.given)
     }
 }
 
@@ -177,6 +262,28 @@ mod tests {
         let b = a.clone();
         a.make_mut().unwrap()[0] = 7;
         assert_eq!((&*a, &*b), (&[7, 2, 3][..], &[9, 2, 3][..]));
+    }
+
+    #[test]
+    fn a_region_gives_every_byte_once() {
+        let mut region = Region::default();
+        let sizes = [100, 0, Region::SMALL, 1, 65, 3 << 20, Region::MAPPING, 20 << 20, 15 << 20, 64, 7 << 20];
+        let mut buffers: Vec<(u8, Buffer)> = Vec::new();
+        for (index, size) in sizes.into_iter().enumerate() {
+            let mut buffer = region.zeroed(size).unwrap();
+            assert_eq!((buffer.len(), buffer.as_ptr().addr() % ALIGNMENT), (size, 0));
+            let (start, bytes) = (buffer.as_ptr(), buffer.make_mut().unwrap());
+            assert!(bytes.iter().all(|&byte| byte == 0), "{size} bytes");
+            bytes.fill(index as u8 + 1);
+            assert_eq!(buffer.as_ptr(), start, "{size} bytes are copied though nobody shares them");
+            buffers.push((index as u8 + 1, buffer));
+        }
+        // Those before live on without the region and the others.
+        drop(region);
+        while let Some((number, buffer)) = buffers.pop() {
+            assert!(buffer.iter().all(|&byte| byte == number), "{} bytes", buffer.len());
+        }
+        assert!(Region::default().zeroed(usize::MAX).is_err());
     }
 
     #[test]

@@ -16,7 +16,7 @@ mod tensor;
 mod value;
 
 pub use block::{Block, View};
-pub use buffer::{Buffer, Location};
+pub use buffer::{Buffer, Location, Region};
 pub use convert::{CastOptions, ExponentRounding};
 pub use dtype::DType;
 pub use element::Element;

@@ -245,9 +245,28 @@ multiversion! {
 
 #[inline(always)]
 fn fill_each_tile<F: Factor, T: Converts<F>>(from: LeftRows<T>, tiles: &mut [F]) {
+    /// Steps of a row up to which it costs more to put it together number by number than to multiply it.
+    const FEW_STEPS: usize = 4;
     let tile_len = TILE * from.k.next_multiple_of(F::STEP);
+    let is_copied = T::DTYPE == F::DTYPE && from.column == 1 && from.k <= FEW_STEPS * F::STEP;
+    // Behind the last number.
+    let end = from.start.wrapping_add((from.rows.max(1) - 1) * from.row + from.k);
     for (first, tile) in (0..from.rows).step_by(TILE).zip(tiles.chunks_exact_mut(tile_len.max(1))) {
         let rows = TILE.min(from.rows - first);
+        let last = from.start.wrapping_add((first + TILE - 1) * from.row + from.k.next_multiple_of(F::STEP));
+        if is_copied && rows == TILE && last.addr() <= end.addr() {
+            for (k, step) in (0..from.k).step_by(F::STEP).zip(tile.chunks_exact_mut(TILE * F::STEP)) {
+                let count = F::STEP.min(from.k - k) * size_of::<F>();
+                let mut source = from.start.wrapping_add(first * from.row + k);
+                for line in step.chunks_exact_mut(F::STEP) {
+                    // SAFETY: `pack_tiles` is called for an operand with these rows, and what lies behind them is
+                    // theirs as far as the last number of the last row.
+                    unsafe { copy_step(source.cast(), count, bytemuck::cast_slice_mut(line)) };
+                    source = source.wrapping_add(from.row);
+                }
+            }
+            continue;
+        }
         // A few steps of each row at a time: neither what is read nor what is written lies too far apart.
         let parts = tile.chunks_mut(STEPS_TOGETHER * TILE * F::STEP);
         for (from_k, part) in (0..from.k).step_by(STEPS_TOGETHER * F::STEP).zip(parts) {
@@ -261,5 +280,29 @@ fn fill_each_tile<F: Factor, T: Converts<F>>(from: LeftRows<T>, tiles: &mut [F])
                 }
             }
         }
+    }
+}
+
+/// The bytes of a step, of which so many count: all are read, the others become zeros.
+///
+/// # Safety
+/// All can be read.
+#[inline(always)]
+unsafe fn copy_step(from: *const u8, count: usize, line: &mut [u8]) {
+    /// Bytes that count, then such that do not.
+    const KEPT: [u8; 2 * STEP_BYTES] = {
+        let mut kept = [0; 2 * STEP_BYTES];
+        let mut at = 0;
+        while at < STEP_BYTES {
+            kept[at] = 0xff;
+            at += 1;
+        }
+        kept
+    };
+    // SAFETY: the caller's promise.
+    let step = unsafe { from.cast::<[u8; STEP_BYTES]>().read_unaligned() };
+    let kept = &KEPT[STEP_BYTES - count..][..STEP_BYTES];
+    for (byte, (step, kept)) in line[..STEP_BYTES].iter_mut().zip(step.into_iter().zip(kept)) {
+        *byte = step & kept;
     }
 }

@@ -13,8 +13,8 @@ const BLOCKS: usize = 24;
 pub(super) fn peak<F: Factor>(matrix: MatrixUnit<F>) -> f64 {
     #[repr(C, align(64))]
     struct Operand([u8; STEPS * PANEL_STEP_BYTES]);
-    // Zeros: no unit is slower with other numbers, and there is nothing to round.
-    let operand = Operand([0; STEPS * PANEL_STEP_BYTES]);
+    let mut operand = Operand([0; STEPS * PANEL_STEP_BYTES]);
+    fill(&mut operand.0);
     let offsets: Vec<usize> = (0..STEPS).map(|step| step % 4 * STEP_BYTES).collect();
     let pitch = 4 * STEP_BYTES;
     let mut sums = Sums::default();
@@ -40,4 +40,18 @@ pub(super) fn peak<F: Factor>(matrix: MatrixUnit<F>) -> f64 {
         }
     });
     (BLOCKS * 2 * BLOCK * BLOCK * STEPS * F::STEP) as f64 / seconds
+}
+
+/// Numbers of many different bits. Zeros would say too much: where no bit changes little power is taken, and a Xeon with
+/// AMX multiplies them 1.24 times as fast as others.
+fn fill(bytes: &mut [u8]) {
+    let mut state = 0x9e37_79b9_7f4a_7c15_u64;
+    for pair in bytes.as_chunks_mut::<2>().0 {
+        // xorshift64 (Marsaglia, 2003).
+        state ^= state << 13;
+        state ^= state >> 7;
+        state ^= state << 17;
+        // As bf16 of either sign between a half and two, so that sums stay finite.
+        *pair = (0x3f00 | (state as u16 & 0x80ff)).to_le_bytes();
+    }
 }

@@ -1,6 +1,6 @@
 use super::file::Piece;
 use super::store::Writer;
-use halimede_tensor::{Buffer, DType, Element, Held, Tensor, TensorError};
+use halimede_tensor::{Buffer, DType, Element, Held, Region, Tensor, TensorError};
 use parking_lot::Mutex;
 use std::io;
 use std::vec;
@@ -10,6 +10,8 @@ use std::vec;
 pub struct Packer {
     state: Mutex<State>,
     packed: Mutex<Held>,
+    /// Where what no file has is packed.
+    region: Mutex<Region>,
 }
 
 #[derive(Debug, Default)]
@@ -57,7 +59,8 @@ impl Packer {
         if let Some(bytes) = self.next(layout, len.saturating_mul(size_of::<T>())) {
             return Tensor::from_buffer(T::DTYPE, &[len], bytes);
         }
-        let mut packed = Tensor::zeros(T::DTYPE, &[len])?;
+        let bytes = self.region.lock().zeroed(len.saturating_mul(size_of::<T>()))?;
+        let mut packed = Tensor::from_buffer(T::DTYPE, &[len], bytes)?;
         pack(packed.slice_mut()?);
         let mut state = self.state.lock();
         if let State::Writing(writer) = &mut *state
@@ -109,7 +112,7 @@ impl Packer {
 
 impl From<State> for Packer {
     fn from(state: State) -> Packer {
-        Packer { state: Mutex::new(state), packed: Mutex::default() }
+        Packer { state: Mutex::new(state), ..Packer::default() }
     }
 }
 
