@@ -122,7 +122,7 @@ impl Mapping {
     }
 
     pub(crate) fn prefer_huge_pages(&self) {
-        #[cfg(target_os = "linux")]
+        #[cfg(all(target_os = "linux", not(miri)))]
         // Refused by kernels without transparent huge pages: then small pages do the same work.
         let _ = self.advise_pages(0..self.length, libc::MADV_HUGEPAGE);
     }

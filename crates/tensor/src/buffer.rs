@@ -265,6 +265,7 @@ mod tests {
     }
 
     #[test]
+    #[cfg_attr(miri, ignore = "fills many megabytes")]
     fn a_region_gives_every_byte_once() {
         let mut region = Region::default();
         let sizes = [100, 0, Region::SMALL, 1, 65, 3 << 20, Region::MAPPING, 20 << 20, 15 << 20, 64, 7 << 20];
