@@ -80,12 +80,7 @@ impl Shared {
                 state.alarm = None;
                 return state.parked.swap_remove(index).held;
             }
-            // It may have been woken to wait for that: another has to, or who brings an instance back sets the alarm.
-            if state.parked.is_empty() {
-                state.alarm = None;
-            } else if state.alarm.is_some() {
-                self.work.notify_one();
-            }
+            self.pass_alarm(state);
             // The work that this one was woken for is for a worker whose instance is there.
             if !state.ready.is_empty() {
                 self.work.notify_one();
@@ -93,6 +88,16 @@ impl Shared {
             state.recalls += 1;
             self.work.wait(state);
             state.recalls -= 1;
+        }
+    }
+
+    /// A worker without its instance is about to sleep. It may be the one that had to wake for the alarm, or that was to be
+    /// woken for it and came by itself: another has to, or who brings an instance back sets the alarm.
+    pub fn pass_alarm(&self, state: &mut MutexGuard<'_, State>) {
+        if state.parked.is_empty() {
+            state.alarm = None;
+        } else if state.alarm.is_some() {
+            self.work.notify_one();
         }
     }
 }

@@ -690,6 +690,7 @@ impl Shared {
                 // Whoever brings it back finds work for it; this thread has to do something only when it is woken.
                 let is_free = state.parked.iter().any(|parked| parked.worker == worker);
                 if !quit.load(SeqCst) && !state.closed && state.ready.is_empty() && !is_free {
+                    self.pass_alarm(&mut state);
                     self.work.wait(&mut state);
                 }
                 self.reclaim(worker, &mut state)

@@ -431,8 +431,8 @@ fn no_request_waits_for_company_longer_than_it_may() {
         for client in 0..6 {
             let server = &server;
             scope.spawn(move || {
-                for number in 0..400 {
-                    let value = (client * 1000 + number) as f32;
+                for number in 0..2000 {
+                    let value = (client * 10_000 + number) as f32;
                     // Nobody brings another when all clients wait.
                     let answer = ask(server, "m", [floats("INPUT0", &[1, 1], &[value])]).outputs();
                     assert_eq!(values(&answer[0].data), [value]);
