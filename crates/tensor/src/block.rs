@@ -1,6 +1,6 @@
 //! Memory that kernels write through views, and that becomes a buffer without a copy.
 
-use crate::buffer::Heap;
+use crate::buffer::{Heap, SMALL};
 use crate::{Buffer, Element, Tensor, TensorError};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
@@ -23,9 +23,7 @@ impl Block {
 
     /// The same for a block that stays for long: from some MiB on it lies in large pages.
     pub fn lasting(len: usize) -> Result<Block, TensorError> {
-        /// Bytes that lie in pages of which a core remembers where all of them are.
-        const NEAR: usize = 4 << 20;
-        if len < NEAR { Block::new(len) } else { Ok(Block { heap: Heap::lasting(len)?, len }) }
+        if len <= SMALL { Block::new(len) } else { Ok(Block { heap: Heap::lasting(len)?, len }) }
     }
 
     /// Number of bytes.

@@ -175,7 +175,7 @@ impl Heap {
         Heap { memory: Memory::Mapping(map), start }
     }
 
-    /// A mapping of its own, in large pages.
+    /// Bytes that stay for long: a mapping of their own, in large pages.
     pub(crate) fn lasting(len: usize) -> Result<Heap, TensorError> {
         let map = Arc::new(large_pages(len)?);
         // SAFETY: a new mapping is zeroed, has these bytes, and nobody else has it.
@@ -192,6 +192,9 @@ impl Drop for Heap {
     }
 }
 
+/// Bytes up to which small pages do: many small models would take a large page each.
+pub(crate) const SMALL: usize = 4 << 20;
+
 /// Bytes of the large pages of x86-64, and of arm64 with pages of 4 KiB.
 const LARGE_PAGE: usize = 2 << 20;
 
@@ -202,9 +205,9 @@ fn large_pages(len: usize) -> Result<AnonymousMap, TensorError> {
     Ok(map)
 }
 
-/// Memory for what is made once and read often, such as a model's weights: beyond the first few MiB, where a page more or
-/// less counts, it lies in large pages. A core remembers where some two thousand pages lie; in pages of 4 KiB that
-/// is not a tenth of the weights of a small model, and what is read from start to end waits at the end of each.
+/// Memory for what is made once and read often, such as a model's weights: beyond the first few MiB it lies in large pages.
+/// Of small ones a core remembers too few for weights that are read from start to end, and what fetches ahead stops at
+/// the end of each.
 #[derive(Default)]
 pub struct Region {
     map: Option<Arc<AnonymousMap>>,
@@ -213,15 +216,13 @@ pub struct Region {
 }
 
 impl Region {
-    /// Bytes that come from the allocator.
-    const SMALL: usize = 4 << 20;
     /// Bytes of a mapping, at least. What is never touched is only a range of addresses.
     const MAPPING: usize = 32 << 20;
 
     /// Zeroed bytes, aligned to 64, whose memory goes back once no buffer has bytes of its mapping.
     pub fn zeroed(&mut self, len: usize) -> Result<Buffer, TensorError> {
         self.given = self.given.saturating_add(len);
-        if self.given <= Region::SMALL {
+        if self.given <= SMALL {
             return Buffer::zeroed(len);
         }
         let size = len.checked_next_multiple_of(ALIGNMENT).ok_or(TensorError::OutOfMemory(len))?;
@@ -268,7 +269,7 @@ mod tests {
     #[cfg_attr(miri, ignore = "fills many megabytes")]
     fn a_region_gives_every_byte_once() {
         let mut region = Region::default();
-        let sizes = [100, 0, Region::SMALL, 1, 65, 3 << 20, Region::MAPPING, 20 << 20, 15 << 20, 64, 7 << 20];
+        let sizes = [100, 0, SMALL, 1, 65, 3 << 20, Region::MAPPING, 20 << 20, 15 << 20, 64, 7 << 20];
         let mut buffers: Vec<(u8, Buffer)> = Vec::new();
         for (index, size) in sizes.into_iter().enumerate() {
             let mut buffer = region.zeroed(size).unwrap();

@@ -35,7 +35,7 @@ mod strips;
 
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{Outer, PASS_STEPS, Rows, block_rows, depths, multiply, sums_needed};
-pub(crate) use pack::{LeftRows, Panels, pack_panel, pack_tiles, panel_len, tiles_len};
+pub(crate) use pack::{LeftRows, Panels, keep, kept_bytes, pack_panel, pack_tiles, panel_len, tiles_len};
 
 use crate::{Blas, rates};
 use half::bf16;

@@ -256,12 +256,13 @@ fn fill_each_tile<F: Factor, T: Converts<F>>(from: LeftRows<T>, tiles: &mut [F])
         let last = from.start.wrapping_add((first + TILE - 1) * from.row + from.k.next_multiple_of(F::STEP));
         if is_copied && rows == TILE && last.addr() <= end.addr() {
             for (k, step) in (0..from.k).step_by(F::STEP).zip(tile.chunks_exact_mut(TILE * F::STEP)) {
-                let count = F::STEP.min(from.k - k) * size_of::<F>();
+                let kept = kept_bytes((from.k - k) * size_of::<F>());
                 let mut source = from.start.wrapping_add(first * from.row + k);
                 for line in step.chunks_exact_mut(F::STEP) {
                     // SAFETY: `pack_tiles` is called for an operand with these rows, and what lies behind them is
                     // theirs as far as the last number of the last row.
-                    unsafe { copy_step(source.cast(), count, bytemuck::cast_slice_mut(line)) };
+                    let step = unsafe { source.cast::<[u8; STEP_BYTES]>().read_unaligned() };
+                    keep(&step, &kept, bytemuck::cast_slice_mut(line));
                     source = source.wrapping_add(from.row);
                 }
             }
@@ -283,26 +284,17 @@ fn fill_each_tile<F: Factor, T: Converts<F>>(from: LeftRows<T>, tiles: &mut [F])
     }
 }
 
-/// The bytes of a step, of which so many count: all are read, the others become zeros.
-///
-/// # Safety
-/// All can be read.
+/// Which bytes of a step count, so many from the first on.
 #[inline(always)]
-unsafe fn copy_step(from: *const u8, count: usize, line: &mut [u8]) {
-    /// Bytes that count, then such that do not.
-    const KEPT: [u8; 2 * STEP_BYTES] = {
-        let mut kept = [0; 2 * STEP_BYTES];
-        let mut at = 0;
-        while at < STEP_BYTES {
-            kept[at] = 0xff;
-            at += 1;
-        }
-        kept
-    };
-    // SAFETY: the caller's promise.
-    let step = unsafe { from.cast::<[u8; STEP_BYTES]>().read_unaligned() };
-    let kept = &KEPT[STEP_BYTES - count..][..STEP_BYTES];
-    for (byte, (step, kept)) in line[..STEP_BYTES].iter_mut().zip(step.into_iter().zip(kept)) {
-        *byte = step & kept;
+pub(crate) fn kept_bytes(count: usize) -> [u8; STEP_BYTES] {
+    std::array::from_fn(|at| if at < count { 0xff } else { 0 })
+}
+
+/// A step of which only what is kept is not zero.
+#[inline(always)]
+pub(crate) fn keep(step: &[u8], kept: &[u8; STEP_BYTES], line: &mut [u8]) {
+    let (step, line) = (&step[..STEP_BYTES], &mut line[..STEP_BYTES]);
+    for at in 0..STEP_BYTES {
+        line[at] = step[at] & kept[at];
     }
 }

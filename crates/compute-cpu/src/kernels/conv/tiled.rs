@@ -427,15 +427,12 @@ multiversion! {
 #[inline(always)]
 fn spread_each(line: &[u8], (apart, len): (usize, usize), places: &mut [u8], pitch: usize) {
     let whole = (len - 1) / STEP_BYTES * STEP_BYTES;
-    let kept: [u8; STEP_BYTES] = std::array::from_fn(|at| if whole + at < len { 0xff } else { 0 });
+    let kept = matrix::kept_bytes(len - whole);
     for (index, place) in places.chunks_exact_mut(pitch).enumerate() {
         let strip = &line[index * apart..][..whole + STEP_BYTES];
         if whole > 0 {
             place[..whole].copy_from_slice(&strip[..whole]);
         }
-        let (last, strip) = (&mut place[whole..][..STEP_BYTES], &strip[whole..]);
-        for at in 0..STEP_BYTES {
-            last[at] = strip[at] & kept[at];
-        }
+        matrix::keep(&strip[whole..], &kept, &mut place[whole..]);
     }
 }
