@@ -24,8 +24,8 @@ use hyper::{
 };
 use hyper_util::rt::TokioIo;
 use tokio::{
-    io::{AsyncRead, AsyncWrite, ReadBuf},
-    time::{Sleep, sleep},
+    io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt, ReadBuf},
+    time::{Sleep, sleep, timeout},
 };
 
 use super::Body;
@@ -33,6 +33,10 @@ use crate::listen::Stop;
 
 /// How long a client may take for the head of a request, from its first byte.
 const HEAD_MAX: Duration = Duration::from_secs(30);
+
+/// How long a connection that is closed from here stays half open, at most: what was sent before its client knew arrives
+/// within that, and ends nowhere.
+const LINGER: Duration = Duration::from_millis(100);
 
 /// Answers requests with `answer` until the connection ends; after [`Stop`], to the end of the current one.
 pub(crate) async fn serve<S, A, F>(stream: S, stop: Stop, answer: A)
@@ -44,7 +48,28 @@ where
     serve_within(HEAD_MAX, stream, stop, answer).await;
 }
 
-async fn serve_within<S, A, F>(head_max: Duration, stream: S, mut stop: Stop, answer: A)
+async fn serve_within<S, A, F>(head_max: Duration, mut stream: S, stop: Stop, answer: A)
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+    A: Fn(Request<Incoming>) -> F,
+    F: Future<Output = Response<Body>>,
+{
+    answer_all(head_max, &mut stream, stop, answer).await;
+    // How a connection ends is the client's affair, and so is whether it does in time.
+    let _ = timeout(LINGER, close(&mut stream)).await;
+}
+
+/// Closes a connection in a way that tells what was answered, and that nothing else will be. A socket that is closed
+/// while bytes lie unread in it resets the connection: a client, or a balancer, that sent a request on a connection it
+/// held for open could not tell that nobody has begun with it, and might lose the answer before.
+async fn close(stream: &mut (impl AsyncRead + AsyncWrite + Unpin)) -> io::Result<()> {
+    stream.shutdown().await?;
+    let mut unread = [0; 4096];
+    while stream.read(&mut unread).await? > 0 {}
+    Ok(())
+}
+
+async fn answer_all<S, A, F>(head_max: Duration, stream: S, mut stop: Stop, answer: A)
 where
     S: AsyncRead + AsyncWrite + Unpin,
     A: Fn(Request<Incoming>) -> F,
@@ -59,7 +84,6 @@ where
     let stream = Timed { stream, head_max, head: Head::Awaited, heads: 0, progress: progress.clone() };
     let builder = hyper::server::conn::http1::Builder::new();
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
-    // How a connection ends is the client's affair.
     tokio::select! {
         _ = connection.as_mut() => return,
         () = stop.requested() => {}
@@ -223,7 +247,8 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
 mod tests {
     use bytes::Bytes;
     use tokio::{
-        io::{AsyncReadExt, AsyncWriteExt, DuplexStream},
+        io::DuplexStream,
+        net::{TcpListener, TcpStream},
         sync::mpsc,
         task::JoinHandle,
     };
@@ -291,6 +316,28 @@ mod tests {
         client.write_all(b"GET").await.unwrap();
         assert_eq!(stream.read(&mut buffer).await.unwrap(), 3);
         assert_eq!(stream.read(&mut buffer).await.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
+
+    #[tokio::test]
+    async fn a_request_that_crosses_the_end_is_answered_or_not_begun() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for _ in 0..100 {
+            let services = crate::listen::Services::new();
+            let stop = services.requested_stop();
+            let (client, accepted) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+            let (mut client, (server, _)) = (client.unwrap(), accepted.unwrap());
+            let task = tokio::spawn(serve(server, stop, |_| async { Response::new(Body::default()) }));
+            client.write_all(REQUEST).await.unwrap();
+            let mut first = [0; 12];
+            client.read_exact(&mut first).await.unwrap();
+            services.stop();
+            client.write_all(REQUEST).await.unwrap();
+            client.read_to_end(&mut Vec::new()).await.expect("an answer or an end");
+            // What a balancer looks at first.
+            assert!(client.take_error().unwrap().is_none(), "the connection was reset");
+            drop(client);
+            task.await.unwrap();
+        }
     }
 
     #[tokio::test]
