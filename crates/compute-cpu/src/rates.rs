@@ -4,7 +4,10 @@ use std::{hint::black_box, time::Instant};
 
 use halimede_compute::tuning::Probe;
 
-use crate::{Isa, gemm::Micro};
+use crate::{
+    Isa,
+    gemm::{Micro, Product},
+};
 
 /// Samples, the best of which counts: neighbours on the machine only ever make one slower.
 const SAMPLES: usize = 16;
@@ -27,8 +30,9 @@ pub fn f32_operations() -> f64 {
     let seconds = fastest(|| {
         for _ in 0..TILES {
             let c = (black_box(&mut c).as_mut_ptr(), micro.nr);
+            let product = Product::new(DEPTH, (a.as_ptr(), 1, micro.mr), b.as_ptr(), c);
             // SAFETY: operands and result have the sizes of a whole tile of this depth.
-            unsafe { micro.tile(micro.mr, DEPTH, (a.as_ptr(), 1, micro.mr), b.as_ptr(), c, true) };
+            unsafe { micro.tile(micro.mr, &product) };
         }
     });
     (TILES * 2 * micro.mr * micro.nr * DEPTH) as f64 / seconds

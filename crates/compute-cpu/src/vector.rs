@@ -14,6 +14,18 @@ const LEAST_POWER: f32 = -125.5;
 /// The same of e.
 const LEAST_EXPONENT: f32 = LEAST_POWER * std::f32::consts::LN_2;
 
+/// NaN passes, as it does through a program.
+#[inline(always)]
+pub(crate) fn within(x: f32, (low, high): (f32, f32)) -> f32 {
+    if x < low {
+        low
+    } else if x > high {
+        high
+    } else {
+        x
+    }
+}
+
 /// How numbers become bytes.
 #[derive(Clone, Copy)]
 pub(crate) struct Bytes {

@@ -2,7 +2,7 @@
 
 use super::TILE;
 use crate::Isa;
-use crate::vector::multiply_add;
+use crate::vector::{multiply_add, within};
 
 /// A micro-kernel of this machine. Having one proves that the machine has its instructions.
 #[derive(Clone, Copy)]
@@ -16,12 +16,49 @@ pub(crate) struct Micro {
     tiles: &'static [TileFn],
 }
 
-/// Depth, A (start, distance of rows, distance of columns), panel of B, tile of C (start, distance of
-/// rows), whether to add to it, what is needed soon.
-type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, (*mut f32, usize), bool, Ahead);
+/// Of a tile with so many rows: its product, all of which has to lie where [`Micro::tile`] says.
+type TileFn = unsafe fn(&Product);
 
-/// Memory that is read soon: with every step in depth, or some of them, a micro-kernel asks for one cache line of it, so
-/// that it comes while others are computed on.
+/// A tile of C and what it comes from: `C[rows, nr] = end(sums[rows, nr] + A[rows, depth] · B[depth, nr])`.
+#[derive(Clone, Copy)]
+pub(crate) struct Product {
+    pub depth: usize,
+    /// A: start, distance of rows, distance of columns.
+    pub a: (*const f32, usize, usize),
+    /// A panel of B.
+    pub b: *const f32,
+    /// What is added to: start, distance of rows. Null: nothing.
+    pub sums: (*const f32, usize),
+    /// Start, distance of rows.
+    pub c: (*mut f32, usize),
+    pub end: Option<End>,
+    /// What is needed soon.
+    pub ahead: Ahead,
+}
+
+/// What happens to sums in registers before they become C.
+#[derive(Clone, Copy)]
+pub(crate) struct End {
+    /// Added to each row, `nr` numbers. Null: nothing.
+    pub bias: *const f32,
+    /// Added then; its rows are as far apart as those of C. Null: nothing.
+    pub residual: *const f32,
+    /// What is below becomes this; NaN stays.
+    pub low: f32,
+    /// What is above becomes this.
+    pub high: f32,
+}
+
+impl Product {
+    /// A product that adds to nothing and ends as it is.
+    #[inline(always)]
+    pub fn new(depth: usize, a: (*const f32, usize, usize), b: *const f32, c: (*mut f32, usize)) -> Product {
+        Product { depth, a, b, sums: (std::ptr::null(), 0), c, end: None, ahead: Ahead::none(b) }
+    }
+}
+
+/// Memory that is read soon, two ranges of it: with every second step in depth a micro-kernel asks for a cache line of
+/// each, so that they come while others are computed on.
 #[cfg_attr(
     not(any(target_arch = "x86_64", target_arch = "aarch64")),
     expect(dead_code, reason = "the portable kernel leaves it to the hardware")
@@ -29,38 +66,55 @@ type TileFn = unsafe fn(usize, (*const f32, usize, usize), *const f32, (*mut f32
 #[derive(Clone, Copy)]
 pub(crate) struct Ahead {
     /// Need not be readable.
-    start: *const f32,
-    /// Floats from one step to the next.
-    step: usize,
-    /// Steps from one that asks to the next one, less one: a power of two less one. Few rows heed it, others always ask.
-    skipped: usize,
+    start: [*const f32; 2],
+    /// Floats from one time to the next.
+    step: [usize; 2],
 }
 
+// Compiled into the loops that call a micro-kernel: what it reads was written one by one a moment ago, and is not to be
+// copied in larger pieces before.
 impl Ahead {
     /// Floats of a cache line.
     const LINE: usize = 16;
     /// Floats to the page whose lines begin to come while a panel is read from start to end: two pages.
     const STREAM: usize = 2048;
 
-    /// What the product number `tile` with one panel asks for of the panel at `next`, which is as deep: one
-    /// cache line of it for each step in depth, until all of it is on its way.
-    pub fn panel(micro: &Micro, next: *const f32, tile: usize, depth: usize) -> Ahead {
-        if tile * Ahead::LINE >= micro.nr {
-            return Ahead::none(next);
+    /// What the product number `call` of `calls`, all `depth` deep, asks for of the `len` floats from `next` on: its
+    /// share, at even distances. Many lines asked for at once would stand in the way of what the product itself reads.
+    #[inline(always)]
+    pub fn share(next: *const f32, len: usize, (call, calls): (usize, usize), depth: usize) -> Ahead {
+        let share = len.div_ceil(calls).next_multiple_of(Ahead::LINE);
+        let start = next.wrapping_add(call * share);
+        let times = (depth / 2).max(1);
+        if share <= times * Ahead::LINE {
+            return Ahead { start: [start; 2], step: [share.div_ceil(times), 0] };
         }
-        Ahead { start: next.wrapping_add(tile * depth * Ahead::LINE), step: Ahead::LINE, skipped: 0 }
+        // More than a line each time.
+        let step = share.div_ceil(2 * times).min(Ahead::LINE);
+        Ahead { start: [start, start.wrapping_add(share / 2)], step: [step; 2] }
+    }
+
+    /// The same, but the second range is that of `len` floats from `start` on, as much of it as one product of this
+    /// depth can ask for.
+    #[inline(always)]
+    pub fn and(self, start: *const f32, len: usize, depth: usize) -> Ahead {
+        let step = len.div_ceil((depth / 2).max(1)).min(Ahead::LINE);
+        Ahead { start: [self.start[0], start], step: [self.step[0], step] }
     }
 
     /// For few rows, which take less time than their panel takes to come, read from start to end with all that
-    /// follow: a line of a page ahead now and then. The hardware fetches the others, but begins no page by itself; asking
-    /// for each of them would only take time.
+    /// follow: a line of a page ahead now and then, for these kernels ask only every eighth step. The hardware fetches
+    /// the others, but begins no page by itself; asking for each of them would only take time.
+    #[inline(always)]
     pub fn stream(micro: &Micro, panel: *const f32) -> Ahead {
-        Ahead { start: panel.wrapping_add(Ahead::STREAM), step: micro.nr, skipped: 7 }
+        let start = panel.wrapping_add(Ahead::STREAM);
+        Ahead { start: [start; 2], step: [8 * micro.nr, 0] }
     }
 
     /// One line again and again, which is there already.
+    #[inline(always)]
     pub fn none(near: *const f32) -> Ahead {
-        Ahead { start: near, step: 0, skipped: 0 }
+        Ahead { start: [near; 2], step: [0; 2] }
     }
 }
 
@@ -90,42 +144,15 @@ impl Micro {
         self.name
     }
 
-    /// `C[rows, nr] (+)= A[rows, depth] · B[depth, nr]`.
+    /// Multiplies one tile.
     ///
     /// # Safety
-    /// `rows` is between 1 and `mr`; A is valid for `rows` and `depth`, B for `depth·nr` elements and C
-    /// for `rows` of `nr` elements.
-    #[inline]
-    pub unsafe fn tile(
-        &self,
-        rows: usize,
-        depth: usize,
-        a: (*const f32, usize, usize),
-        b: *const f32,
-        c: (*mut f32, usize),
-        add: bool,
-    ) {
-        // SAFETY: the caller's promise.
-        unsafe { self.tile_ahead(rows, depth, a, b, c, add, Ahead::none(b)) }
-    }
-
-    /// The same, while what is needed soon comes.
-    ///
-    /// # Safety
-    /// As [`Micro::tile`].
-    #[inline]
-    pub unsafe fn tile_ahead(
-        &self,
-        rows: usize,
-        depth: usize,
-        a: (*const f32, usize, usize),
-        b: *const f32,
-        c: (*mut f32, usize),
-        add: bool,
-        ahead: Ahead,
-    ) {
+    /// `rows` is between 1 and `mr`; A is valid for `rows` and `depth`, B for `depth·nr` elements; C and, where they
+    /// are not null, sums and residual for `rows` of `nr` elements, the bias for `nr`.
+    #[inline(always)]
+    pub unsafe fn tile(&self, rows: usize, product: &Product) {
         // SAFETY: the caller's promise; `Micro::new` chose instructions that the machine has.
-        unsafe { self.tiles[rows - 1](depth, a, b, c, add, ahead) }
+        unsafe { self.tiles[rows - 1](product) }
     }
 }
 
@@ -136,20 +163,14 @@ static PORTABLE: [TileFn; 6] =
 ///
 /// # Safety
 /// As [`Micro::tile`] with `rows = R` and `nr = 8`.
-unsafe fn portable<const R: usize>(
-    depth: usize,
-    (mut a, row, column): (*const f32, usize, usize),
-    mut b: *const f32,
-    (c, pitch): (*mut f32, usize),
-    add: bool,
-    _: Ahead,
-) {
+unsafe fn portable<const R: usize>(product: &Product) {
+    let Product { depth, a: (mut a, row, column), mut b, sums: (from, from_pitch), c: (c, pitch), .. } = *product;
     let mut sums = [[0f32; 8]; R];
     // SAFETY: the caller's promise, for every access below.
     unsafe {
-        if add {
+        if !from.is_null() {
             for (r, sums) in sums.iter_mut().enumerate() {
-                sums.copy_from_slice(std::slice::from_raw_parts(c.add(r * pitch), 8));
+                sums.copy_from_slice(std::slice::from_raw_parts(from.add(r * from_pitch), 8));
             }
         }
         for _ in 0..depth {
@@ -163,7 +184,17 @@ unsafe fn portable<const R: usize>(
             a = a.add(column);
             b = b.add(8);
         }
-        for (r, sums) in sums.iter().enumerate() {
+        for (r, sums) in sums.iter_mut().enumerate() {
+            for (column, sum) in sums.iter_mut().enumerate() {
+                let Some(end) = &product.end else { break };
+                if !end.bias.is_null() {
+                    *sum += *end.bias.add(column);
+                }
+                if !end.residual.is_null() {
+                    *sum += *end.residual.add(r * pitch + column);
+                }
+                *sum = within(*sum, (end.low, end.high));
+            }
             std::slice::from_raw_parts_mut(c.add(r * pitch), 8).copy_from_slice(sums);
         }
     }
@@ -171,9 +202,9 @@ unsafe fn portable<const R: usize>(
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Ahead, TileFn};
+    use super::{Ahead, Product, TileFn};
     use crate::gemm::FEW_ROWS;
-    use std::arch::x86_64::*;
+    use std::arch::{asm, x86_64::*};
 
     pub(super) static AVX512: [TileFn; 12] = [
         avx512::<1>,
@@ -192,47 +223,151 @@ mod x86 {
 
     pub(super) static AVX2: [TileFn; 6] = [avx2::<1>, avx2::<2>, avx2::<3>, avx2::<4>, avx2::<5>, avx2::<6>];
 
+    /// Lets the compiler forget where an address comes from.
+    #[inline(always)]
+    #[expect(clippy::pointers_in_nomem_asm_block, reason = "nothing is read or written there")]
+    fn unknown(address: &mut *const f32) {
+        let mut place = *address;
+        // SAFETY: no instruction at all.
+        unsafe { asm!("/* {0} */", inout(reg) place, options(pure, nomem, nostack, preserves_flags)) };
+        *address = place;
+    }
+
+    /// Asks for what comes next, in a kernel of `R` rows with `left` steps before it, an even number.
+    #[inline(always)]
+    fn ask<const R: usize>(ahead: &mut Ahead, left: usize) {
+        if R > FEW_ROWS || left.is_multiple_of(8) {
+            for i in 0..if R > FEW_ROWS { 2 } else { 1 } {
+                // SAFETY: any address may be asked for.
+                unsafe { _mm_prefetch::<_MM_HINT_T1>(ahead.start[i].cast()) };
+                ahead.start[i] = ahead.start[i].wrapping_add(ahead.step[i]);
+            }
+        }
+    }
+
+    /// A block for each row of a tile, one after the other. The compiler might leave a loop over rows as it is, and the
+    /// sums in memory.
+    macro_rules! rows {
+        ($r:ident in $rows:ident => $block:block) => {
+            rows!($r, $rows, $block, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+        };
+        ($r:ident, $rows:ident, $block:block, $($number:literal),*) => {
+            $(if $number < $rows {
+                let $r = $number;
+                $block
+            })*
+        };
+    }
+
     /// Two vectors of 16 columns: with 12 rows, 24 of the 32 registers hold sums.
     ///
     /// # Safety
     /// As [`super::Micro::tile`] with `rows = R` and `nr = 32`, on a machine with AVX-512 F.
     #[target_feature(enable = "avx512f")]
-    unsafe fn avx512<const R: usize>(
-        depth: usize,
-        (mut a, row, column): (*const f32, usize, usize),
-        mut b: *const f32,
-        (c, pitch): (*mut f32, usize),
-        add: bool,
-        mut ahead: Ahead,
-    ) {
+    unsafe fn avx512<const R: usize>(product: &Product) {
+        let Product { depth, a: (mut a, row, column), mut b, sums, c: (c, pitch), mut ahead, .. } = *product;
         // SAFETY: the caller's promise, for every access below.
         unsafe {
             let mut low = [_mm512_setzero_ps(); R];
             let mut high = [_mm512_setzero_ps(); R];
-            if add {
-                for r in 0..R {
-                    low[r] = _mm512_loadu_ps(c.add(r * pitch));
-                    high[r] = _mm512_loadu_ps(c.add(r * pitch + 16));
+            if !sums.0.is_null() {
+                rows!(r in R => {
+                    low[r] = _mm512_loadu_ps(sums.0.add(r * sums.1));
+                    high[r] = _mm512_loadu_ps(sums.0.add(r * sums.1 + 16));
+                });
+            }
+            // A step in depth: `$factor` of row `$r` times the line of the panel at `$line`. A macro, for closures over
+            // vectors may be compiled apart.
+            macro_rules! step {
+                ($line:expr, $r:ident => $factor:expr) => {
+                    let (left, right) = (_mm512_loadu_ps($line), _mm512_loadu_ps($line.add(16)));
+                    rows!($r in R => {
+                        let factor = _mm512_set1_ps(*$factor);
+                        low[$r] = _mm512_fmadd_ps(factor, left, low[$r]);
+                        high[$r] = _mm512_fmadd_ps(factor, right, high[$r]);
+                    });
+                };
+            }
+            let mut left = depth;
+            if column == 1 {
+                // Addresses of every third row. The compiler is not to know where they come from: it would add up those
+                // of all rows one after the other in every step, which takes as long as the products.
+                let (mut p0, mut p3) = (a, a.wrapping_add(3 * row));
+                let (mut p6, mut p9) = (p3.wrapping_add(3 * row), p3.wrapping_add(6 * row));
+                macro_rules! third {
+                    ($r:ident) => {
+                        match $r / 3 {
+                            0 => p0,
+                            1 => p3,
+                            2 => p6,
+                            _ => p9,
+                        }
+                        .add($r % 3 * row)
+                    };
+                }
+                while left >= 2 {
+                    unknown(&mut p0);
+                    if R > 3 {
+                        unknown(&mut p3)
+                    }
+                    if R > 6 {
+                        unknown(&mut p6)
+                    }
+                    if R > 9 {
+                        unknown(&mut p9)
+                    }
+                    step!(b, r => third!(r));
+                    step!(b.add(32), r => third!(r).add(1));
+                    (p0, p3) = (p0.wrapping_add(2), p3.wrapping_add(2));
+                    (p6, p9) = (p6.wrapping_add(2), p9.wrapping_add(2));
+                    b = b.add(64);
+                    left -= 2;
+                    ask::<R>(&mut ahead, left);
+                }
+                a = p0;
+            } else if row == 1 {
+                while left >= 2 {
+                    step!(b, r => a.add(r));
+                    step!(b.add(32), r => a.add(column + r));
+                    (a, b) = (a.add(2 * column), b.add(64));
+                    left -= 2;
+                    ask::<R>(&mut ahead, left);
                 }
             }
-            for k in 0..depth {
-                let (left, right) = (_mm512_loadu_ps(b), _mm512_loadu_ps(b.add(16)));
-                for r in 0..R {
-                    let factor = _mm512_set1_ps(*a.add(r * row));
-                    low[r] = _mm512_fmadd_ps(factor, left, low[r]);
-                    high[r] = _mm512_fmadd_ps(factor, right, high[r]);
+            while left > 0 {
+                step!(b, r => a.add(r * row));
+                (a, b) = (a.add(column), b.add(32));
+                left -= 1;
+                if left.is_multiple_of(2) {
+                    ask::<R>(&mut ahead, left);
                 }
-                a = a.add(column);
-                b = b.add(32);
-                if R > FEW_ROWS || k & ahead.skipped == 0 {
-                    _mm_prefetch::<_MM_HINT_T1>(ahead.start.cast());
-                }
-                ahead.start = ahead.start.wrapping_add(ahead.step);
             }
-            for r in 0..R {
+            if let Some(end) = &product.end {
+                let (least, most) = (_mm512_set1_ps(end.low), _mm512_set1_ps(end.high));
+                let mut bias = [_mm512_setzero_ps(); 2];
+                if !end.bias.is_null() {
+                    bias = [_mm512_loadu_ps(end.bias), _mm512_loadu_ps(end.bias.add(16))];
+                }
+                rows!(r in R => {
+                    low[r] = _mm512_add_ps(low[r], bias[0]);
+                    high[r] = _mm512_add_ps(high[r], bias[1]);
+                });
+                if !end.residual.is_null() {
+                    rows!(r in R => {
+                        low[r] = _mm512_add_ps(low[r], _mm512_loadu_ps(end.residual.add(r * pitch)));
+                        high[r] = _mm512_add_ps(high[r], _mm512_loadu_ps(end.residual.add(r * pitch + 16)));
+                    });
+                }
+                // Of two numbers one of which is NaN, the second.
+                rows!(r in R => {
+                    low[r] = _mm512_min_ps(most, _mm512_max_ps(least, low[r]));
+                    high[r] = _mm512_min_ps(most, _mm512_max_ps(least, high[r]));
+                });
+            }
+            rows!(r in R => {
                 _mm512_storeu_ps(c.add(r * pitch), low[r]);
                 _mm512_storeu_ps(c.add(r * pitch + 16), high[r]);
-            }
+            });
         }
     }
 
@@ -241,22 +376,16 @@ mod x86 {
     /// # Safety
     /// As [`super::Micro::tile`] with `rows = R` and `nr = 16`, on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn avx2<const R: usize>(
-        depth: usize,
-        (mut a, row, column): (*const f32, usize, usize),
-        mut b: *const f32,
-        (c, pitch): (*mut f32, usize),
-        add: bool,
-        mut ahead: Ahead,
-    ) {
+    unsafe fn avx2<const R: usize>(product: &Product) {
+        let Product { depth, a: (mut a, row, column), mut b, sums, c: (c, pitch), mut ahead, .. } = *product;
         // SAFETY: the caller's promise, for every access below.
         unsafe {
             let mut low = [_mm256_setzero_ps(); R];
             let mut high = [_mm256_setzero_ps(); R];
-            if add {
+            if !sums.0.is_null() {
                 for r in 0..R {
-                    low[r] = _mm256_loadu_ps(c.add(r * pitch));
-                    high[r] = _mm256_loadu_ps(c.add(r * pitch + 8));
+                    low[r] = _mm256_loadu_ps(sums.0.add(r * sums.1));
+                    high[r] = _mm256_loadu_ps(sums.0.add(r * sums.1 + 8));
                 }
             }
             for k in 0..depth {
@@ -266,12 +395,28 @@ mod x86 {
                     low[r] = _mm256_fmadd_ps(factor, left, low[r]);
                     high[r] = _mm256_fmadd_ps(factor, right, high[r]);
                 }
-                a = a.add(column);
-                b = b.add(16);
-                if R > FEW_ROWS || k & ahead.skipped == 0 {
-                    _mm_prefetch::<_MM_HINT_T1>(ahead.start.cast());
+                (a, b) = (a.add(column), b.add(16));
+                if k.is_multiple_of(2) {
+                    ask::<R>(&mut ahead, k);
                 }
-                ahead.start = ahead.start.wrapping_add(ahead.step);
+            }
+            if let Some(end) = &product.end {
+                let (least, most) = (_mm256_set1_ps(end.low), _mm256_set1_ps(end.high));
+                let mut bias = [_mm256_setzero_ps(); 2];
+                if !end.bias.is_null() {
+                    bias = [_mm256_loadu_ps(end.bias), _mm256_loadu_ps(end.bias.add(8))];
+                }
+                for r in 0..R {
+                    low[r] = _mm256_add_ps(low[r], bias[0]);
+                    high[r] = _mm256_add_ps(high[r], bias[1]);
+                    if !end.residual.is_null() {
+                        low[r] = _mm256_add_ps(low[r], _mm256_loadu_ps(end.residual.add(r * pitch)));
+                        high[r] = _mm256_add_ps(high[r], _mm256_loadu_ps(end.residual.add(r * pitch + 8)));
+                    }
+                    // Of two numbers one of which is NaN, the second.
+                    low[r] = _mm256_min_ps(most, _mm256_max_ps(least, low[r]));
+                    high[r] = _mm256_min_ps(most, _mm256_max_ps(least, high[r]));
+                }
             }
             for r in 0..R {
                 _mm256_storeu_ps(c.add(r * pitch), low[r]);
@@ -283,7 +428,7 @@ mod x86 {
 
 #[cfg(target_arch = "aarch64")]
 mod arm {
-    use super::{Ahead, TileFn};
+    use super::{Product, TileFn};
     use crate::gemm::FEW_ROWS;
     use std::arch::{aarch64::*, asm};
 
@@ -295,21 +440,15 @@ mod arm {
     /// # Safety
     /// As [`super::Micro::tile`] with `rows = R` and `nr = 16`, on a machine with NEON.
     #[target_feature(enable = "neon")]
-    unsafe fn neon<const R: usize>(
-        depth: usize,
-        (mut a, row, column): (*const f32, usize, usize),
-        mut b: *const f32,
-        (c, pitch): (*mut f32, usize),
-        add: bool,
-        mut ahead: Ahead,
-    ) {
+    unsafe fn neon<const R: usize>(product: &Product) {
+        let Product { depth, a: (mut a, row, column), mut b, sums: from, c: (c, pitch), mut ahead, .. } = *product;
         // SAFETY: the caller's promise, for every access below; a prefetch may ask for any address.
         unsafe {
             let mut sums = [[vdupq_n_f32(0.0); VECTORS]; R];
-            if add {
+            if !from.0.is_null() {
                 for r in 0..R {
                     for v in 0..VECTORS {
-                        sums[r][v] = vld1q_f32(c.add(r * pitch + 4 * v));
+                        sums[r][v] = vld1q_f32(from.0.add(r * from.1 + 4 * v));
                     }
                 }
             }
@@ -324,13 +463,28 @@ mod arm {
                         sums[r][v] = vfmaq_n_f32(sums[r][v], line[v], factor);
                     }
                 }
-                a = a.add(column);
-                b = b.add(4 * VECTORS);
-                if R > FEW_ROWS || k & ahead.skipped == 0 {
-                    // Stable Rust has no intrinsic for it.
-                    asm!("prfm pldl2keep, [{}]", in(reg) ahead.start, options(nostack, readonly, preserves_flags));
+                (a, b) = (a.add(column), b.add(4 * VECTORS));
+                if k.is_multiple_of(2) && (R > FEW_ROWS || k.is_multiple_of(8)) {
+                    for (start, step) in ahead.start.iter_mut().zip(ahead.step) {
+                        // Stable Rust has no intrinsic for it.
+                        asm!("prfm pldl2keep, [{}]", in(reg) *start, options(nostack, readonly, preserves_flags));
+                        *start = start.wrapping_add(step);
+                    }
                 }
-                ahead.start = ahead.start.wrapping_add(ahead.step);
+            }
+            if let Some(end) = &product.end {
+                let (least, most) = (vdupq_n_f32(end.low), vdupq_n_f32(end.high));
+                for r in 0..R {
+                    for v in 0..VECTORS {
+                        if !end.bias.is_null() {
+                            sums[r][v] = vaddq_f32(sums[r][v], vld1q_f32(end.bias.add(4 * v)));
+                        }
+                        if !end.residual.is_null() {
+                            sums[r][v] = vaddq_f32(sums[r][v], vld1q_f32(end.residual.add(r * pitch + 4 * v)));
+                        }
+                        sums[r][v] = vminq_f32(most, vmaxq_f32(least, sums[r][v]));
+                    }
+                }
             }
             for r in 0..R {
                 for v in 0..VECTORS {

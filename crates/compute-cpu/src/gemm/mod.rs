@@ -4,19 +4,20 @@
 //! once for weights, on the fly for everything else. The left operand is read where it lies, or from
 //! tiles of [`Micro::mr`] rows: weights are packed so once, other operands just before use where their
 //! rows lie so far apart that they would evict each other from the cache. A micro-kernel multiplies a
-//! tile by a panel into a tile of C held in registers.
+//! tile by a panel into a tile of C held in registers, and finishes it there where that is simple.
 //!
 //! ```text
 //! for each block of KC rows of B                  panels of the block stay in L2
-//!     for each tile of MR rows of A               packed tile stays in L1
-//!         for each panel of NR columns of B
-//!             C tile += A tile · B panel          micro-kernel
+//!     for each block of tiles of MR rows of A     stays in L2
+//!         for each panel of NR columns of B       stays in L1
+//!             for each tile of the block
+//!                 C tile += A tile · B panel      micro-kernel, while the next panel comes
 //! ```
 
 mod micro;
 mod pack;
 
-pub(crate) use micro::{Ahead, Micro};
+pub(crate) use micro::{Ahead, End, Micro, Product};
 pub(crate) use pack::{pack_columns, pack_panel, pack_rows, panels_len, rows_len};
 
 /// Rows of B in one block: a panel of 32 columns then fills 32 KiB.
@@ -37,6 +38,39 @@ pub(crate) enum Left {
     Packed(*const f32),
 }
 
+impl Left {
+    /// The part of a tile, `rows` rows from `m` on and `length` of the `k` columns from `depth` on, as a micro-kernel reads
+    /// it: start, distance of rows, distance of columns. It is copied to `copy` where its rows would evict each other.
+    ///
+    /// # Safety
+    /// The operand has them, `m` is a multiple of [`Micro::mr`], and a copy has [`copy_len`] elements.
+    unsafe fn part(
+        self,
+        micro: &Micro,
+        (m, rows): (usize, usize),
+        (depth, length, k): (usize, usize, usize),
+        copy: Option<&mut [f32]>,
+    ) -> (*const f32, usize, usize) {
+        // SAFETY: the caller's promise, for all below.
+        unsafe {
+            let (start, row, column) = match self {
+                Left::Packed(start) => return (start.add(m * k + depth * micro.mr), 1, micro.mr),
+                Left::Strided { start, row, column } => (start.add(m * row + depth * column), row, column),
+            };
+            let collide = rows > FEW_ROWS && (row * size_of::<f32>()).is_multiple_of(CACHE_PERIOD);
+            let Some(copy) = copy.filter(|_| collide) else { return (start, row, column) };
+            if column != 1 {
+                pack::pack_tile(start, (row, column), rows, length, micro.mr, copy);
+                return (copy.as_ptr(), 1, micro.mr);
+            }
+            for (r, line) in copy.chunks_exact_mut(COPY_ROW).enumerate().take(rows) {
+                std::ptr::copy_nonoverlapping(start.add(r * row), line.as_mut_ptr(), length);
+            }
+            (copy.as_ptr(), COPY_ROW, 1)
+        }
+    }
+}
+
 /// Rows this many bytes apart fall into one set of an 8-way cache of 32 KiB: a dozen of them would
 /// evict each other.
 pub(crate) const CACHE_PERIOD: usize = 4096;
@@ -50,22 +84,57 @@ pub(crate) struct Target {
 
 /// Scratch of one thread for [`multiply`], in elements.
 pub(crate) fn scratch_len(micro: &Micro) -> usize {
-    micro.mr * COPY_ROW + TILE
+    BLOCK_TILES * copy_len(micro) + TILE
 }
+
+/// Elements of the copy of a part of a tile of A.
+fn copy_len(micro: &Micro) -> usize {
+    micro.mr * COPY_ROW
+}
+
+/// Tiles of A that one panel of B is multiplied with, one after the other: with the widest panel 96 KiB of A lie in the
+/// second-level cache, and the panel in the first.
+const BLOCK_TILES: usize = 8;
 
 /// Distance of copied rows of A: not a multiple of [`CACHE_PERIOD`].
 const COPY_ROW: usize = KC + 16;
 
-/// What happens to a finished tile of C before it is stored: rows from `m` on, columns from `n` on,
-/// `rows x columns` of them in `tile` with a distance of `nr` between rows.
-pub(crate) type Finish<'a> = &'a dyn Fn(&mut [f32], usize, usize, usize, usize);
+/// What becomes of sums instead of C.
+#[derive(Clone, Copy)]
+pub(crate) struct Finish<'a> {
+    /// Stores a tile of sums, whose rows are `nr` apart: rows from the first number on, columns from the second on, so
+    /// many of each. [`store_tile`] does the last part of it.
+    pub store: &'a dyn Fn(&mut [f32], usize, usize, (usize, usize)),
+    /// What a micro-kernel can do by itself to `nr` whole columns instead, which then are C: for the tile whose first
+    /// row and column these are.
+    pub end: Option<&'a dyn Fn(usize, usize) -> End>,
+}
+
+/// Writes rows of sums, `nr` apart, to C from row `m` and column `n` on.
+///
+/// # Safety
+/// C is valid there, and nobody else touches it.
+pub(crate) unsafe fn store_tile(
+    tile: &[f32],
+    nr: usize,
+    target: Target,
+    (m, n): (usize, usize),
+    (rows, columns): (usize, usize),
+) {
+    for (row, line) in tile.chunks_exact(nr).enumerate().take(rows) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let to = target.start.add((m + row) * target.row + n);
+            std::ptr::copy_nonoverlapping(line[..columns].as_ptr(), to, columns);
+        }
+    }
+}
 
 /// Multiplies rows `m0..m1` of A (`m0` a multiple of [`Micro::mr`]) with the panels `p0..p1` of B, whose columns are `n` in all.
 ///
 /// `panel(p, k)` gives the packed rows from `k` on of panel `p` (a multiple of [`KC`] on), after `ready(k)` was
 /// called for that block: a driver that packs on the fly does so there. Without it panels are whole. `panel` is also
-/// asked for later blocks and for panels of B beyond `p1`, where it may give any address: those are prefetched, never
-/// read.
+/// asked for the next block, where it may give any address: that is prefetched, never read.
 ///
 /// # Safety
 /// `left` and `target` are valid for those rows and columns, nobody else touches that part of the
@@ -82,7 +151,7 @@ pub(crate) unsafe fn multiply(
     scratch: &mut [f32],
     finish: Option<Finish<'_>>,
 ) {
-    let (packed, tile) = scratch.split_at_mut(micro.mr * COPY_ROW);
+    let (copies, tile) = scratch.split_at_mut(BLOCK_TILES * copy_len(micro));
     let mut depth = 0;
     // A few rows read each panel once: from its start to its end, as memory gives it best.
     let streams = m1 - m0 <= FEW_ROWS && ready.is_none();
@@ -93,67 +162,70 @@ pub(crate) unsafe fn multiply(
         if let Some(ready) = &mut ready {
             ready(depth);
         }
-        let mut m = m0;
-        while m < m1 {
-            let rows = micro.mr.min(m1 - m);
-            let a = match left {
-                // SAFETY: tiles lie one after the other, `m` is a multiple of their rows.
-                Left::Packed(start) => (unsafe { start.add(m * k + depth * micro.mr) }, 1, micro.mr),
-                Left::Strided { start, row, column } => {
-                    // SAFETY: element (m, depth) of the left operand.
-                    let a = unsafe { start.add(m * row + depth * column) };
-                    let collide = rows > 4 && (row * size_of::<f32>()).is_multiple_of(CACHE_PERIOD);
-                    if collide && p1 - p0 > 1 && column == 1 {
-                        for (r, line) in packed.chunks_exact_mut(COPY_ROW).enumerate().take(rows) {
-                            // SAFETY: row m + r, columns depth..depth + length of the left operand.
-                            unsafe { std::ptr::copy_nonoverlapping(a.add(r * row), line.as_mut_ptr(), length) };
-                        }
-                        (packed.as_ptr(), COPY_ROW, 1)
-                    } else if collide && p1 - p0 > 1 {
-                        // SAFETY: rows m..m + rows and columns depth..depth + length of the left operand.
-                        unsafe { pack::pack_tile(a, (row, column), rows, length, micro.mr, packed) };
-                        (packed.as_ptr(), 1, micro.mr)
-                    } else {
-                        (a, row, column)
-                    }
-                }
-            };
-            let tile_number = (m - m0) / micro.mr;
+        let mut first_row = m0;
+        while first_row < m1 {
+            let end_row = m1.min(first_row + BLOCK_TILES * micro.mr);
+            let tiles = (end_row - first_row).div_ceil(micro.mr);
+            let mut parts = [(std::ptr::null(), 0, 0); BLOCK_TILES];
+            for (t, (part, copy)) in
+                parts.iter_mut().zip(copies.chunks_exact_mut(copy_len(micro))).enumerate().take(tiles)
+            {
+                let m = first_row + t * micro.mr;
+                let copy = (p1 - p0 > 1).then_some(copy);
+                // SAFETY: rows of A that are there, from the start of a tile on, and columns of this block.
+                *part = unsafe { left.part(micro, (m, micro.mr.min(end_row - m)), (depth, length, k), copy) };
+            }
             for p in p0..p1 {
                 let column = p * micro.nr;
                 let b = panel(p, depth);
-                // The next block of this panel comes meanwhile, or the first one of a panel of the next task.
-                let next = if last { (p + p1 - p0, 0) } else { (p, depth + length) };
-                let ahead = match next.0 * micro.nr < n {
-                    _ if streams => Ahead::stream(micro, b),
-                    true => Ahead::panel(micro, panel(next.0, next.1), tile_number, length),
-                    false => Ahead::none(b),
+                // The next panel comes meanwhile; the last one is followed by the first again, perhaps of the next block.
+                let next = match p + 1 < p1 {
+                    true => panel(p + 1, depth),
+                    false if end_row < m1 || last => panel(p0, depth),
+                    false => panel(p0, depth + length),
                 };
                 let columns = micro.nr.min(n - column);
-                // SAFETY: the caller's promises; the tile buffer holds mr x nr elements.
-                unsafe {
-                    if columns == micro.nr && !(last && finish.is_some()) {
+                for (t, &a) in parts[..tiles].iter().enumerate() {
+                    let m = first_row + t * micro.mr;
+                    let rows = micro.mr.min(end_row - m);
+                    let ahead = match streams {
+                        true => Ahead::stream(micro, b),
+                        false => Ahead::share(next, length * micro.nr, (t, tiles), length),
+                    };
+                    // SAFETY: the caller's promises; the tile buffer holds mr x nr elements.
+                    unsafe {
                         let c = target.start.add(m * target.row + column);
-                        micro.tile_ahead(rows, length, a, b, (c, target.row), !first, ahead);
-                        continue;
-                    }
-                    if !first {
-                        for row in 0..rows {
-                            let source = target.start.add((m + row) * target.row + column);
-                            std::ptr::copy_nonoverlapping(source, tile.as_mut_ptr().add(row * micro.nr), columns);
+                        let mut product = Product { ahead, ..Product::new(length, a, b, (c, target.row)) };
+                        if !first {
+                            product.sums = (c.cast_const(), target.row);
                         }
-                    }
-                    micro.tile_ahead(rows, length, a, b, (tile.as_mut_ptr(), micro.nr), !first, ahead);
-                    if last && let Some(finish) = finish {
-                        finish(tile, m, column, rows, columns);
-                    }
-                    for row in 0..rows {
-                        let sink = target.start.add((m + row) * target.row + column);
-                        std::ptr::copy_nonoverlapping(tile.as_ptr().add(row * micro.nr), sink, columns);
+                        let whole = columns == micro.nr;
+                        let finish = finish.filter(|_| last);
+                        if let Some(end) = finish.and_then(|finish| finish.end).filter(|_| whole) {
+                            product.end = Some(end(m, column));
+                        } else if !whole || finish.is_some() {
+                            product.c = (tile.as_mut_ptr(), micro.nr);
+                        }
+                        if product.c.0 == c {
+                            micro.tile(rows, &product);
+                            continue;
+                        }
+                        if !first && !whole {
+                            for row in 0..rows {
+                                let to = tile.as_mut_ptr().add(row * micro.nr);
+                                std::ptr::copy_nonoverlapping(c.add(row * target.row), to, columns);
+                            }
+                            product.sums = (tile.as_ptr(), micro.nr);
+                        }
+                        micro.tile(rows, &product);
+                        match finish {
+                            Some(finish) => (finish.store)(tile, m, column, (rows, columns)),
+                            None => store_tile(tile, micro.nr, target, (m, column), (rows, columns)),
+                        }
                     }
                 }
             }
-            m += rows;
+            first_row = end_row;
         }
         depth += length;
         if last {
@@ -170,6 +242,57 @@ mod tests {
     /// Small integers, so that every order of summation gives the same sum.
     fn numbers(count: usize, seed: usize) -> Vec<f32> {
         (0..count).map(|i| ((i * 7 + seed * 13) % 11) as f32 - 5.0).collect()
+    }
+
+    #[test]
+    fn sums_are_finished_in_registers() {
+        let depth = 37;
+        for isa in Isa::available() {
+            let micro = Micro::new(isa);
+            for rows in 1..=micro.mr {
+                let (a, b) = (numbers(rows * depth, 1), numbers(micro.nr * depth, 2));
+                let (bias, mut sums) = (numbers(micro.nr, 3), numbers(rows * micro.nr, 4));
+                let (pitch, mut residual) = (micro.nr + 3, numbers(rows * (micro.nr + 3), 5));
+                (sums[0], residual[1]) = (f32::NAN, f32::NAN);
+                // Row-major A, and A in tiles.
+                for (row, column) in [(depth, 1), (1, rows)] {
+                    for (with_bias, with_residual, with_sums) in
+                        [(true, true, true), (false, true, false), (true, false, true)]
+                    {
+                        let or_null = |is_there: bool, numbers: &[f32]| {
+                            if is_there { numbers.as_ptr() } else { std::ptr::null() }
+                        };
+                        let mut c = vec![7.0; rows * pitch];
+                        let product = Product {
+                            sums: (or_null(with_sums, &sums), micro.nr),
+                            end: Some(End {
+                                bias: or_null(with_bias, &bias),
+                                residual: or_null(with_residual, &residual),
+                                low: -20.0,
+                                high: 30.0,
+                            }),
+                            ..Product::new(depth, (a.as_ptr(), row, column), b.as_ptr(), (c.as_mut_ptr(), pitch))
+                        };
+                        // SAFETY: the operands have those sizes.
+                        unsafe { micro.tile(rows, &product) };
+                        for (at, &got) in c.iter().enumerate() {
+                            let (i, j) = (at / pitch, at % pitch);
+                            if j >= micro.nr {
+                                assert_eq!(got, 7.0, "{} {rows} rows: between rows", isa.name());
+                                continue;
+                            }
+                            let mut want: f32 = (0..depth).map(|k| a[i * row + k * column] * b[k * micro.nr + j]).sum();
+                            want += if with_sums { sums[i * micro.nr + j] } else { 0.0 };
+                            want += if with_bias { bias[j] } else { 0.0 };
+                            want += if with_residual { residual[at] } else { 0.0 };
+                            let want = if want.is_nan() { want } else { want.clamp(-20.0, 30.0) };
+                            let same = got == want || got.is_nan() && want.is_nan();
+                            assert!(same, "{} {rows} rows at ({i}, {j}): {got} instead of {want}", isa.name());
+                        }
+                    }
+                }
+            }
+        }
     }
 
     #[test]

@@ -7,15 +7,16 @@ mod layout;
 mod tiled;
 
 use super::Machine;
-use super::epilogue::Epilogue;
+use super::ending::{Ending, UNBOUNDED};
+use super::epilogue::{Common, Epilogue};
 use super::packed::{PackedWeights, f32_bytes};
 use super::tiled::{Finish, IntegerWeights, Product, TiledWeights};
 use super::tuning::Offer;
-use crate::gemm::{self, Left, Micro, Target};
+use crate::gemm::{self, End, Left, Micro, Target};
 use crate::grouped::{GroupedWeights, Source};
 use crate::map::Register;
 use crate::matrix::{BLOCK, Factor, MatrixUnit};
-use crate::real::Converts;
+use crate::real::{Converts, Numbers};
 use crate::{Blas, Isa};
 use blas::BlasStep;
 use generic::GenericStep;
@@ -559,12 +560,45 @@ impl GemmStep {
         };
         let registers = std::cell::RefCell::new(registers);
         let extra: &[Option<View<'_>>] = arguments.inputs.get(self.extra..).unwrap_or_default();
-        let finish = self.epilogue.as_ref().map(|epilogue| {
-            let registers = &registers;
-            move |tile: &mut [f32], m: usize, n: usize, rows: usize, columns: usize| {
-                let place = (out_offset + m * layout.out_row + n, layout.out_row);
+        // SAFETY: inside the output.
+        let target = Target { start: unsafe { shared.output.add(out_offset) }, row: layout.out_row };
+        let common = self.epilogue.as_ref().and_then(Epilogue::common);
+        let bias = self.bias(common, extra);
+        let common = common.filter(|common| common.bias.is_none() || !bias.is_empty());
+        let store = |tile: &mut [f32], m: usize, n: usize, (rows, columns): (usize, usize)| {
+            let tile = &mut tile[..rows * micro.nr];
+            let start = out_offset + m * layout.out_row + n;
+            if let Some(common) = common {
+                // SAFETY: rows and columns of this task alone; the residual has the output's elements.
+                unsafe {
+                    let bias = bias.get(n..n + columns).unwrap_or_default();
+                    let numbers = Numbers::F32(shared.output.add(start));
+                    let mut ending = Ending::new((rows, columns), micro.nr, bias, numbers, layout.out_row);
+                    ending.follow(common, extra, start);
+                    ending.run(self.machine.isa, tile);
+                }
+            } else if let Some(epilogue) = &self.epilogue {
+                let place = (start, layout.out_row);
                 epilogue.apply(extra, tile, micro.nr, (rows, columns), place, &mut registers.borrow_mut());
+                // SAFETY: as above.
+                unsafe { gemm::store_tile(tile, micro.nr, target, (m, n), (rows, columns)) };
             }
+        };
+        let residual = common.and_then(|common| extra.get(common.residual?.input).copied().flatten());
+        let end = |m: usize, n: usize| {
+            let at = out_offset + m * layout.out_row + n;
+            let (low, high) = common.map_or(UNBOUNDED, |common| (common.low, common.high));
+            End {
+                bias: if bias.is_empty() { std::ptr::null() } else { bias[n..].as_ptr() },
+                residual: residual
+                    .map_or(std::ptr::null(), |residual| residual.as_ptr().cast::<f32>().wrapping_add(at)),
+                low,
+                high,
+            }
+        };
+        let finish = self.epilogue.is_some().then_some(gemm::Finish {
+            store: &store,
+            end: common.filter(|common| common.is_plain()).map(|_| &end as &dyn Fn(usize, usize) -> End),
         });
         // SAFETY: offsets and strides stay inside operands and output; tasks have disjoint parts of C.
         unsafe {
@@ -576,11 +610,19 @@ impl GemmStep {
                 (layout.n, layout.k),
                 &|p, depth| packed.add((p * layout.k + depth) * micro.nr),
                 None,
-                Target { start: shared.output.add(out_offset), row: layout.out_row },
+                target,
                 scratch,
-                finish.as_ref().map(|finish| finish as gemm::Finish<'_>),
+                finish,
             );
         }
+    }
+
+    /// The bias of an epilogue, where it has a number for each column of C.
+    fn bias<'a>(&self, common: Option<&Common>, extra: &[Option<View<'a>>]) -> &'a [f32] {
+        let view = common.and_then(|common| extra.get(common.bias?).copied().flatten());
+        // SAFETY: inputs are not written during the step.
+        let bias = view.map_or(&[][..], |view| unsafe { view.slice::<f32>() });
+        if bias.len() == self.layout.n { bias } else { &[] }
     }
 }
 

@@ -349,6 +349,10 @@ impl Kernel for ConvKernel {
         match &self.weights {
             Some(Packed::Tiled(weights)) => weights.in_place(),
             Some(Packed::Integers(weights)) => weights.tiled.in_place(),
+            // As there: what is added to a register is read just before that is written.
+            Some(Packed::Panels(panels)) if panels.is_whole(self.op.groups, &self.micro) => {
+                (3..8).map(|input| (input, 0)).collect()
+            }
             _ => SmallVec::new(),
         }
     }
@@ -592,7 +596,10 @@ impl ConvStep {
         let (m0, m1) = (rows * per_task, window.rows.min((rows + 1) * per_task));
         let registers = RefCell::new(registers);
         let extra = arguments.inputs.get(3..).unwrap_or_default();
-        let finish = |tile: &mut [f32], m: usize, n: usize, rows: usize, columns: usize| {
+        // SAFETY: inside the output.
+        let target = unsafe { arguments.outputs[0].as_ptr().cast::<f32>().add(out_offset) };
+        let target = Target { start: target, row: pixels };
+        let store = |tile: &mut [f32], m: usize, n: usize, (rows, columns): (usize, usize)| {
             if !bias.is_empty() {
                 for (row, line) in tile.chunks_exact_mut(micro.nr).take(rows).enumerate() {
                     let bias = bias[first_channel + m + row];
@@ -603,14 +610,15 @@ impl ConvStep {
                 let place = (out_offset + m * pixels + n, pixels);
                 epilogue.apply(extra, tile, micro.nr, (rows, columns), place, &mut registers.borrow_mut());
             }
+            // SAFETY: rows and columns of this task alone.
+            unsafe { gemm::store_tile(tile, micro.nr, target, (m, n), (rows, columns)) };
         };
-        let finish: Option<gemm::Finish<'_>> =
-            (self.has_bias || self.epilogue.is_some()).then_some(&finish as gemm::Finish<'_>);
+        let ends = self.has_bias || self.epilogue.is_some();
+        let finish = ends.then_some(gemm::Finish { store: &store, end: None });
         let patches_start = patches.as_mut_ptr();
         let block = KC.min(depth) * micro.nr;
         // SAFETY: rows and panels of this task alone; patches are packed before a block is multiplied.
         unsafe {
-            let target = arguments.outputs[0].as_ptr().cast::<f32>().add(out_offset);
             gemm::multiply(
                 micro,
                 left,
@@ -626,7 +634,7 @@ impl ConvStep {
                         pack_patches(window, image_x, from, p * micro.nr, micro.nr, panel);
                     }
                 }),
-                Target { start: target, row: pixels },
+                target,
                 scratch,
                 finish,
             );

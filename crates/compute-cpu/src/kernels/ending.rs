@@ -2,13 +2,14 @@
 
 mod block;
 
-use super::epilogue::{Common, Grid, Residual, activate, within};
+use super::epilogue::{Common, Grid, Residual, activate};
 use crate::Isa;
 use crate::isa::multiversion;
 use crate::real::Numbers;
 #[cfg(test)]
 use crate::vector::Four;
 use crate::vector::Vector;
+use crate::vector::within;
 use halimede_graph::ops::Unary;
 use halimede_tensor::View;
 

@@ -2,6 +2,7 @@
 
 use crate::Isa;
 use crate::map::{BLOCK, Class, Code, Program, Register, Walk, class, execute, gelu_erf, gelu_tanh, sigmoid, tanh};
+use crate::vector::within;
 use halimede_compute::TensorDesc;
 use halimede_graph::OpError;
 use halimede_graph::ops::{Binary, Map, Scalar, Unary};
@@ -93,6 +94,13 @@ impl Common {
 
     fn is_unbounded(&self) -> bool {
         self.low == f32::NEG_INFINITY && self.high == f32::INFINITY
+    }
+
+    /// Whether there are no more than a bias, a residual in f32 and bounds.
+    pub fn is_plain(&self) -> bool {
+        let Common { bias, residual, residual_last, low, high, .. } = *self;
+        let is_f32 = residual.is_none_or(|residual| residual.dtype == DType::F32);
+        is_f32 && *self == Common { bias, residual, residual_last, low, high, ..Common::NONE }
     }
 
     /// Whether there are no more than bounds.
@@ -242,18 +250,6 @@ pub(super) fn activate(function: Unary, line: &mut [f32]) {
         Unary::Sigmoid => each!(x => sigmoid(x)),
         Unary::Tanh => each!(x => tanh(x)),
         _ => debug_assert!(false, "{function:?} is no activation"),
-    }
-}
-
-/// NaN passes, as it does through a program.
-#[inline(always)]
-pub(super) fn within(x: f32, (low, high): (f32, f32)) -> f32 {
-    if x < low {
-        low
-    } else if x > high {
-        high
-    } else {
-        x
     }
 }
 

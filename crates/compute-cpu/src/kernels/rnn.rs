@@ -322,15 +322,19 @@ impl RnnStep {
         self.tasks(directions(&self.op) * blocks, &|index, thread| {
             let (direction, first) = (index / blocks, index % blocks * ROWS);
             let panels = &panels[direction * panels_len..];
-            let finish = |tile: &mut [f32], _: usize, column: usize, rows: usize, columns: usize| {
+            // SAFETY: the workspace is as long as the layout says.
+            let target = unsafe { workspace.0.add(layout.inputs + direction * count * rows) };
+            let target = Target { start: target, row: rows };
+            let store = |tile: &mut [f32], row: usize, column: usize, (rows, columns): (usize, usize)| {
                 for line in tile.chunks_exact_mut(micro.nr).take(rows) {
                     self.add_bias(bias, direction, column, &mut line[..columns]);
                 }
+                // SAFETY: each task writes its own rows.
+                unsafe { gemm::store_tile(tile, micro.nr, target, (row, column), (rows, columns)) };
             };
             // SAFETY: x holds `count` rows, the workspace is as long as the layout says, and each task writes
             // its own rows with its own thread's scratch.
             unsafe {
-                let target = workspace.0.add(layout.inputs + direction * count * rows);
                 let scratch = workspace.0.add(layout.scratch + thread * layout.thread);
                 gemm::multiply(
                     micro,
@@ -340,9 +344,9 @@ impl RnnStep {
                     (rows, self.width),
                     &|p, k| panels.as_ptr().add((p * self.width + k) * micro.nr),
                     None,
-                    Target { start: target, row: rows },
+                    target,
                     std::slice::from_raw_parts_mut(scratch, layout.thread),
-                    Some(&finish),
+                    Some(gemm::Finish { store: &store, end: None }),
                 );
             }
         });
@@ -484,10 +488,13 @@ impl Group<'_> {
         let columns = step.weights().groups()[group].1;
         let panels = &self.panels[step.weights().start(micro, group)..];
         assert!(states.len() >= self.count * hidden && target.len() >= (self.count - 1) * row + columns);
-        let lines = |tile: &mut [f32], first: usize, column: usize, rows: usize, columns: usize| {
+        let target = Target { start: target.as_mut_ptr(), row };
+        let store = |tile: &mut [f32], first: usize, column: usize, (rows, columns): (usize, usize)| {
             for (index, line) in tile.chunks_exact_mut(micro.nr).take(rows).enumerate() {
                 finish(first + index, column, &mut line[..columns]);
             }
+            // SAFETY: the target has those rows and columns, as asserted.
+            unsafe { gemm::store_tile(tile, micro.nr, target, (first, column), (rows, columns)) };
         };
         // SAFETY: the operands have those sizes, as asserted; panels are those of the group.
         unsafe {
@@ -499,9 +506,9 @@ impl Group<'_> {
                 (columns, hidden),
                 &|p, k| panels.as_ptr().add((p * hidden + k) * micro.nr),
                 None,
-                Target { start: target.as_mut_ptr(), row },
+                target,
                 scratch,
-                Some(&lines),
+                Some(gemm::Finish { store: &store, end: None }),
             );
         }
     }

@@ -11,15 +11,16 @@
 //!     for each panel of output channels
 //!         for each run, in pieces of DEPTH
 //!             for each tile of pixels
-//!                 sums += pixels · panel              micro-kernel
-//!         epilogue, store
+//!                 sums += pixels · panel              micro-kernel, which also finishes and stores
+//!                                                     the sums where it can
+//!         epilogue, store                             where it cannot
 //! ```
 
 use super::finish::Finish;
 use super::window::Window;
-use crate::gemm::{self, Ahead, Micro};
+use crate::gemm::{self, Ahead, End, Micro, Product};
 use crate::kernels::Machine;
-use crate::kernels::epilogue::Epilogue;
+use crate::kernels::epilogue::{Common, Epilogue};
 use crate::kernels::packed::{PackedWeights, f32_bytes, number};
 use crate::map::Register;
 use crate::prefetch;
@@ -121,6 +122,12 @@ impl Panels {
     pub fn bytes(&self) -> usize {
         self.elements.bytes()
     }
+
+    /// Whether the outputs of each of these groups fill all panels.
+    pub fn is_whole(&self, groups: usize, micro: &Micro) -> bool {
+        let outputs = self.shape.first().copied().unwrap_or(0);
+        (outputs / groups.max(1)).is_multiple_of(micro.nr)
+    }
 }
 
 /// A run of elements that a pixel sees, `depth` of them, from the place of its first tap on.
@@ -197,6 +204,8 @@ struct Source {
     start: *const f32,
     row: usize,
     pixel: usize,
+    /// Whether this is a copy, which lies in the caches.
+    is_copy: bool,
 }
 
 impl PixelsStep {
@@ -360,17 +369,24 @@ impl PixelsStep {
         let depth = window.depth();
         let group = gemm::panels_len(micro, window.rows, depth) * place.group;
         let tiles = columns.div_ceil(micro.mr);
+        // Row and columns of a tile of the block.
+        let tile_at = |number: usize| {
+            let (row, tile) = (number / tiles, number % tiles);
+            (row, columns * tile / tiles, columns * (tile + 1) / tiles)
+        };
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
         let residual = self.epilogue.as_ref().and_then(Epilogue::common).and_then(|common| common.residual);
         let residual = residual.map(|residual| view(3 + residual.input).as_ptr().cast::<f32>());
         let extra = arguments.inputs.get(3..).unwrap_or_default();
         let channels = window.groups * window.rows;
+        let apart = self.target.step[1] * channels;
         for p in place.panels.0..place.panels.1 {
             let panel = &self.panels.elements[group + p * depth * micro.nr..][..depth * micro.nr];
             let channel = place.group * window.rows + p * micro.nr;
             let wide = micro.nr.min(window.rows - p * micro.nr);
             let bias = bias.get(channel..channel + wide).unwrap_or_default();
             let finish = Finish { bias, epilogue: self.epilogue.as_ref(), extra, isa: self.machine.isa, nr: micro.nr };
+            let end = self.end(bias, wide);
             if self.runs.is_empty() {
                 sums.fill(0.0);
             }
@@ -379,47 +395,73 @@ impl PixelsStep {
                 self.target.pixel(place.image, place.rows.0 + row, place.columns.0 + column) * channels + channel
             };
             for (index, run) in self.runs.iter().enumerate() {
+                let is_last = index + 1 == self.runs.len();
                 // The panel's next rows, or the next panel, come while these are multiplied.
                 let next = panel.as_ptr().wrapping_add((run.k + run.depth) * micro.nr);
-                for row in 0..rows {
-                    let line = (row * window.stride[1] + run.y) * source.row + run.channel;
-                    for tile in 0..tiles {
-                        let (first, last) = (columns * tile / tiles, columns * (tile + 1) / tiles);
-                        let at = line + (first * window.stride[2] + run.x) * source.pixel;
-                        if index + 1 == self.runs.len() {
-                            // What the tile is added to and written to comes while it is computed.
-                            for column in first..last {
-                                let at = start(row, column);
-                                ask_for(output.wrapping_add(at), wide);
-                                residual.inspect(|residual| ask_for(residual.wrapping_add(at), wide));
-                            }
-                        }
-                        // SAFETY: the pixels of a tile and their runs lie inside the block; sums of the
-                        // tile inside the block's sums; the panel is as deep as all runs together.
-                        unsafe {
-                            micro.tile_ahead(
-                                last - first,
-                                run.depth,
-                                (source.start.add(at), window.stride[2] * source.pixel, 1),
-                                panel.as_ptr().add(run.k * micro.nr),
-                                (sums.as_mut_ptr().add((row * columns + first) * micro.nr), micro.nr),
-                                index > 0,
-                                Ahead::panel(micro, next, row * tiles + tile, run.depth),
-                            );
+                // Where what the pixels of a tile see begins.
+                let seen = |row: usize, first: usize| {
+                    let (y, x) = (row * window.stride[1] + run.y, first * window.stride[2] + run.x);
+                    y * source.row + x * source.pixel + run.channel
+                };
+                for number in 0..rows * tiles {
+                    let (row, first, last) = tile_at(number);
+                    if is_last {
+                        // What the tile is added to and written to comes while it is computed.
+                        for column in first..last {
+                            let at = start(row, column);
+                            ask_for(output.wrapping_add(at), wide);
+                            residual.inspect(|residual| ask_for(residual.wrapping_add(at), wide));
                         }
                     }
+                    let mut ahead = Ahead::share(next, run.depth * micro.nr, (number, rows * tiles), run.depth);
+                    // The first panel is the first to read pixels: those of the next tile come meanwhile.
+                    if index == 0 && p == place.panels.0 && number + 1 < rows * tiles && !source.is_copy {
+                        let (row, first, last) = tile_at(number + 1);
+                        let pixels = source.start.wrapping_add(seen(row, first));
+                        ahead = ahead.and(pixels, (last - first) * window.stride[2] * source.pixel, run.depth);
+                    }
+                    // SAFETY: the pixels of a tile and their runs lie inside the block; sums of the tile inside the
+                    // block's sums; the panel is as deep as all runs together. What is written at the end are channels
+                    // of pixels that this task alone writes; a residual has the output's elements.
+                    unsafe {
+                        let a = (source.start.add(seen(row, first)), window.stride[2] * source.pixel, 1);
+                        let b = panel.as_ptr().add(run.k * micro.nr);
+                        let tile = (sums.as_mut_ptr().add((row * columns + first) * micro.nr), micro.nr);
+                        let mut product = Product { ahead, ..Product::new(run.depth, a, b, tile) };
+                        if index > 0 {
+                            product.sums = (tile.0.cast_const(), tile.1);
+                        }
+                        if let Some(end) = end.filter(|_| is_last) {
+                            let at = start(row, first);
+                            product.c = (output.add(at), apart);
+                            let residual = residual.map_or(std::ptr::null(), |residual| residual.add(at));
+                            product.end = Some(End { residual, ..end });
+                        }
+                        micro.tile(last - first, &product);
+                    }
                 }
+            }
+            if end.is_some() && !self.runs.is_empty() {
+                continue;
             }
             for row in 0..rows {
                 let sums = &mut sums[row * columns * micro.nr..(row + 1) * columns * micro.nr];
                 let start = start(row, 0);
                 // SAFETY: this task alone writes these channels of these pixels, which lie inside.
                 unsafe {
-                    let apart = self.target.step[1] * channels;
                     finish.store(sums, (columns, wide), start, output.add(start), apart, registers);
                 }
             }
         }
+    }
+
+    /// What a micro-kernel does with sums of a panel of `wide` channels before it writes them; `None` where that is
+    /// more than it can. The residual is missing.
+    fn end(&self, bias: &[f32], wide: usize) -> Option<End> {
+        let common = self.epilogue.as_ref().map_or(Some(&Common::NONE), Epilogue::common)?;
+        let bias = if bias.is_empty() { std::ptr::null() } else { bias.as_ptr() };
+        let plain = wide == self.micro.nr && common.bias.is_none() && common.is_plain();
+        plain.then_some(End { bias, residual: std::ptr::null(), low: common.low, high: common.high })
     }
 
     /// The data of a block: where it lies, or copied with its border where it has one.
@@ -435,7 +477,7 @@ impl PixelsStep {
         let group = place.group * window.inputs;
         if inside(top, seen.0, height) && inside(left, seen.1, width) {
             let at = (top as usize * width + left as usize) * channels + group;
-            return Source { start: image[at..].as_ptr(), row: width * channels, pixel: channels };
+            return Source { start: image[at..].as_ptr(), row: width * channels, pixel: channels, is_copy: false };
         }
         let row_len = seen.1 * window.inputs;
         for (index, line) in border.chunks_exact_mut(row_len).take(seen.0).enumerate() {
@@ -461,7 +503,7 @@ impl PixelsStep {
                 line.copy_from_slice(&image[start + pixel * channels..][..window.inputs]);
             }
         }
-        Source { start: border.as_ptr(), row: row_len, pixel: window.inputs }
+        Source { start: border.as_ptr(), row: row_len, pixel: window.inputs, is_copy: true }
     }
 }
 

@@ -3,7 +3,7 @@
 use super::ends::Ends;
 use super::transform::{Input, Output, Transforms};
 use super::{Grid, Weights};
-use crate::gemm::{Ahead, KC, Micro};
+use crate::gemm::{Ahead, KC, Micro, Product};
 use crate::kernels::Machine;
 use crate::kernels::conv::window::Window;
 use crate::kernels::tiled::Piece;
@@ -302,17 +302,14 @@ impl<T: Real> WinogradStep<T> {
             let length = KC.min(inputs - depth);
             for group in 0..groups {
                 let (first, last) = (tiles * group / groups, tiles * (group + 1) / groups);
+                let (next, len) = (next.as_ptr().wrapping_add(depth * micro.nr), length * micro.nr);
                 // SAFETY: the caller's promise; the panel is `inputs` deep.
                 unsafe {
-                    micro.tile_ahead(
-                        last - first,
-                        length,
-                        (left.0.add(first * left.1 + depth), left.1, 1),
-                        weights.as_ptr().add(depth * micro.nr),
-                        (products.0.add(first * products.1), products.1),
-                        depth > 0,
-                        Ahead::panel(micro, next.as_ptr().add(depth * micro.nr), group, length),
-                    );
+                    let a = (left.0.add(first * left.1 + depth), left.1, 1);
+                    let (b, c) = (weights.as_ptr().add(depth * micro.nr), products.0.add(first * products.1));
+                    let sums = if depth == 0 { (std::ptr::null(), 0) } else { (c.cast_const(), products.1) };
+                    let ahead = Ahead::share(next, len, (group, groups), length);
+                    micro.tile(last - first, &Product { sums, ahead, ..Product::new(length, a, b, (c, products.1)) });
                 }
             }
             depth += length;

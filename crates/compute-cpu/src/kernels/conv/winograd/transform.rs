@@ -197,17 +197,17 @@ impl<T: Real> Input<'_, T> {
             let at = (first + index) as isize - window.before[axis];
             usize::try_from(at).ok().filter(|&at| at < size)
         };
-        let columns: [_; MOST] = std::array::from_fn(|column| coordinate(place.column, column, 2, width));
-        std::array::from_fn(|row| {
-            let y = coordinate(place.row, row, 1, height);
-            columns.map(|x| match y.zip(x) {
-                None => Pixel { start: BORDER.as_ptr().cast(), mask: 0 },
-                Some((y, x)) => {
-                    let at = ((place.image * height + y) * width + x) * window.inputs;
-                    Pixel { start: self.x[at..at + window.inputs].as_ptr(), mask: usize::MAX }
-                }
-            })
-        })
+        let border = Pixel { start: BORDER.as_ptr().cast(), mask: 0 };
+        let mut pixels = [[border; MOST]; MOST];
+        for (row, pixels) in pixels.iter_mut().enumerate() {
+            let Some(y) = coordinate(place.row, row, 1, height) else { continue };
+            for (column, pixel) in pixels.iter_mut().enumerate() {
+                let Some(x) = coordinate(place.column, column, 2, width) else { continue };
+                let at = ((place.image * height + y) * width + x) * window.inputs;
+                *pixel = Pixel { start: self.x[at..at + window.inputs].as_ptr(), mask: usize::MAX };
+            }
+        }
+        pixels
     }
 }
 
