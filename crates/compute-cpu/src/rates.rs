@@ -30,7 +30,7 @@ pub fn f32_operations() -> f64 {
     let seconds = fastest(|| {
         for _ in 0..TILES {
             let c = (black_box(&mut c).as_mut_ptr(), micro.nr);
-            let product = Product::new(DEPTH, (a.as_ptr(), 1, micro.mr), b.as_ptr(), c);
+            let product = Product::new(&[(0, DEPTH)], (a.as_ptr(), 1, micro.mr), b.as_ptr(), c);
             // SAFETY: operands and result have the sizes of a whole tile of this depth.
             unsafe { micro.tile(micro.mr, &product) };
         }

@@ -17,14 +17,15 @@ pub(crate) struct Micro {
 }
 
 /// Of a tile with so many rows: its product, all of which has to lie where [`Micro::tile`] says.
-type TileFn = unsafe fn(&Product);
+type TileFn = unsafe fn(&Product<'_>);
 
 /// A tile of C and what it comes from: `C[rows, nr] = end(sums[rows, nr] + A[rows, depth] · B[depth, nr])`.
 #[derive(Clone, Copy)]
-pub(crate) struct Product {
-    pub depth: usize,
+pub(crate) struct Product<'a> {
     /// A: start, distance of rows, distance of columns.
     pub a: (*const f32, usize, usize),
+    /// The columns of A lie in runs: where one starts, counted in floats, and how many it has. All together are `depth`.
+    pub runs: &'a [(usize, usize)],
     /// A panel of B.
     pub b: *const f32,
     /// What is added to: start, distance of rows. Null: nothing.
@@ -49,11 +50,16 @@ pub(crate) struct End {
     pub high: f32,
 }
 
-impl Product {
+impl<'a> Product<'a> {
     /// A product that adds to nothing and ends as it is.
     #[inline(always)]
-    pub fn new(depth: usize, a: (*const f32, usize, usize), b: *const f32, c: (*mut f32, usize)) -> Product {
-        Product { depth, a, b, sums: (std::ptr::null(), 0), c, end: None, ahead: Ahead::none(b) }
+    pub fn new(
+        runs: &'a [(usize, usize)],
+        a: (*const f32, usize, usize),
+        b: *const f32,
+        c: (*mut f32, usize),
+    ) -> Product<'a> {
+        Product { a, runs, b, sums: (std::ptr::null(), 0), c, end: None, ahead: Ahead::none(b) }
     }
 }
 
@@ -147,10 +153,10 @@ impl Micro {
     /// Multiplies one tile.
     ///
     /// # Safety
-    /// `rows` is between 1 and `mr`; A is valid for `rows` and `depth`, B for `depth·nr` elements; C and, where they
+    /// `rows` is between 1 and `mr`; A is valid for `rows` and all runs, B for `depth·nr` elements; C and, where they
     /// are not null, sums and residual for `rows` of `nr` elements, the bias for `nr`.
     #[inline(always)]
-    pub unsafe fn tile(&self, rows: usize, product: &Product) {
+    pub unsafe fn tile(&self, rows: usize, product: &Product<'_>) {
         // SAFETY: the caller's promise; `Micro::new` chose instructions that the machine has.
         unsafe { self.tiles[rows - 1](product) }
     }
@@ -163,8 +169,8 @@ static PORTABLE: [TileFn; 6] =
 ///
 /// # Safety
 /// As [`Micro::tile`] with `rows = R` and `nr = 8`.
-unsafe fn portable<const R: usize>(product: &Product) {
-    let Product { depth, a: (mut a, row, column), mut b, sums: (from, from_pitch), c: (c, pitch), .. } = *product;
+unsafe fn portable<const R: usize>(product: &Product<'_>) {
+    let Product { a: (start, row, column), mut b, sums: (from, from_pitch), c: (c, pitch), .. } = *product;
     let mut sums = [[0f32; 8]; R];
     // SAFETY: the caller's promise, for every access below.
     unsafe {
@@ -173,16 +179,19 @@ unsafe fn portable<const R: usize>(product: &Product) {
                 sums.copy_from_slice(std::slice::from_raw_parts(from.add(r * from_pitch), 8));
             }
         }
-        for _ in 0..depth {
-            let line: &[f32; 8] = &*b.cast();
-            for (r, sums) in sums.iter_mut().enumerate() {
-                let factor = *a.add(r * row);
-                for (sum, &element) in sums.iter_mut().zip(line) {
-                    *sum = multiply_add(factor, element, *sum);
+        for &(offset, depth) in product.runs {
+            let mut a = start.add(offset);
+            for _ in 0..depth {
+                let line: &[f32; 8] = &*b.cast();
+                for (r, sums) in sums.iter_mut().enumerate() {
+                    let factor = *a.add(r * row);
+                    for (sum, &element) in sums.iter_mut().zip(line) {
+                        *sum = multiply_add(factor, element, *sum);
+                    }
                 }
+                a = a.add(column);
+                b = b.add(8);
             }
-            a = a.add(column);
-            b = b.add(8);
         }
         for (r, sums) in sums.iter_mut().enumerate() {
             for (column, sum) in sums.iter_mut().enumerate() {
@@ -264,8 +273,8 @@ mod x86 {
     /// # Safety
     /// As [`super::Micro::tile`] with `rows = R` and `nr = 32`, on a machine with AVX-512 F.
     #[target_feature(enable = "avx512f")]
-    unsafe fn avx512<const R: usize>(product: &Product) {
-        let Product { depth, a: (mut a, row, column), mut b, sums, c: (c, pitch), mut ahead, .. } = *product;
+    unsafe fn avx512<const R: usize>(product: &Product<'_>) {
+        let Product { a: (start, row, column), mut b, sums, c: (c, pitch), mut ahead, .. } = *product;
         // SAFETY: the caller's promise, for every access below.
         unsafe {
             let mut low = [_mm512_setzero_ps(); R];
@@ -288,58 +297,60 @@ mod x86 {
                     });
                 };
             }
-            let mut left = depth;
-            if column == 1 {
-                // Addresses of every third row. The compiler is not to know where they come from: it would add up those
-                // of all rows one after the other in every step, which takes as long as the products.
-                let (mut p0, mut p3) = (a, a.wrapping_add(3 * row));
-                let (mut p6, mut p9) = (p3.wrapping_add(3 * row), p3.wrapping_add(6 * row));
-                macro_rules! third {
-                    ($r:ident) => {
-                        match $r / 3 {
-                            0 => p0,
-                            1 => p3,
-                            2 => p6,
-                            _ => p9,
+            for &(offset, depth) in product.runs {
+                let (mut a, mut left) = (start.add(offset), depth);
+                if column == 1 {
+                    // Addresses of every third row. The compiler is not to know where they come from: it would add up
+                    // those of all rows one after the other in every step, which takes as long as the products.
+                    let (mut p0, mut p3) = (a, a.wrapping_add(3 * row));
+                    let (mut p6, mut p9) = (p3.wrapping_add(3 * row), p3.wrapping_add(6 * row));
+                    macro_rules! third {
+                        ($r:ident) => {
+                            match $r / 3 {
+                                0 => p0,
+                                1 => p3,
+                                2 => p6,
+                                _ => p9,
+                            }
+                            .add($r % 3 * row)
+                        };
+                    }
+                    while left >= 2 {
+                        unknown(&mut p0);
+                        if R > 3 {
+                            unknown(&mut p3)
                         }
-                        .add($r % 3 * row)
-                    };
-                }
-                while left >= 2 {
-                    unknown(&mut p0);
-                    if R > 3 {
-                        unknown(&mut p3)
+                        if R > 6 {
+                            unknown(&mut p6)
+                        }
+                        if R > 9 {
+                            unknown(&mut p9)
+                        }
+                        step!(b, r => third!(r));
+                        step!(b.add(32), r => third!(r).add(1));
+                        (p0, p3) = (p0.wrapping_add(2), p3.wrapping_add(2));
+                        (p6, p9) = (p6.wrapping_add(2), p9.wrapping_add(2));
+                        b = b.add(64);
+                        left -= 2;
+                        ask::<R>(&mut ahead, left);
                     }
-                    if R > 6 {
-                        unknown(&mut p6)
+                    a = p0;
+                } else if row == 1 {
+                    while left >= 2 {
+                        step!(b, r => a.add(r));
+                        step!(b.add(32), r => a.add(column + r));
+                        (a, b) = (a.add(2 * column), b.add(64));
+                        left -= 2;
+                        ask::<R>(&mut ahead, left);
                     }
-                    if R > 9 {
-                        unknown(&mut p9)
+                }
+                while left > 0 {
+                    step!(b, r => a.add(r * row));
+                    (a, b) = (a.add(column), b.add(32));
+                    left -= 1;
+                    if left.is_multiple_of(2) {
+                        ask::<R>(&mut ahead, left);
                     }
-                    step!(b, r => third!(r));
-                    step!(b.add(32), r => third!(r).add(1));
-                    (p0, p3) = (p0.wrapping_add(2), p3.wrapping_add(2));
-                    (p6, p9) = (p6.wrapping_add(2), p9.wrapping_add(2));
-                    b = b.add(64);
-                    left -= 2;
-                    ask::<R>(&mut ahead, left);
-                }
-                a = p0;
-            } else if row == 1 {
-                while left >= 2 {
-                    step!(b, r => a.add(r));
-                    step!(b.add(32), r => a.add(column + r));
-                    (a, b) = (a.add(2 * column), b.add(64));
-                    left -= 2;
-                    ask::<R>(&mut ahead, left);
-                }
-            }
-            while left > 0 {
-                step!(b, r => a.add(r * row));
-                (a, b) = (a.add(column), b.add(32));
-                left -= 1;
-                if left.is_multiple_of(2) {
-                    ask::<R>(&mut ahead, left);
                 }
             }
             if let Some(end) = &product.end {
@@ -376,8 +387,8 @@ mod x86 {
     /// # Safety
     /// As [`super::Micro::tile`] with `rows = R` and `nr = 16`, on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
-    unsafe fn avx2<const R: usize>(product: &Product) {
-        let Product { depth, a: (mut a, row, column), mut b, sums, c: (c, pitch), mut ahead, .. } = *product;
+    unsafe fn avx2<const R: usize>(product: &Product<'_>) {
+        let Product { a: (start, row, column), mut b, sums, c: (c, pitch), mut ahead, .. } = *product;
         // SAFETY: the caller's promise, for every access below.
         unsafe {
             let mut low = [_mm256_setzero_ps(); R];
@@ -388,16 +399,19 @@ mod x86 {
                     high[r] = _mm256_loadu_ps(sums.0.add(r * sums.1 + 8));
                 }
             }
-            for k in 0..depth {
-                let (left, right) = (_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8)));
-                for r in 0..R {
-                    let factor = _mm256_set1_ps(*a.add(r * row));
-                    low[r] = _mm256_fmadd_ps(factor, left, low[r]);
-                    high[r] = _mm256_fmadd_ps(factor, right, high[r]);
-                }
-                (a, b) = (a.add(column), b.add(16));
-                if k.is_multiple_of(2) {
-                    ask::<R>(&mut ahead, k);
+            for &(offset, depth) in product.runs {
+                let mut a = start.add(offset);
+                for k in 0..depth {
+                    let (left, right) = (_mm256_loadu_ps(b), _mm256_loadu_ps(b.add(8)));
+                    for r in 0..R {
+                        let factor = _mm256_set1_ps(*a.add(r * row));
+                        low[r] = _mm256_fmadd_ps(factor, left, low[r]);
+                        high[r] = _mm256_fmadd_ps(factor, right, high[r]);
+                    }
+                    (a, b) = (a.add(column), b.add(16));
+                    if k.is_multiple_of(2) {
+                        ask::<R>(&mut ahead, k);
+                    }
                 }
             }
             if let Some(end) = &product.end {
@@ -440,8 +454,8 @@ mod arm {
     /// # Safety
     /// As [`super::Micro::tile`] with `rows = R` and `nr = 16`, on a machine with NEON.
     #[target_feature(enable = "neon")]
-    unsafe fn neon<const R: usize>(product: &Product) {
-        let Product { depth, a: (mut a, row, column), mut b, sums: from, c: (c, pitch), mut ahead, .. } = *product;
+    unsafe fn neon<const R: usize>(product: &Product<'_>) {
+        let Product { a: (start, row, column), mut b, sums: from, c: (c, pitch), mut ahead, .. } = *product;
         // SAFETY: the caller's promise, for every access below; a prefetch may ask for any address.
         unsafe {
             let mut sums = [[vdupq_n_f32(0.0); VECTORS]; R];
@@ -452,23 +466,26 @@ mod arm {
                     }
                 }
             }
-            for k in 0..depth {
-                let mut line = [vdupq_n_f32(0.0); VECTORS];
-                for v in 0..VECTORS {
-                    line[v] = vld1q_f32(b.add(4 * v));
-                }
-                for r in 0..R {
-                    let factor = *a.add(r * row);
+            for &(offset, depth) in product.runs {
+                let mut a = start.add(offset);
+                for k in 0..depth {
+                    let mut line = [vdupq_n_f32(0.0); VECTORS];
                     for v in 0..VECTORS {
-                        sums[r][v] = vfmaq_n_f32(sums[r][v], line[v], factor);
+                        line[v] = vld1q_f32(b.add(4 * v));
                     }
-                }
-                (a, b) = (a.add(column), b.add(4 * VECTORS));
-                if k.is_multiple_of(2) && (R > FEW_ROWS || k.is_multiple_of(8)) {
-                    for (start, step) in ahead.start.iter_mut().zip(ahead.step) {
-                        // Stable Rust has no intrinsic for it.
-                        asm!("prfm pldl2keep, [{}]", in(reg) *start, options(nostack, readonly, preserves_flags));
-                        *start = start.wrapping_add(step);
+                    for r in 0..R {
+                        let factor = *a.add(r * row);
+                        for v in 0..VECTORS {
+                            sums[r][v] = vfmaq_n_f32(sums[r][v], line[v], factor);
+                        }
+                    }
+                    (a, b) = (a.add(column), b.add(4 * VECTORS));
+                    if k.is_multiple_of(2) && (R > FEW_ROWS || k.is_multiple_of(8)) {
+                        for (start, step) in ahead.start.iter_mut().zip(ahead.step) {
+                            // Stable Rust has no intrinsic for it.
+                            asm!("prfm pldl2keep, [{}]", in(reg) *start, options(nostack, readonly, preserves_flags));
+                            *start = start.wrapping_add(step);
+                        }
                     }
                 }
             }

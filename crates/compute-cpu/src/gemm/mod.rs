@@ -159,6 +159,7 @@ pub(crate) unsafe fn multiply(
     loop {
         let length = block.min(k - depth);
         let (first, last) = (depth == 0, depth + length >= k);
+        let runs = [(0, length)];
         if let Some(ready) = &mut ready {
             ready(depth);
         }
@@ -195,7 +196,7 @@ pub(crate) unsafe fn multiply(
                     // SAFETY: the caller's promises; the tile buffer holds mr x nr elements.
                     unsafe {
                         let c = target.start.add(m * target.row + column);
-                        let mut product = Product { ahead, ..Product::new(length, a, b, (c, target.row)) };
+                        let mut product = Product { ahead, ..Product::new(&runs, a, b, (c, target.row)) };
                         if !first {
                             product.sums = (c.cast_const(), target.row);
                         }
@@ -254,8 +255,9 @@ mod tests {
                 let (bias, mut sums) = (numbers(micro.nr, 3), numbers(rows * micro.nr, 4));
                 let (pitch, mut residual) = (micro.nr + 3, numbers(rows * (micro.nr + 3), 5));
                 (sums[0], residual[1]) = (f32::NAN, f32::NAN);
-                // Row-major A, and A in tiles.
+                // Row-major A, and A in tiles, each in three runs.
                 for (row, column) in [(depth, 1), (1, rows)] {
+                    let runs = [(0, 16), (16 * column, 1), (17 * column, depth - 17)];
                     for (with_bias, with_residual, with_sums) in
                         [(true, true, true), (false, true, false), (true, false, true)]
                     {
@@ -271,7 +273,7 @@ mod tests {
                                 low: -20.0,
                                 high: 30.0,
                             }),
-                            ..Product::new(depth, (a.as_ptr(), row, column), b.as_ptr(), (c.as_mut_ptr(), pitch))
+                            ..Product::new(&runs, (a.as_ptr(), row, column), b.as_ptr(), (c.as_mut_ptr(), pitch))
                         };
                         // SAFETY: the operands have those sizes.
                         unsafe { micro.tile(rows, &product) };

@@ -324,7 +324,8 @@ mod tests {
         for _ in 0..100 {
             let services = crate::listen::Services::new();
             let stop = services.requested_stop();
-            let (client, accepted) = tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+            let (client, accepted) =
+                tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
             let (mut client, (server, _)) = (client.unwrap(), accepted.unwrap());
             let task = tokio::spawn(serve(server, stop, |_| async { Response::new(Body::default()) }));
             client.write_all(REQUEST).await.unwrap();

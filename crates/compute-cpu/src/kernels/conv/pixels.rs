@@ -9,7 +9,7 @@
 //! for each block of pixels                            a task
 //!     copy what it sees, where that has a border
 //!     for each panel of output channels
-//!         for each run, in pieces of DEPTH
+//!         for each piece of DEPTH of the runs
 //!             for each tile of pixels
 //!                 sums += pixels · panel              micro-kernel, which also finishes and stores
 //!                                                     the sums where it can
@@ -27,6 +27,8 @@ use crate::prefetch;
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{Tensor, View};
+use smallvec::SmallVec;
+use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows of a panel that are multiplied at once: with the widest panel 64 KiB, which the second-level
@@ -150,6 +152,8 @@ pub(super) struct PixelsStep {
     machine: Machine,
     micro: Micro,
     runs: Vec<Run>,
+    /// Of them, those that are multiplied at once.
+    together: Vec<Range<usize>>,
     blocks: Blocks,
     target: Target,
 }
@@ -223,10 +227,11 @@ impl PixelsStep {
             let pixels = window.batch * window.pixels();
             (window.batch, window.x, window.out) = (1, [1, 1, pixels], [1, 1, pixels]);
         }
-        let (blocks, runs) =
-            (Blocks::new(&window, &machine, micro.nr), runs(&window, machine.blocking.depth.unwrap_or(DEPTH)));
+        let depth = machine.blocking.depth.unwrap_or(DEPTH);
+        let (blocks, runs) = (Blocks::new(&window, &machine, micro.nr), runs(&window, depth));
+        let together = together(&runs, depth);
         let target = target.unwrap_or_else(|| Target::whole(&window));
-        PixelsStep { window, panels, has_bias, epilogue, machine, micro, runs, blocks, target }
+        PixelsStep { window, panels, has_bias, epilogue, machine, micro, runs, together, blocks, target }
     }
 
     fn registers_bytes(&self) -> usize {
@@ -314,6 +319,20 @@ fn runs(window: &Window, most: usize) -> Vec<Run> {
     runs
 }
 
+/// Ranges of runs that are multiplied at once, as many as have no more than `most` elements.
+fn together(runs: &[Run], most: usize) -> Vec<Range<usize>> {
+    let mut ranges: Vec<Range<usize>> = Vec::new();
+    for index in 0..runs.len() {
+        match ranges.last_mut() {
+            Some(range) if runs[range.start..=index].iter().map(|run| run.depth).sum::<usize>() <= most => {
+                range.end = index + 1;
+            }
+            _ => ranges.push(index..index + 1),
+        }
+    }
+    ranges
+}
+
 impl Step for PixelsStep {
     fn run(&self, arguments: &Arguments<'_>) {
         let blocks = &self.blocks;
@@ -374,6 +393,11 @@ impl PixelsStep {
             let (row, tile) = (number / tiles, number % tiles);
             (row, columns * tile / tiles, columns * (tile + 1) / tiles)
         };
+        // Where what a pixel of the block sees begins, and the runs of that.
+        let pixel_at =
+            |row: usize, column: usize| row * window.stride[1] * source.row + column * window.stride[2] * source.pixel;
+        let seen: SmallVec<[(usize, usize); 16]> =
+            self.runs.iter().map(|run| (run.y * source.row + run.x * source.pixel + run.channel, run.depth)).collect();
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
         let residual = self.epilogue.as_ref().and_then(Epilogue::common).and_then(|common| common.residual);
         let residual = residual.map(|residual| view(3 + residual.input).as_ptr().cast::<f32>());
@@ -394,15 +418,12 @@ impl PixelsStep {
             let start = |row: usize, column: usize| {
                 self.target.pixel(place.image, place.rows.0 + row, place.columns.0 + column) * channels + channel
             };
-            for (index, run) in self.runs.iter().enumerate() {
-                let is_last = index + 1 == self.runs.len();
+            for range in &self.together {
+                let (is_first, is_last) = (range.start == 0, range.end == self.runs.len());
+                let runs = &seen[range.clone()];
+                let (k, depth) = (self.runs[range.start].k, runs.iter().map(|run| run.1).sum());
                 // The panel's next rows, or the next panel, come while these are multiplied.
-                let next = panel.as_ptr().wrapping_add((run.k + run.depth) * micro.nr);
-                // Where what the pixels of a tile see begins.
-                let seen = |row: usize, first: usize| {
-                    let (y, x) = (row * window.stride[1] + run.y, first * window.stride[2] + run.x);
-                    y * source.row + x * source.pixel + run.channel
-                };
+                let next = panel.as_ptr().wrapping_add((k + depth) * micro.nr);
                 for number in 0..rows * tiles {
                     let (row, first, last) = tile_at(number);
                     if is_last {
@@ -413,22 +434,22 @@ impl PixelsStep {
                             residual.inspect(|residual| ask_for(residual.wrapping_add(at), wide));
                         }
                     }
-                    let mut ahead = Ahead::share(next, run.depth * micro.nr, (number, rows * tiles), run.depth);
+                    let mut ahead = Ahead::share(next, depth * micro.nr, (number, rows * tiles), depth);
                     // The first panel is the first to read pixels: those of the next tile come meanwhile.
-                    if index == 0 && p == place.panels.0 && number + 1 < rows * tiles && !source.is_copy {
+                    if is_first && p == place.panels.0 && number + 1 < rows * tiles && !source.is_copy {
                         let (row, first, last) = tile_at(number + 1);
-                        let pixels = source.start.wrapping_add(seen(row, first));
-                        ahead = ahead.and(pixels, (last - first) * window.stride[2] * source.pixel, run.depth);
+                        let pixels = source.start.wrapping_add(pixel_at(row, first));
+                        ahead = ahead.and(pixels, (last - first) * window.stride[2] * source.pixel, depth);
                     }
                     // SAFETY: the pixels of a tile and their runs lie inside the block; sums of the tile inside the
                     // block's sums; the panel is as deep as all runs together. What is written at the end are channels
                     // of pixels that this task alone writes; a residual has the output's elements.
                     unsafe {
-                        let a = (source.start.add(seen(row, first)), window.stride[2] * source.pixel, 1);
-                        let b = panel.as_ptr().add(run.k * micro.nr);
+                        let a = (source.start.add(pixel_at(row, first)), window.stride[2] * source.pixel, 1);
+                        let b = panel.as_ptr().add(k * micro.nr);
                         let tile = (sums.as_mut_ptr().add((row * columns + first) * micro.nr), micro.nr);
-                        let mut product = Product { ahead, ..Product::new(run.depth, a, b, tile) };
-                        if index > 0 {
+                        let mut product = Product { ahead, ..Product::new(runs, a, b, tile) };
+                        if !is_first {
                             product.sums = (tile.0.cast_const(), tile.1);
                         }
                         if let Some(end) = end.filter(|_| is_last) {

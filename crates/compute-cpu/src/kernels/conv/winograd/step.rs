@@ -309,7 +309,10 @@ impl<T: Real> WinogradStep<T> {
                     let (b, c) = (weights.as_ptr().add(depth * micro.nr), products.0.add(first * products.1));
                     let sums = if depth == 0 { (std::ptr::null(), 0) } else { (c.cast_const(), products.1) };
                     let ahead = Ahead::share(next, len, (group, groups), length);
-                    micro.tile(last - first, &Product { sums, ahead, ..Product::new(length, a, b, (c, products.1)) });
+                    micro.tile(
+                        last - first,
+                        &Product { sums, ahead, ..Product::new(&[(0, length)], a, b, (c, products.1)) },
+                    );
                 }
             }
             depth += length;
