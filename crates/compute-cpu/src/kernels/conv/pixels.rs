@@ -27,13 +27,14 @@ use crate::prefetch;
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{Tensor, View};
-use smallvec::SmallVec;
 use std::ops::Range;
 use std::sync::Arc;
 
 /// Rows of a panel that are multiplied at once: with the widest panel 64 KiB, which the second-level
 /// cache holds beside the pixels.
 const DEPTH: usize = 512;
+/// Runs that are multiplied at once, at most.
+const RUNS_TOGETHER: usize = 16;
 /// Pixels of a block: their sums for one panel are 24 KiB.
 const PIXELS: usize = 192;
 /// Pixels of a block that is cut smaller for the sake of threads, at least: the weights are read again for
@@ -324,7 +325,10 @@ fn together(runs: &[Run], most: usize) -> Vec<Range<usize>> {
     let mut ranges: Vec<Range<usize>> = Vec::new();
     for index in 0..runs.len() {
         match ranges.last_mut() {
-            Some(range) if runs[range.start..=index].iter().map(|run| run.depth).sum::<usize>() <= most => {
+            Some(range)
+                if range.len() < RUNS_TOGETHER
+                    && runs[range.start..=index].iter().map(|run| run.depth).sum::<usize>() <= most =>
+            {
                 range.end = index + 1;
             }
             _ => ranges.push(index..index + 1),
@@ -393,11 +397,9 @@ impl PixelsStep {
             let (row, tile) = (number / tiles, number % tiles);
             (row, columns * tile / tiles, columns * (tile + 1) / tiles)
         };
-        // Where what a pixel of the block sees begins, and the runs of that.
+        // Where what a pixel of the block sees begins.
         let pixel_at =
             |row: usize, column: usize| row * window.stride[1] * source.row + column * window.stride[2] * source.pixel;
-        let seen: SmallVec<[(usize, usize); 16]> =
-            self.runs.iter().map(|run| (run.y * source.row + run.x * source.pixel + run.channel, run.depth)).collect();
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
         let residual = self.epilogue.as_ref().and_then(Epilogue::common).and_then(|common| common.residual);
         let residual = residual.map(|residual| view(3 + residual.input).as_ptr().cast::<f32>());
@@ -420,7 +422,11 @@ impl PixelsStep {
             };
             for range in &self.together {
                 let (is_first, is_last) = (range.start == 0, range.end == self.runs.len());
-                let runs = &seen[range.clone()];
+                let mut places = [(0, 0); RUNS_TOGETHER];
+                for (place, run) in places.iter_mut().zip(&self.runs[range.clone()]) {
+                    *place = (run.y * source.row + run.x * source.pixel + run.channel, run.depth);
+                }
+                let runs = &places[..range.len()];
                 let (k, depth) = (self.runs[range.start].k, runs.iter().map(|run| run.1).sum());
                 // The panel's next rows, or the next panel, come while these are multiplied.
                 let next = panel.as_ptr().wrapping_add((k + depth) * micro.nr);
