@@ -57,6 +57,16 @@ pub(crate) trait Vector: Copy {
     unsafe fn widen(from: *const bf16) -> Self;
     /// Writes [`Vector::LANES`] numbers rounded as [`nearest`] does, aligned or not.
     unsafe fn narrow(self, to: *mut bf16);
+    /// Writes two registers one behind the other, as [`Vector::narrow`].
+    #[inline(always)]
+    unsafe fn narrow_pair([first, second]: [Self; 2], to: *mut bf16) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            first.narrow(to);
+            second.narrow(to.add(Self::LANES));
+        }
+    }
+
     /// Reads twice [`Vector::LANES`] numbers of bf16, aligned or not, in the order that costs least: those of even
     /// places in one register and those of odd places in the other, or one register behind the other.
     #[inline(always)]

@@ -7,7 +7,7 @@ use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
 use crate::Isa;
 use crate::map::Register;
-use crate::matrix::{BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_len, step};
+use crate::matrix::{self, BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_len, step};
 use crate::real::Converts;
 pub(super) use finishing::Finishing;
 use half::bf16;
@@ -31,8 +31,8 @@ pub(super) struct TiledWeights<N = bf16> {
 }
 
 impl<N: Element> TiledWeights<N> {
-    /// Packs `n` columns whose summed axis is several pieces one after the other, each padded to whole
-    /// steps. `pieces` lie so many numbers from `start`.
+    /// Packs `n` columns whose summed axis is several pieces, each padded to whole steps, which go in
+    /// [`matrix::order`]. `pieces` lie so many numbers from `start`.
     ///
     /// # Safety
     /// Every piece can be read, as numbers of any alignment.
@@ -45,14 +45,22 @@ impl<N: Element> TiledWeights<N> {
         (n, k): (usize, usize),
     ) -> Option<TiledWeights<N>> {
         let (row, column) = part;
-        let (steps, piece_len) = (pieces.len() * k.div_ceil(step::<N>()), panel_len::<N>(k));
-        let len = n.div_ceil(BLOCK) * pieces.len() * piece_len;
-        let panels = PackedWeights::new(packer, "tiled panels", len, |panels| {
-            for (index, packed) in panels.chunks_exact_mut(piece_len.max(1)).enumerate() {
-                let (panel, piece) = (index / pieces.len(), pieces[index % pieces.len()]);
-                let start = start.wrapping_add(piece);
+        let steps_of_piece = k.div_ceil(step::<N>());
+        let steps = pieces.len() * steps_of_piece;
+        let len = n.div_ceil(BLOCK) * pieces.len() * panel_len::<N>(k);
+        let panels = PackedWeights::new(packer, "tiled panels, taps together", len, |panels| {
+            let mut rest = panels;
+            let parts = (0..n).step_by(BLOCK).flat_map(|first| {
+                matrix::order(steps_of_piece, pieces.len()).map(move |(piece, steps)| (first, pieces[piece], steps))
+            });
+            for (first, piece, steps) in parts {
+                let from = steps.start * step::<N>();
+                let k = k.min(steps.end * step::<N>()) - from;
+                let (packed, behind) = std::mem::take(&mut rest).split_at_mut(panel_len::<N>(k));
+                let start = start.wrapping_add(piece + from * row);
                 // SAFETY: the caller's promise.
-                unsafe { pack_panel::<N, T>(isa, &Panels { start, row, column, n, k }, panel * BLOCK, packed) };
+                unsafe { pack_panel::<N, T>(isa, &Panels { start, row, column, n, k }, first, packed) };
+                rest = behind;
             }
         })?;
         Some(TiledWeights { shape: shape.to_vec(), steps, columns: n, panels })

@@ -8,9 +8,9 @@
 //! ```
 //!
 //! Stable Rust has no intrinsics for tiles: the instructions are written as assembly. The compiler never
-//! uses a tile register of its own, so their state lasts from one block to the next. The left operand
-//! streams from the second-level cache with a hint not to displace the panel from the first (`tileloaddt1`);
-//! measured on Sapphire Rapids that is worth half the speed.
+//! uses a tile register of its own, so their state lasts from one block to the next. Where nobody reads the left
+//! operand again it streams from the second-level cache with a hint not to displace the panel from the first
+//! (`tileloaddt1`); measured on Sapphire Rapids that is worth half the speed.
 
 use super::{Ahead, BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
 use crate::prefetch::LINE;
@@ -83,16 +83,22 @@ enum Height {
 /// The steps of a block by one of the instructions that multiply tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Products {
-    whole: unsafe fn(&Left<'_>, *const u8, Ahead),
-    half: unsafe fn(&Left<'_>, *const u8, Ahead),
+    whole: Steps,
+    half: Steps,
+    /// The same where the left operand is read again.
+    whole_again: Steps,
+    half_again: Steps,
 }
 
+/// A loop over the steps of a block.
+type Steps = unsafe fn(&Left<'_>, *const u8, Ahead);
+
 /// bf16 by bf16.
-pub(super) const BF16: Products = Products { whole: bf16::steps, half: bf16::half_steps };
+pub(super) const BF16: Products = bf16::PRODUCTS;
 /// u8 by i8.
-pub(super) const U8: Products = Products { whole: u8::steps, half: u8::half_steps };
+pub(super) const U8: Products = u8::PRODUCTS;
 /// i8 by i8.
-pub(super) const I8: Products = Products { whole: i8::steps, half: i8::half_steps };
+pub(super) const I8: Products = i8::PRODUCTS;
 
 /// A block, with other work between its steps.
 ///
@@ -104,6 +110,12 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>, 
     let height = if rows > TILE { Height::Whole } else { Height::Half };
     let count = left.offsets.len();
     let parts = (count / PART_STEPS).clamp(1, PARTS_MAX);
+    let steps = match (height, left.is_streamed) {
+        (Height::Whole, true) => products.whole,
+        (Height::Whole, false) => products.whole_again,
+        (Height::Half, true) => products.half,
+        (Height::Half, false) => products.half_again,
+    };
     // SAFETY: the caller's promise, for each part of the steps.
     unsafe {
         begin(height, so_far.cast());
@@ -113,10 +125,7 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>, 
                 let left = Left { offsets: &left.offsets[from..until], ..*left };
                 let panel = panel.add(from * PANEL_STEP_BYTES);
                 let ahead = Ahead { start: ahead.start.wrapping_add(from * LINE), ..ahead };
-                match height {
-                    Height::Whole => (products.whole)(&left, panel, ahead),
-                    Height::Half => (products.half)(&left, panel, ahead),
-                }
+                steps(&left, panel, ahead);
             }
             meanwhile(part, parts);
         }
@@ -173,97 +182,112 @@ unsafe fn end(height: Height, sums: *mut u8) {
     }
 }
 
+/// A loop over steps of all 32 rows by the instruction `$dot`, whose left operand `$load` loads. Meanwhile lines of
+/// `ahead` come into the second-level cache: a panel that was not read before lies in memory, whose latency the
+/// hardware's own prefetching does not hide.
+macro_rules! whole {
+    ($name:ident, $dot:literal, $load:literal) => {
+        /// # Safety
+        /// As [`super::block`] for 32 rows, tiles configured, at least one step.
+        unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                tiles!(
+                    ".p2align 5",
+                    "2:",
+                    "mov {offset}, [{offsets}]",
+                    "add {offsets}, 8",
+                    "lea {a}, [{a0} + {offset}]",
+                    "add {offset}, {a1}",
+                    concat!($load, " tmm4, [{a} + {pitch}*1]"),
+                    "tileloadd tmm6, [{panel} + {line}*1]",
+                    concat!($dot, " tmm0, tmm4, tmm6"),
+                    "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+                    concat!($dot, " tmm1, tmm4, tmm7"),
+                    "mov {a}, {ahead}",
+                    "mov {line_number}, {lines}",
+                    "3:",
+                    "prefetcht1 [{a}]",
+                    "add {a}, {apart}",
+                    "dec {line_number}",
+                    "jnz 3b",
+                    "add {ahead}, 64",
+                    concat!($load, " tmm5, [{offset} + {pitch}*1]"),
+                    concat!($dot, " tmm2, tmm5, tmm6"),
+                    concat!($dot, " tmm3, tmm5, tmm7"),
+                    "add {panel}, 2048",
+                    "dec {steps}",
+                    "jnz 2b",
+                    ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1), apart = in(reg) ahead.apart,
+                    steps = inout(reg) left.offsets.len() => _,
+                    offsets = inout(reg) left.offsets.as_ptr() => _,
+                    panel = inout(reg) panel => _,
+                    offset = out(reg) _, a = out(reg) _, line_number = out(reg) _,
+                    a0 = in(reg) left.tiles[0], a1 = in(reg) left.tiles[1],
+                    pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
+                );
+            }
+        }
+    };
+}
+
+/// The same for the upper 16 rows.
+macro_rules! half {
+    ($name:ident, $dot:literal, $load:literal) => {
+        /// # Safety
+        /// As [`super::block`] for 16 rows, tiles configured, at least one step.
+        unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
+            // SAFETY: the caller's promise.
+            unsafe {
+                tiles!(
+                    ".p2align 5",
+                    "2:",
+                    "mov {offset}, [{offsets}]",
+                    "add {offsets}, 8",
+                    "add {offset}, {a0}",
+                    concat!($load, " tmm4, [{offset} + {pitch}*1]"),
+                    "tileloadd tmm6, [{panel} + {line}*1]",
+                    concat!($dot, " tmm0, tmm4, tmm6"),
+                    "mov {offset}, {ahead}",
+                    "mov {line_number}, {lines}",
+                    "3:",
+                    "prefetcht1 [{offset}]",
+                    "add {offset}, {apart}",
+                    "dec {line_number}",
+                    "jnz 3b",
+                    "add {ahead}, 64",
+                    "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+                    concat!($dot, " tmm1, tmm4, tmm7"),
+                    "add {panel}, 2048",
+                    "dec {steps}",
+                    "jnz 2b",
+                    ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1), apart = in(reg) ahead.apart,
+                    steps = inout(reg) left.offsets.len() => _,
+                    offsets = inout(reg) left.offsets.as_ptr() => _,
+                    panel = inout(reg) panel => _,
+                    offset = out(reg) _, line_number = out(reg) _,
+                    a0 = in(reg) left.tiles[0],
+                    pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
+                );
+            }
+        }
+    };
+}
+
 /// A module with the loops over the steps of a block by the instruction `$dot`.
 macro_rules! products {
     ($name:ident, $dot:literal) => {
         mod $name {
+            use super::Products;
             use crate::matrix::{Ahead, Left, STEP_BYTES};
             use std::arch::asm;
 
-            /// Multiplies steps of all 32 rows. Meanwhile lines of `ahead` come into the second-level cache: a panel
-            /// that was not read before lies in memory, whose latency the hardware's own prefetching does not hide.
-            ///
-            /// # Safety
-            /// As [`super::block`] for 32 rows, tiles configured, at least one step.
-            pub(super) unsafe fn steps(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    tiles!(
-                        ".p2align 5",
-                        "2:",
-                        "mov {offset}, [{offsets}]",
-                        "add {offsets}, 8",
-                        "lea {a}, [{a0} + {offset}]",
-                        "add {offset}, {a1}",
-                        "tileloaddt1 tmm4, [{a} + {pitch}*1]",
-                        "tileloadd tmm6, [{panel} + {line}*1]",
-                        concat!($dot, " tmm0, tmm4, tmm6"),
-                        "tileloadd tmm7, [{panel} + {line}*1 + 64]",
-                        concat!($dot, " tmm1, tmm4, tmm7"),
-                        "mov {a}, {ahead}",
-                        "mov {line_number}, {lines}",
-                        "3:",
-                        "prefetcht1 [{a}]",
-                        "add {a}, {apart}",
-                        "dec {line_number}",
-                        "jnz 3b",
-                        "add {ahead}, 64",
-                        "tileloaddt1 tmm5, [{offset} + {pitch}*1]",
-                        concat!($dot, " tmm2, tmm5, tmm6"),
-                        concat!($dot, " tmm3, tmm5, tmm7"),
-                        "add {panel}, 2048",
-                        "dec {steps}",
-                        "jnz 2b",
-                        ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1), apart = in(reg) ahead.apart,
-                        steps = inout(reg) left.offsets.len() => _,
-                        offsets = inout(reg) left.offsets.as_ptr() => _,
-                        panel = inout(reg) panel => _,
-                        offset = out(reg) _, a = out(reg) _, line_number = out(reg) _,
-                        a0 = in(reg) left.tiles[0], a1 = in(reg) left.tiles[1],
-                        pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
-                    );
-                }
-            }
+            pub(super) const PRODUCTS: Products = Products { whole, half, whole_again, half_again };
 
-            /// Multiplies steps of the upper 16 rows.
-            ///
-            /// # Safety
-            /// As [`super::block`] for 16 rows, tiles configured, at least one step.
-            pub(super) unsafe fn half_steps(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
-                // SAFETY: the caller's promise.
-                unsafe {
-                    tiles!(
-                        ".p2align 5",
-                        "2:",
-                        "mov {offset}, [{offsets}]",
-                        "add {offsets}, 8",
-                        "add {offset}, {a0}",
-                        "tileloaddt1 tmm4, [{offset} + {pitch}*1]",
-                        "tileloadd tmm6, [{panel} + {line}*1]",
-                        concat!($dot, " tmm0, tmm4, tmm6"),
-                        "mov {offset}, {ahead}",
-                        "mov {line_number}, {lines}",
-                        "3:",
-                        "prefetcht1 [{offset}]",
-                        "add {offset}, {apart}",
-                        "dec {line_number}",
-                        "jnz 3b",
-                        "add {ahead}, 64",
-                        "tileloadd tmm7, [{panel} + {line}*1 + 64]",
-                        concat!($dot, " tmm1, tmm4, tmm7"),
-                        "add {panel}, 2048",
-                        "dec {steps}",
-                        "jnz 2b",
-                        ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1), apart = in(reg) ahead.apart,
-                        steps = inout(reg) left.offsets.len() => _,
-                        offsets = inout(reg) left.offsets.as_ptr() => _,
-                        panel = inout(reg) panel => _,
-                        offset = out(reg) _, line_number = out(reg) _,
-                        a0 = in(reg) left.tiles[0],
-                        pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
-                    );
-                }
-            }
+            whole!(whole, $dot, "tileloaddt1");
+            whole!(whole_again, $dot, "tileloadd");
+            half!(half, $dot, "tileloaddt1");
+            half!(half_again, $dot, "tileloadd");
         }
     };
 }

@@ -34,7 +34,7 @@ mod sme;
 mod strips;
 
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
-pub(crate) use multiply::{Outer, PASS_STEPS, Rows, block_rows, depths, multiply, sums_needed};
+pub(crate) use multiply::{Outer, PASS_STEPS, Rows, block_rows, depths, multiply, order, sums_needed};
 pub(crate) use pack::{LeftRows, Panels, keep, kept_bytes, pack_panel, pack_tiles, panel_len, tiles_len};
 
 use crate::{Blas, rates};
@@ -114,13 +114,15 @@ pub struct Left<'a> {
     /// Groups of each step that are not zeros throughout; none where all of them count. Units may multiply the others, too.
     pub depths: &'a [u8],
     pub lines: Lines,
+    /// Whether nothing of it is read again soon, so that it need not displace anything in the first-level cache.
+    pub is_streamed: bool,
 }
 
 impl<'a> Left<'a> {
     /// Of whole steps and tiles.
     pub fn of_tiles(tiles: [*const u8; 2], pitch: usize, offsets: &'a [usize]) -> Left<'a> {
         let lines = Lines { first: 0, rows: TILE, apart: (tiles[1] as usize).wrapping_sub(tiles[0] as usize) };
-        Left { tiles, pitch, offsets, depths: &[], lines }
+        Left { tiles, pitch, offsets, depths: &[], lines, is_streamed: true }
     }
 }
 

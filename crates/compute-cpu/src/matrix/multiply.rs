@@ -1,12 +1,15 @@
 //! Products of any size as blocks.
 //!
 //! ```text
-//! for each panel                                      its sums stay in the second-level cache
-//!     for each pass of some steps                     a pass of a panel fills 32 KiB of the first, or 64 of both
+//! for each panel, or group of panels of few steps     its sums stay in the second-level cache
+//!     for each pass of some steps                     a pass of a panel fills 36 KiB of the first, or 64 of both
 //!         for each 32 rows or less                    stream from the second-level cache
 //!             sums += rows · panel
 //!             after the last pass: store, beside the next product
 //! ```
+//!
+//! Tiles read the rows of a block once for a group of panels, of which all together are a pass: beyond the first panel
+//! they come from the first-level cache.
 //!
 //! So weights are read in the order in which they lie in memory: that is worth more than reading the rows of a pass
 //! again while they are near.
@@ -19,11 +22,14 @@ use super::{
     Ahead, BLOCK, Block, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums, TILE, Tiles,
 };
 use crate::prefetch::LINE;
+use std::ops::Range;
 
 /// Steps of a pass on tiles, whose panels have to come from the first-level cache.
-const DEPTH: usize = 16;
+const DEPTH: usize = 18;
 /// Steps that are one pass on every unit.
-pub(crate) const PASS_STEPS: usize = DEPTH + DEPTH / 8;
+pub(crate) const PASS_STEPS: usize = DEPTH;
+/// Steps of panels that share a pass on tiles: with the rows of a block they leave room in the first-level cache.
+const DEPTH_OF_FEW: usize = 10;
 /// Blocks of rows whose panels come from the second-level cache for all of them, on tiles.
 const FEW_BLOCKS: usize = 2;
 /// Steps of a pass on vectors, which read a line of a panel no more often than the second-level cache gives one.
@@ -55,21 +61,49 @@ pub(crate) struct Rows<'a> {
     pub apart: usize,
     /// Rows of a block, at most [`BLOCK`], and exactly so many where lines are tiles.
     pub block: usize,
+    /// Whether steps read again what others have read.
+    pub overlap: bool,
+    /// Where the last line lies if not behind the others: whole, while the rows behind `count` cannot be read there.
+    pub last_line: Option<*const u8>,
 }
 
 impl<'a> Rows<'a> {
     /// One group of rows in packed tiles that have one step each.
     pub fn tiles(start: *const u8, offsets: &'a [usize], count: usize) -> Rows<'a> {
         let (pitch, line_bytes) = (STEP_BYTES, TILE * STEP_BYTES);
-        Rows { start, pitch, line: TILE, line_bytes, offsets, depths: &[], count, groups: 1, apart: 0, block: BLOCK }
+        Rows {
+            start,
+            pitch,
+            line: TILE,
+            line_bytes,
+            offsets,
+            depths: &[],
+            count,
+            groups: 1,
+            apart: 0,
+            block: BLOCK,
+            overlap: false,
+            last_line: None,
+        }
     }
 }
 
-/// [`Rows::depths`] of `taps` pieces of `k` numbers, each padded to whole steps.
+/// The order of the steps of a sum over `taps` pieces of so many steps each: some steps of every piece, then the next
+/// ones of every piece. Given are a piece and a range of its steps.
+///
+/// Neighbouring taps of a convolution see nearly the same pixels. In this order a pass, which is what is multiplied
+/// by all rows before anything else, has few channels of all taps, so that what one tap has read is near for the others.
+pub(crate) fn order(steps: usize, taps: usize) -> impl Iterator<Item = (usize, Range<usize>)> {
+    let together = (PASS_STEPS / taps.max(1)).max(1);
+    let parts = (0..steps).step_by(together).map(move |from| from..steps.min(from + together));
+    parts.flat_map(move |part| (0..taps).map(move |tap| (tap, part.clone())))
+}
+
+/// [`Rows::depths`] of `taps` pieces of `k` numbers, each padded to whole steps, in [`order`].
 pub(crate) fn depths<F: Factor>(k: usize, taps: usize) -> Vec<u8> {
     let groups = STEP_BYTES / GROUP_BYTES;
-    let steps = (0..k).step_by(F::STEP).map(|at| (k - at).div_ceil(F::GROUP).min(groups) as u8);
-    std::iter::repeat_n(steps, taps).flatten().collect()
+    let depth = |step: usize| (k - step * F::STEP).div_ceil(F::GROUP).min(groups) as u8;
+    order(k.div_ceil(F::STEP), taps).flat_map(|(_, steps)| steps.map(depth)).collect()
 }
 
 /// How many rows of a block are best for so many rows in lines of this length: the blocks' strips, of at most [`STRIP`]
@@ -103,9 +137,17 @@ const FINISHED: usize = 2;
 
 /// Passes over so many steps.
 fn passes<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
-    let depth = if matrix.takes_lines() { DEPTH_OF_VECTORS } else { DEPTH };
-    // A few steps more still are one pass: keeping sums costs more than what leaves the cache.
-    if steps <= depth + depth / 8 { 1 } else { steps.div_ceil(depth) }
+    // A few steps more still are one pass on vectors: keeping sums costs more than what leaves the cache.
+    let (depth, most) = match matrix.takes_lines() {
+        true => (DEPTH_OF_VECTORS, DEPTH_OF_VECTORS + DEPTH_OF_VECTORS / 8),
+        false => (DEPTH, PASS_STEPS),
+    };
+    if steps <= most { 1 } else { steps.div_ceil(depth) }
+}
+
+/// Panels of so many steps that share a pass.
+fn together<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
+    if matrix.takes_lines() { 1 } else { (DEPTH_OF_FEW / steps.max(1)).max(1) }
 }
 
 /// What stores finished sums: of the block that begins with a row and holds a panel, both numbered, a range
@@ -133,7 +175,10 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let is_read_again = pairs > if matrix.takes_lines() { 1 } else { FEW_BLOCKS };
     let passes = if is_read_again { passes(matrix, steps) } else { 1 };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
-    let mut product = Running { tiles: matrix.enter(), left, each, panel, done, next, waiting: None, store };
+    let group = if passes == 1 { together(matrix, steps) } else { 1 };
+    let is_streamed = group == 1 && !left.overlap;
+    let mut product =
+        Running { tiles: matrix.enter(), left, each, is_streamed, panel, done, next, waiting: None, store };
     let lines = if matrix.few_rows_come(left.count * left.groups) { 0 } else { STEP_LINES.div_ceil(pairs.max(1)) };
     // SAFETY: the caller's promise, for every block below.
     unsafe {
@@ -151,12 +196,12 @@ pub(crate) unsafe fn multiply<F: Factor>(
             }
             return product.finish();
         }
-        for (p, pass) in (p0..p1).flat_map(|p| (0..passes).map(move |pass| (p, pass))) {
+        for (first, pass) in (p0..p1).step_by(group).flat_map(|p| (0..passes).map(move |pass| (p, pass))) {
             let (from, to, last) = (steps * pass / passes, steps * (pass + 1) / passes, pass + 1 == passes);
-            // What comes after this pass of this panel.
-            let (next_panel, next_step) = if last { ((p + 1).min(p1 - 1), 0) } else { (p, to) };
-            let coming = panel(next_panel).0.wrapping_add(next_step * PANEL_STEP_BYTES);
-            for pair in 0..pairs {
+            for (pair, p) in (0..pairs).flat_map(|pair| (first..p1.min(first + group)).map(move |p| (pair, p))) {
+                // What comes after this pass of this panel.
+                let (next_panel, next_step) = if last { ((p + group).min(p1 - 1), 0) } else { (p, to) };
+                let coming = panel(next_panel).0.wrapping_add(next_step * PANEL_STEP_BYTES);
                 let so_far = if pass > 0 { &raw const kept[pair] } else { std::ptr::null() };
                 let to_sums = if last { None } else { Some(&raw mut kept[pair]) };
                 let start = coming.wrapping_add(pair * (to - from) * LINE);
@@ -174,6 +219,8 @@ struct Running<'a, 'b, F: Factor> {
     left: &'a Rows<'a>,
     /// Blocks of a group of rows.
     each: usize,
+    /// As [`Left::is_streamed`].
+    is_streamed: bool,
     panel: &'a dyn Fn(usize) -> (*const u8, usize),
     /// The block that waits to be stored, and the one that is computed meanwhile.
     done: &'a mut Sums<F::Sum>,
@@ -198,7 +245,7 @@ impl<F: Factor> Running<'_, '_, F> {
         to: Option<*mut Sums<F::Sum>>,
         ahead: Ahead,
     ) {
-        let Running { tiles, left, each, panel, done, next, waiting, store } = self;
+        let Running { tiles, left, each, is_streamed, panel, done, next, waiting, store } = self;
         let (group, own) = if left.groups == 1 { (0, pair) } else { (pair / *each, pair % *each) };
         let first = own * left.block;
         let rows = left.block.min(left.count - first);
@@ -211,8 +258,13 @@ impl<F: Factor> Running<'_, '_, F> {
         let lines = Lines { first: place, rows: left.line, apart: left.line_bytes };
         // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
         unsafe {
-            let upper = left.start.add(group * left.apart + line * left.line_bytes + place * left.pitch);
-            let lower = if rows > TILE { upper.wrapping_add(left.line_bytes) } else { upper };
+            let mut upper = left.start.add(group * left.apart + line * left.line_bytes + place * left.pitch);
+            let mut lower = if rows > TILE { upper.wrapping_add(left.line_bytes) } else { upper };
+            if let Some(last) = left.last_line
+                && first + rows == left.count
+            {
+                *(if rows > TILE { &mut lower } else { &mut upper }) = last;
+            }
             let depths = left.depths.get(from..until).unwrap_or_default();
             let block = Block {
                 left: Left {
@@ -221,6 +273,7 @@ impl<F: Factor> Running<'_, '_, F> {
                     offsets: &left.offsets[from..until],
                     depths,
                     lines,
+                    is_streamed: *is_streamed,
                 },
                 panel: panel.add(from * PANEL_STEP_BYTES),
                 columns,

@@ -40,8 +40,17 @@ fn check<F, L, R>(
 {
     let kinds = kinds::<F>();
     let isa = Isa::detect();
-    let sizes =
-        [(1, 1, 1), (16, 32, 32), (17, 33, 31), (32, 64, 64), (33, 5, 513), (70, 130, 1100), (100, 70, 64), (3, 40, 0)];
+    let sizes = [
+        (1, 1, 1),
+        (16, 32, 32),
+        (17, 33, 31),
+        (32, 64, 64),
+        (33, 5, 513),
+        (70, 130, 1100),
+        (100, 70, 64),
+        (50, 70, 128),
+        (3, 40, 0),
+    ];
     let cases = sizes.into_iter().flat_map(|size| [(size, false, Outer::Panels), (size, true, Outer::Rows)]);
     for ((m, n, k), transposed, outer) in cases {
         let (a, b) = operands(m, n, k);
@@ -92,6 +101,24 @@ fn check<F, L, R>(
                     ..rows
                 });
             }
+            // Whole steps are read where they lie; the last rows, which are no whole tile, from a copy.
+            let (rows_between, apart) = (m / TILE * TILE, k.next_multiple_of(F::STEP) + F::STEP);
+            let line = |from: usize| in_lines(isa, &|row, p| at_row(from + row, p), (m - from, k), (m, apart), fill);
+            let mut ends = vec![fill; TILE * apart];
+            let (where_they_lie, last) = (line(0), line(rows_between));
+            if !matrix.takes_lines() && k.is_multiple_of(F::STEP) && k > 0 {
+                ends[..(m - rows_between) * apart].copy_from_slice(&last[..(m - rows_between) * apart]);
+                let pitch = apart * size_of::<F>();
+                lefts.push(Rows {
+                    start: where_they_lie.as_ptr().cast(),
+                    offsets: &steps_in_lines,
+                    pitch,
+                    line_bytes: TILE * pitch,
+                    overlap: true,
+                    last_line: (rows_between < m).then(|| ends.as_ptr().cast()),
+                    ..rows
+                });
+            }
             for left in lefts {
                 let mut c = vec![F::Sum::default(); m * n];
                 let mut sums = vec![Sums::default(); sums_needed(matrix, m.div_ceil(left.block), steps)];
@@ -138,6 +165,22 @@ fn in_lines<F: Factor, T: Converts<F>>(
         to[k..].fill(F::zeroed());
     }
     copy
+}
+
+#[test]
+fn steps_have_an_order_in_which_a_pass_has_all_taps() {
+    for (steps, taps) in [(1, 1), (40, 1), (2, 9), (5, 9), (3, 25), (7, 4), (0, 9), (3, 0)] {
+        let order: Vec<_> = order(steps, taps).flat_map(|(tap, part)| part.map(move |step| (tap, step))).collect();
+        let mut sorted = order.clone();
+        sorted.sort_unstable();
+        let all: Vec<_> = (0..taps).flat_map(|tap| (0..steps).map(move |step| (tap, step))).collect();
+        assert_eq!(sorted, all, "each step of each tap once: {steps} {taps}");
+        let first: std::collections::HashSet<_> = order.iter().take(PASS_STEPS).map(|&(tap, _)| tap).collect();
+        assert!(first.len() == taps.min(PASS_STEPS) || steps == 0, "{steps} {taps}");
+    }
+    assert_eq!(depths::<bf16>(40, 2), [16, 4, 16, 4]);
+    assert_eq!(depths::<bf16>(32 * 9 + 2, 2)[..10], [16, 16, 16, 16, 16, 16, 16, 16, 16, 16]);
+    assert_eq!(depths::<bf16>(32 * 9 + 2, 2)[18..], [1, 1], "what is left comes after all that is whole");
 }
 
 #[test]

@@ -153,7 +153,7 @@ macro_rules! x86_vector {
 
 /// [`Vector`] for a register of AVX-512 that is narrowed by a function.
 macro_rules! avx512_vector {
-    ($name:ident, $narrow:ident) => {
+    ($name:ident, $narrow:ident $(, $own:item)*) => {
         x86_vector!(
             $name,
             16,
@@ -178,6 +178,7 @@ macro_rules! avx512_vector {
             widen_bits_16,
             hide_16,
             store_bytes_16,
+            $($own,)*
             #[inline(always)]
             unsafe fn widen_split(from: *const bf16) -> [Self; 2] {
                 // SAFETY: the caller's promise.
@@ -258,7 +259,18 @@ x86_vector!(
     store_bytes_8
 );
 avx512_vector!(Avx512, narrow_16);
-avx512_vector!(Avx512Bf16, round_16);
+avx512_vector!(
+    Avx512Bf16,
+    round_16,
+    #[inline(always)]
+    unsafe fn narrow_pair([first, second]: [Self; 2], to: *mut bf16) {
+        // SAFETY: the caller's promise; both types are 64 bytes of any contents.
+        unsafe {
+            let rounded: x86::__m512i = std::mem::transmute(x86::_mm512_cvtne2ps_pbh(second.0, first.0));
+            x86::_mm512_storeu_si512(to.cast(), rounded);
+        }
+    }
+);
 
 /// # Safety
 /// As [`Vector::round`].

@@ -23,9 +23,8 @@ use std::marker::PhantomData;
 
 /// Bytes of packed rows that a task keeps in the second-level cache.
 const TASK_BYTES: usize = 1 << 20;
-/// Rows of this many bytes are read where they lie: sixteen of them fall into different sets of the
-/// first-level cache.
-const DIRECT_ROW_BYTES: usize = 512;
+/// Rows this far apart fall into one set of the first-level cache, which holds fewer than sixteen of them.
+const SET_PERIOD: usize = 4096;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
 /// What says which rows a thread has packed, on a cache line of its own.
@@ -109,10 +108,16 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
 
     fn tiles_len(&self) -> usize {
         match self.packing {
+            Packing::None if self.has_last_line() => TILE * self.layout.left.free,
             Packing::None => 0,
             Packing::Lines(pitch) => self.task_rows * pitch,
             Packing::Tiles => matrix::tiles_len::<F>(self.task_rows, self.layout.k),
         }
+    }
+
+    /// Whether the last rows that are read where they lie are no whole tile, and so are copied.
+    fn has_last_line(&self) -> bool {
+        !self.matrix.takes_lines() && !self.layout.m.is_multiple_of(TILE)
     }
 
     fn sums(&self) -> usize {
@@ -166,8 +171,8 @@ enum Packing {
 }
 
 impl Packing {
-    /// Tiles are read where they lie in whole steps and numbers, where rows are so short that packing them costs as much as
-    /// it saves; a few rows at a time wherever they do not evict each other.
+    /// Factors are read where they lie wherever their rows do not evict each other: by tiles in whole steps, where
+    /// rows follow each other closely, a few rows at a time in whole groups.
     fn of<F: Factor>(layout: &Layout, matrix: MatrixUnit<F>, are_factors: bool) -> Packing {
         let Operand { free: row, k: column } = layout.left;
         let bytes = row * size_of::<F>();
@@ -175,9 +180,9 @@ impl Packing {
             return Packing::Tiles;
         }
         if !matrix.takes_lines() {
-            let whole = layout.m.is_multiple_of(TILE) && layout.k.is_multiple_of(F::STEP);
-            let is_direct = are_factors && whole && bytes <= DIRECT_ROW_BYTES;
-            return if is_direct { Packing::None } else { Packing::Tiles };
+            let whole = layout.k.is_multiple_of(F::STEP) && row.is_multiple_of(F::STEP);
+            let is_near = (layout.k..=2 * layout.k).contains(&row) && !bytes.is_multiple_of(SET_PERIOD);
+            return if are_factors && whole && is_near { Packing::None } else { Packing::Tiles };
         }
         if are_factors && layout.k.is_multiple_of(F::GROUP) && !bytes.is_multiple_of(CACHE_PERIOD) {
             return Packing::None;
@@ -280,7 +285,20 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         // SAFETY: the strides stay inside the operand.
         unsafe {
             match self.packing {
-                Packing::None => {}
+                // The last rows, as far apart as the others.
+                Packing::None => {
+                    let (first, count) = ((m1 - m0) / TILE * TILE, (m1 - m0) % TILE);
+                    for (r, line) in packed.chunks_exact_mut(row).enumerate() {
+                        let line = &mut line[..k];
+                        match r < count {
+                            true => {
+                                let source = std::slice::from_raw_parts(start.add((first + r) * row), k);
+                                L::convert_all(isa, source, line);
+                            }
+                            false => line.fill(F::zeroed()),
+                        }
+                    }
+                }
                 Packing::Lines(pitch) => {
                     for (r, line) in packed.chunks_exact_mut(pitch).enumerate().take(m1 - m0) {
                         L::convert_all(isa, std::slice::from_raw_parts(start.add(r * row), k), &mut line[..k]);
@@ -324,7 +342,9 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let left = match self.packing {
             Packing::None => {
                 let start = shared.left.wrapping_add(left_offset + m0 * layout.left.free);
-                self.rows(start.cast(), layout.left.free, m1 - m0)
+                let copies_last = self.has_last_line() && !(m1 - m0).is_multiple_of(TILE);
+                let last_line = copies_last.then(|| pack().cast());
+                Rows { last_line, ..self.rows(start.cast(), layout.left.free, m1 - m0) }
             }
             Packing::Lines(pitch) => self.rows(pack(), pitch, m1 - m0),
             Packing::Tiles => {

@@ -88,8 +88,9 @@ pub(super) fn pack<N: Element, T: Converts<N>>(
                 *number = unsafe { start.add(row * row_stride + channel * channel_stride + from).read_unaligned() };
             }
         }
+        let lines: Vec<usize> = (0..depth).step_by(strip.max(1)).collect();
         // SAFETY: a row-major matrix of these numbers.
-        return unsafe { TiledWeights::pack(place, strips.as_ptr(), shape, &[0], (1, depth), (rows, depth)) };
+        return unsafe { TiledWeights::pack(place, strips.as_ptr(), shape, &lines, (1, depth), (rows, strip)) };
     }
     // SAFETY: the last number lies inside (just checked).
     unsafe { TiledWeights::pack(place, start, shape, taps, (channel_stride, row_stride), (rows, channels)) }
@@ -126,7 +127,7 @@ impl Copy {
         let (below, width) = (reach(1), window.out[2] + reach(2));
         let plane_bytes = ((rows + below) * width + TILE) * pitch;
         let mut planes: Vec<([usize; 2], usize)> = Vec::new();
-        let mut offsets = Vec::new();
+        let mut taps = Vec::new();
         for (y, x) in (0..window.kernel[1]).flat_map(|y| (0..window.kernel[2]).map(move |x| (y, x))) {
             let (y, x) = (y * window.dilation[1], x * window.dilation[2]);
             let remainder = [y % window.stride[1], x % window.stride[2]];
@@ -136,9 +137,11 @@ impl Copy {
                 planes.push((remainder, index * plane_bytes));
             }
             let place = y / window.stride[1] * width + x / window.stride[2];
-            let start = planes[index].1 + place * pitch;
-            offsets.extend((0..channels / F::STEP).map(|step| start + step * STEP_BYTES));
+            taps.push(planes[index].1 + place * pitch);
         }
+        let order = matrix::order(channels / F::STEP, taps.len());
+        let offsets = order.flat_map(|(tap, steps)| steps.map(move |step| (tap, step)));
+        let offsets = offsets.map(|(tap, step)| taps[tap] + step * STEP_BYTES).collect();
         let bytes = planes.len() * plane_bytes;
         let depths = matrix::depths::<F>(window.inputs, window.kernel[1] * window.kernel[2]);
         Copy { rows, width, pitch, planes, below, offsets, depths, bytes }
@@ -233,7 +236,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let block = if self.matrix.takes_lines() { matrix::block_rows(line) } else { BLOCK };
         let (pitch, apart) = (copy.pitch, copy.bytes);
         let tiles = Rows::tiles(copies, &copy.offsets, count);
-        Rows { pitch, line, line_bytes, depths: &copy.depths, groups: images, apart, block, ..tiles }
+        // Places of strips hold what a pixel sees themselves: no two share much.
+        let overlap = self.window.taps() > 1 && !self.strips;
+        Rows { pitch, line, line_bytes, depths: &copy.depths, groups: images, apart, block, overlap, ..tiles }
     }
 
     /// Numbers of the copies.

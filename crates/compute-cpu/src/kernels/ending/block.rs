@@ -98,14 +98,27 @@ pub(super) trait Written: Copy {
     const FOLDED: bool = false;
 
     fn of(ending: &Ending<'_>) -> Option<Self>;
+    /// Writes both registers, which where it is `WIDE` belong one behind the other.
+    ///
     /// # Safety
     /// As [`Vector::store`] of both registers.
     #[expect(private_interfaces, reason = "nobody else writes")]
-    unsafe fn write<V: Vector>(self, at: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>);
+    unsafe fn write<V: Vector, const WIDE: bool>(self, at: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>);
+}
+
+/// # Safety
+/// As [`Vector::store`] of both registers.
+#[inline(always)]
+unsafe fn store_both<V: Vector>([first, second]: [V; PAIR], to: *mut f32) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        first.store(to);
+        second.store(to.add(V::LANES));
+    }
 }
 
 macro_rules! floats {
-    ($($number:ty, $variant:ident, $load:ident, $store:ident);*) => {
+    ($($number:ty, $variant:ident, $load:ident, $store:ident, $store_pair:expr);*) => {
         $(
             impl Added for *mut $number {
                 #[inline(always)]
@@ -140,17 +153,22 @@ macro_rules! floats {
 
                 #[inline(always)]
                 #[expect(private_interfaces, reason = "as above")]
-                unsafe fn write<V: Vector>(self, at: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
-                    for (at, number) in at.into_iter().zip(pair) {
-                        // SAFETY: as above.
-                        unsafe { number.at_least(limits.low).at_most(limits.high).$store(self.wrapping_add(at)) };
+                unsafe fn write<V: Vector, const WIDE: bool>(self, at: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
+                    // SAFETY: as above.
+                    unsafe {
+                        let [first, second] = pair.map(|number| number.at_least(limits.low).at_most(limits.high));
+                        if WIDE {
+                            return $store_pair([first, second], self.wrapping_add(at[0]));
+                        }
+                        first.$store(self.wrapping_add(at[0]));
+                        second.$store(self.wrapping_add(at[1]));
                     }
                 }
             }
         )*
     };
 }
-floats!(f32, F32, load, store; bf16, Bf16, widen, narrow);
+floats!(f32, F32, load, store, store_both::<V>; bf16, Bf16, widen, narrow, V::narrow_pair);
 
 /// Quantised numbers.
 #[derive(Clone, Copy)]
@@ -204,7 +222,7 @@ impl Written for *mut u8 {
 
     #[inline(always)]
     #[expect(private_interfaces, reason = "as above")]
-    unsafe fn write<V: Vector>(self, [at, _]: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
+    unsafe fn write<V: Vector, const WIDE: bool>(self, [at, _]: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
         // SAFETY: as above; bytes are written by ends as wide as two registers alone.
         unsafe {
             let [first, second] = pair;
@@ -228,7 +246,7 @@ impl Written for Near {
 
     #[inline(always)]
     #[expect(private_interfaces, reason = "as above")]
-    unsafe fn write<V: Vector>(self, [at, _]: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
+    unsafe fn write<V: Vector, const WIDE: bool>(self, [at, _]: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
         // SAFETY: as above.
         unsafe {
             let Bytes { low, high, .. } = limits.bytes;
@@ -392,7 +410,7 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE
                 };
                 pair[half] = added.add(at, number);
             }
-            target.write([row * apart, row * apart + second.target], pair, &limits);
+            target.write::<V, WIDE>([row * apart, row * apart + second.target], pair, &limits);
             row += together;
         }
     }
