@@ -32,6 +32,8 @@ pub(crate) const PASS_STEPS: usize = DEPTH;
 const DEPTH_OF_FEW: usize = 10;
 /// Blocks of rows whose panels come from the second-level cache for all of them, on tiles.
 const FEW_BLOCKS: usize = 2;
+/// Bytes of the first-level cache of every machine that has tiles.
+const FIRST_CACHE: usize = 48 << 10;
 /// Steps of a pass on vectors, which read a line of a panel no more often than the second-level cache gives one.
 const DEPTH_OF_VECTORS: usize = 32;
 /// Bytes of panels up to which rows may be the outer loop.
@@ -61,8 +63,8 @@ pub(crate) struct Rows<'a> {
     pub apart: usize,
     /// Rows of a block, at most [`BLOCK`], and exactly so many where lines are tiles.
     pub block: usize,
-    /// Whether steps read again what others have read.
-    pub overlap: bool,
+    /// Bytes that the steps of a pass read of a block, where they read most of them several times; 0 where they do not.
+    pub seen: usize,
     /// Where the last line lies if not behind the others: whole, while the rows behind `count` cannot be read there.
     pub last_line: Option<*const u8>,
 }
@@ -82,7 +84,7 @@ impl<'a> Rows<'a> {
             groups: 1,
             apart: 0,
             block: BLOCK,
-            overlap: false,
+            seen: 0,
             last_line: None,
         }
     }
@@ -175,8 +177,10 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let is_read_again = pairs > if matrix.takes_lines() { 1 } else { FEW_BLOCKS };
     let passes = if is_read_again { passes(matrix, steps) } else { 1 };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
-    let group = if passes == 1 { together(matrix, steps) } else { 1 };
-    let is_streamed = group == 1 && !left.overlap;
+    let group = if passes == 1 { together(matrix, steps).min(p1 - p0).max(1) } else { 1 };
+    let panel_bytes = steps.min(DEPTH) * PANEL_STEP_BYTES;
+    let is_seen_again = left.seen > 0 && left.seen + panel_bytes <= FIRST_CACHE;
+    let is_streamed = group == 1 && !is_seen_again;
     let mut product =
         Running { tiles: matrix.enter(), left, each, is_streamed, panel, done, next, waiting: None, store };
     let lines = if matrix.few_rows_come(left.count * left.groups) { 0 } else { STEP_LINES.div_ceil(pairs.max(1)) };

@@ -114,7 +114,7 @@ fn check<F, L, R>(
                     offsets: &steps_in_lines,
                     pitch,
                     line_bytes: TILE * pitch,
-                    overlap: true,
+                    seen: 1,
                     last_line: (rows_between < m).then(|| ends.as_ptr().cast()),
                     ..rows
                 });

@@ -113,6 +113,8 @@ struct Copy {
     /// Groups of every step that count.
     depths: Vec<u8>,
     bytes: usize,
+    /// As [`Rows::seen`].
+    seen: usize,
 }
 
 impl Copy {
@@ -143,15 +145,22 @@ impl Copy {
         let offsets = order.flat_map(|(tap, steps)| steps.map(move |step| (tap, step)));
         let offsets = offsets.map(|(tap, step)| taps[tap] + step * STEP_BYTES).collect();
         let bytes = planes.len() * plane_bytes;
-        let depths = matrix::depths::<F>(window.inputs, window.kernel[1] * window.kernel[2]);
-        Copy { rows, width, pitch, planes, below, offsets, depths, bytes }
+        let depths = matrix::depths::<F>(window.inputs, taps.len());
+        // Places of a plane that the taps see from a block: some from each of its rows, or all of them.
+        let across = BLOCK + reach(2);
+        let places = planes.len() * (across + below * width).min(across * (below + 1));
+        let steps = matrix::order(channels / F::STEP, taps.len()).next().map_or(0, |(_, steps)| steps.len());
+        let seen = if taps.len() > 1 { places * steps * STEP_BYTES } else { 0 };
+        Copy { rows, width, pitch, planes, below, offsets, depths, bytes, seen }
     }
 
     /// The same where a place takes what a pixel sees of a row.
     fn of_strips<F: Factor>(window: &Window, rows: usize) -> Copy {
         let ([depth, down, _], inputs) = (window.kernel, strip(window.inputs, window.kernel[2], window.dilation[2]));
         let stride = [window.stride[0], window.stride[1], 1];
-        Copy::of_taps::<F>(&Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() }, rows)
+        let copy = Copy::of_taps::<F>(&Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() }, rows);
+        // Places hold what a pixel sees themselves: no two share much.
+        Copy { seen: 0, ..copy }
     }
 
     /// Rows of the product for so many rows of the output, each of which begins so many after the one before.
@@ -236,9 +245,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let block = if self.matrix.takes_lines() { matrix::block_rows(line) } else { BLOCK };
         let (pitch, apart) = (copy.pitch, copy.bytes);
         let tiles = Rows::tiles(copies, &copy.offsets, count);
-        // Places of strips hold what a pixel sees themselves: no two share much.
-        let overlap = self.window.taps() > 1 && !self.strips;
-        Rows { pitch, line, line_bytes, depths: &copy.depths, groups: images, apart, block, overlap, ..tiles }
+        Rows { pitch, line, line_bytes, depths: &copy.depths, groups: images, apart, block, seen: copy.seen, ..tiles }
     }
 
     /// Numbers of the copies.
