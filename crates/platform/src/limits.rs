@@ -1,6 +1,7 @@
 //! Resource limits of the process.
 
 use crate::{Error, system, unix};
+use std::io;
 
 /// The limit on open files (sockets included) of this process; `u64::MAX` means unlimited.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -34,9 +35,22 @@ pub fn raise_open_files() -> Result<OpenFiles, Error> {
     open_files()
 }
 
+/// Whether a call failed because this process, or the whole machine, has as many files open as it may.
+pub fn are_files_exhausted(cause: &io::Error) -> bool {
+    matches!(cause.raw_os_error(), Some(libc::EMFILE | libc::ENFILE))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn files_are_told_from_memory() {
+        assert!(are_files_exhausted(&io::Error::from_raw_os_error(libc::EMFILE)));
+        assert!(are_files_exhausted(&io::Error::from_raw_os_error(libc::ENFILE)));
+        assert!(!are_files_exhausted(&io::Error::from_raw_os_error(libc::ENOSPC)));
+        assert!(!are_files_exhausted(&io::ErrorKind::OutOfMemory.into()));
+    }
 
     #[test]
     fn raising_reaches_the_hard_limit_and_is_idempotent() {

@@ -67,6 +67,16 @@ pub enum SharedMemoryError {
     },
 }
 
+impl SharedMemoryError {
+    /// The system's error, where there is one.
+    pub fn cause(&self) -> Option<&io::Error> {
+        match self {
+            Self::Open { cause, .. } | Self::Map { cause, .. } | Self::Manage { cause, .. } => Some(cause),
+            Self::TooSmall { .. } | Self::OutOfRange { .. } => None,
+        }
+    }
+}
+
 /// A mapped region of a shared-memory object: `length` bytes from `offset`, readable and writable.
 ///
 /// Another process can write to the same bytes at any moment, so no `&[u8]` into the region is

@@ -14,7 +14,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_platform::shared_memory::SharedMemoryError;
+use halimede_platform::{limits::are_files_exhausted, shared_memory::SharedMemoryError};
 use halimede_serving::{
     Code, Error, OutputTensor, Parameter,
     backend::{Peers, ResponseSender},
@@ -646,12 +646,15 @@ fn read(state: &State, entry: ResponseEntry) -> Returned {
     Ok((outputs?, parameters))
 }
 
-/// What is told where `/dev/shm` is full.
+/// What is told where there is no more shared memory: `/dev/shm` is full, or it would be one file too many.
 fn no_memory(error: &SharedMemoryError) -> String {
-    format!(
-        "Failed to increase the shared memory pool size: {error}. In a container, its flag --shm-size says how much shared \
-         memory there is"
-    )
+    let way_out = match error.cause().is_some_and(are_files_exhausted) {
+        true => {
+            "As many files are open as may be (`halimede doctor` says how many): raise `ulimit -n` where the server is started"
+        }
+        false => "In a container, its flag --shm-size says how much shared memory there is",
+    };
+    format!("Failed to increase the shared memory pool size: {error}. {way_out}")
 }
 
 /// The tensors that entries name, copied, and the segments of outputs freed.
@@ -707,4 +710,21 @@ fn code_of(number: i32) -> Code {
 /// The number of a code in `TritonError`.
 pub(crate) fn number_of(code: Code) -> i32 {
     CODES.iter().position(|other| *other == code).map_or(1, |number| number as i32)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+
+    #[test]
+    fn what_is_missing_says_which_limit_to_raise() {
+        let failed = |cause| no_memory(&SharedMemoryError::Manage { action: "create", key: "/x".into(), cause });
+        // The numbers of "too many open files" on every Unix, and of "no space left on device".
+        for (number, hint, other) in [(24, "ulimit -n", "--shm-size"), (28, "--shm-size", "ulimit -n")] {
+            let text = failed(io::Error::from_raw_os_error(number));
+            assert!(text.starts_with("Failed to increase the shared memory pool size: cannot create"), "{text}");
+            assert!(text.contains(hint) && !text.contains(other), "{text}");
+        }
+    }
 }
