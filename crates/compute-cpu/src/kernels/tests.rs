@@ -298,7 +298,7 @@ fn convolutions_of_bf16() {
     ];
     for (op, x, w) in cases {
         let (x, w, bias) = (floats(x, 1), floats(w, 2), floats(&w[..1], 3));
-        // BFDOT rounds a sum of two products before it adds it: over 9216 terms that is 3.4e-6 of the largest result.
+        // BFDOT rounds a sum of two products before it adds it: over 9216 terms that is more than 3e-6 of the largest result.
         check(Op::Conv(tiled(op.clone())), &two(x.clone(), w.clone()), &[1], 5e-6);
         check(Op::Conv(tiled(op.clone())), &[Some(narrow(&x)), Some(w), Some(bias)], &[1], 5e-6);
     }

@@ -182,9 +182,49 @@ unsafe fn end(height: Height, sums: *mut u8) {
     }
 }
 
-/// A loop over steps of all 32 rows by the instruction `$dot`, whose left operand `$load` loads. Meanwhile lines of
-/// `ahead` come into the second-level cache: a panel that was not read before lies in memory, whose latency the
-/// hardware's own prefetching does not hide.
+/// A loop over steps by the instruction `$dot`, whose left operand `$load` loads. The upper 16 rows are at `{a}` when
+/// `$address` has run; `$lower` multiplies the others, which `$operands` are for. Meanwhile lines of `ahead` come into
+/// the second-level cache: a panel that was not read before lies in memory, whose latency the hardware's own
+/// prefetching does not hide.
+macro_rules! steps {
+    ($left:ident, $panel:ident, $ahead:ident, $dot:literal, $load:literal,
+     [$($address:literal),*], [$($lower:tt)*], [$($operands:tt)*]) => {
+        tiles!(
+            ".p2align 5",
+            "2:",
+            "mov {offset}, [{offsets}]",
+            "add {offsets}, 8",
+            $($address,)*
+            concat!($load, " tmm4, [{a} + {pitch}*1]"),
+            "tileloadd tmm6, [{panel} + {line}*1]",
+            concat!($dot, " tmm0, tmm4, tmm6"),
+            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+            concat!($dot, " tmm1, tmm4, tmm7"),
+            "mov {a}, {ahead}",
+            "mov {line_number}, {lines}",
+            "3:",
+            "prefetcht1 [{a}]",
+            "add {a}, {apart}",
+            "dec {line_number}",
+            "jnz 3b",
+            "add {ahead}, 64",
+            $($lower)*
+            "add {panel}, 2048",
+            "dec {steps}",
+            "jnz 2b",
+            ahead = inout(reg) $ahead.start => _, lines = in(reg) $ahead.lines.max(1), apart = in(reg) $ahead.apart,
+            steps = inout(reg) $left.offsets.len() => _,
+            offsets = inout(reg) $left.offsets.as_ptr() => _,
+            panel = inout(reg) $panel => _,
+            offset = out(reg) _, a = out(reg) _, line_number = out(reg) _,
+            a0 = in(reg) $left.tiles[0],
+            pitch = in(reg) $left.pitch, line = in(reg) 2 * STEP_BYTES,
+            $($operands)*
+        )
+    };
+}
+
+/// The loop for all 32 rows.
 macro_rules! whole {
     ($name:ident, $dot:literal, $load:literal) => {
         /// # Safety
@@ -192,84 +232,29 @@ macro_rules! whole {
         unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
             // SAFETY: the caller's promise.
             unsafe {
-                tiles!(
-                    ".p2align 5",
-                    "2:",
-                    "mov {offset}, [{offsets}]",
-                    "add {offsets}, 8",
-                    "lea {a}, [{a0} + {offset}]",
-                    "add {offset}, {a1}",
-                    concat!($load, " tmm4, [{a} + {pitch}*1]"),
-                    "tileloadd tmm6, [{panel} + {line}*1]",
-                    concat!($dot, " tmm0, tmm4, tmm6"),
-                    "tileloadd tmm7, [{panel} + {line}*1 + 64]",
-                    concat!($dot, " tmm1, tmm4, tmm7"),
-                    "mov {a}, {ahead}",
-                    "mov {line_number}, {lines}",
-                    "3:",
-                    "prefetcht1 [{a}]",
-                    "add {a}, {apart}",
-                    "dec {line_number}",
-                    "jnz 3b",
-                    "add {ahead}, 64",
-                    concat!($load, " tmm5, [{offset} + {pitch}*1]"),
-                    concat!($dot, " tmm2, tmm5, tmm6"),
-                    concat!($dot, " tmm3, tmm5, tmm7"),
-                    "add {panel}, 2048",
-                    "dec {steps}",
-                    "jnz 2b",
-                    ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1), apart = in(reg) ahead.apart,
-                    steps = inout(reg) left.offsets.len() => _,
-                    offsets = inout(reg) left.offsets.as_ptr() => _,
-                    panel = inout(reg) panel => _,
-                    offset = out(reg) _, a = out(reg) _, line_number = out(reg) _,
-                    a0 = in(reg) left.tiles[0], a1 = in(reg) left.tiles[1],
-                    pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
+                steps!(
+                    left, panel, ahead, $dot, $load,
+                    ["lea {a}, [{a0} + {offset}]", "add {offset}, {a1}"],
+                    [
+                        concat!($load, " tmm5, [{offset} + {pitch}*1]"),
+                        concat!($dot, " tmm2, tmm5, tmm6"),
+                        concat!($dot, " tmm3, tmm5, tmm7"),
+                    ],
+                    [a1 = in(reg) left.tiles[1],]
                 );
             }
         }
     };
 }
 
-/// The same for the upper 16 rows.
+/// The loop for the upper 16 rows.
 macro_rules! half {
     ($name:ident, $dot:literal, $load:literal) => {
         /// # Safety
         /// As [`super::block`] for 16 rows, tiles configured, at least one step.
         unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
             // SAFETY: the caller's promise.
-            unsafe {
-                tiles!(
-                    ".p2align 5",
-                    "2:",
-                    "mov {offset}, [{offsets}]",
-                    "add {offsets}, 8",
-                    "add {offset}, {a0}",
-                    concat!($load, " tmm4, [{offset} + {pitch}*1]"),
-                    "tileloadd tmm6, [{panel} + {line}*1]",
-                    concat!($dot, " tmm0, tmm4, tmm6"),
-                    "mov {offset}, {ahead}",
-                    "mov {line_number}, {lines}",
-                    "3:",
-                    "prefetcht1 [{offset}]",
-                    "add {offset}, {apart}",
-                    "dec {line_number}",
-                    "jnz 3b",
-                    "add {ahead}, 64",
-                    "tileloadd tmm7, [{panel} + {line}*1 + 64]",
-                    concat!($dot, " tmm1, tmm4, tmm7"),
-                    "add {panel}, 2048",
-                    "dec {steps}",
-                    "jnz 2b",
-                    ahead = inout(reg) ahead.start => _, lines = in(reg) ahead.lines.max(1), apart = in(reg) ahead.apart,
-                    steps = inout(reg) left.offsets.len() => _,
-                    offsets = inout(reg) left.offsets.as_ptr() => _,
-                    panel = inout(reg) panel => _,
-                    offset = out(reg) _, line_number = out(reg) _,
-                    a0 = in(reg) left.tiles[0],
-                    pitch = in(reg) left.pitch, line = in(reg) 2 * STEP_BYTES,
-                );
-            }
+            unsafe { steps!(left, panel, ahead, $dot, $load, ["lea {a}, [{a0} + {offset}]"], [], []) };
         }
     };
 }

@@ -24,10 +24,8 @@ use super::{
 use crate::prefetch::LINE;
 use std::ops::Range;
 
-/// Steps of a pass on tiles, whose panels have to come from the first-level cache.
-const DEPTH: usize = 18;
-/// Steps that are one pass on every unit.
-pub(crate) const PASS_STEPS: usize = DEPTH;
+/// Steps of a pass on tiles, whose panels have to come from the first-level cache; so many are one pass on every unit.
+pub(crate) const PASS_STEPS: usize = 18;
 /// Steps of panels that share a pass on tiles: with the rows of a block they leave room in the first-level cache.
 const DEPTH_OF_FEW: usize = 10;
 /// Blocks of rows whose panels come from the second-level cache for all of them, on tiles.
@@ -65,7 +63,7 @@ pub(crate) struct Rows<'a> {
     pub block: usize,
     /// Bytes that the steps of a pass read of a block, where they read most of them several times; 0 where they do not.
     pub seen: usize,
-    /// Where the last line lies if not behind the others: whole, while the rows behind `count` cannot be read there.
+    /// A copy of the last line, as far apart as the others, where rows behind `count` cannot be read.
     pub last_line: Option<*const u8>,
 }
 
@@ -142,7 +140,7 @@ fn passes<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
     // A few steps more still are one pass on vectors: keeping sums costs more than what leaves the cache.
     let (depth, most) = match matrix.takes_lines() {
         true => (DEPTH_OF_VECTORS, DEPTH_OF_VECTORS + DEPTH_OF_VECTORS / 8),
-        false => (DEPTH, PASS_STEPS),
+        false => (PASS_STEPS, PASS_STEPS),
     };
     if steps <= most { 1 } else { steps.div_ceil(depth) }
 }
@@ -178,7 +176,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let passes = if is_read_again { passes(matrix, steps) } else { 1 };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
     let group = if passes == 1 { together(matrix, steps).min(p1 - p0).max(1) } else { 1 };
-    let panel_bytes = steps.min(DEPTH) * PANEL_STEP_BYTES;
+    let panel_bytes = steps.min(PASS_STEPS) * PANEL_STEP_BYTES;
     let is_seen_again = left.seen > 0 && left.seen + panel_bytes <= FIRST_CACHE;
     let is_streamed = group == 1 && !is_seen_again;
     let mut product =

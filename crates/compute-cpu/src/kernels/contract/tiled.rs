@@ -23,8 +23,6 @@ use std::marker::PhantomData;
 
 /// Bytes of packed rows that a task keeps in the second-level cache.
 const TASK_BYTES: usize = 1 << 20;
-/// Rows this far apart fall into one set of the first-level cache, which holds fewer than sixteen of them.
-const SET_PERIOD: usize = 4096;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
 /// What says which rows a thread has packed, on a cache line of its own.
@@ -181,7 +179,7 @@ impl Packing {
         }
         if !matrix.takes_lines() {
             let whole = layout.k.is_multiple_of(F::STEP) && row.is_multiple_of(F::STEP);
-            let is_near = (layout.k..=2 * layout.k).contains(&row) && !bytes.is_multiple_of(SET_PERIOD);
+            let is_near = (layout.k..=2 * layout.k).contains(&row) && !bytes.is_multiple_of(CACHE_PERIOD);
             return if are_factors && whole && is_near { Packing::None } else { Packing::Tiles };
         }
         if are_factors && layout.k.is_multiple_of(F::GROUP) && !bytes.is_multiple_of(CACHE_PERIOD) {
@@ -284,30 +282,18 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let (start, isa) = (shared.left.wrapping_add(offset + m0 * row), self.machine.isa);
         // SAFETY: the strides stay inside the operand.
         unsafe {
-            match self.packing {
-                // The last rows, as far apart as the others.
-                Packing::None => {
-                    let (first, count) = ((m1 - m0) / TILE * TILE, (m1 - m0) % TILE);
-                    for (r, line) in packed.chunks_exact_mut(row).enumerate() {
-                        let line = &mut line[..k];
-                        match r < count {
-                            true => {
-                                let source = std::slice::from_raw_parts(start.add((first + r) * row), k);
-                                L::convert_all(isa, source, line);
-                            }
-                            false => line.fill(F::zeroed()),
-                        }
-                    }
-                }
-                Packing::Lines(pitch) => {
-                    for (r, line) in packed.chunks_exact_mut(pitch).enumerate().take(m1 - m0) {
-                        L::convert_all(isa, std::slice::from_raw_parts(start.add(r * row), k), &mut line[..k]);
-                        line[k..k.next_multiple_of(F::GROUP)].fill(F::zeroed());
-                    }
-                }
+            let (first, pitch) = match self.packing {
+                // The rows of the last line, as far apart as the others.
+                Packing::None => ((m1 - m0) / TILE * TILE, row),
+                Packing::Lines(pitch) => (0, pitch),
                 Packing::Tiles => {
-                    matrix::pack_tiles::<F, L>(isa, LeftRows { start, row, column, rows: m1 - m0, k }, packed);
+                    let from = LeftRows { start, row, column, rows: m1 - m0, k };
+                    return matrix::pack_tiles::<F, L>(isa, from, packed);
                 }
+            };
+            for (r, line) in (first..m1 - m0).zip(packed.chunks_exact_mut(pitch)) {
+                L::convert_all(isa, std::slice::from_raw_parts(start.add(r * row), k), &mut line[..k]);
+                line[k..k.next_multiple_of(F::GROUP)].fill(F::zeroed());
             }
         }
     }
