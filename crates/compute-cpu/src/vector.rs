@@ -7,7 +7,7 @@ use crate::map::{exp, sigmoid_near};
 use crate::real::{Real, nearest};
 use half::bf16;
 #[cfg(target_arch = "x86_64")]
-pub(crate) use x86::{Avx2, Avx512, Avx512Bf16};
+pub(crate) use x86::{Avx2, Avx512, Avx512Bf16, Wide, rows};
 
 /// The exponent of 2 below which its power is none of the normal numbers, with some room.
 const LEAST_POWER: f32 = -125.5;
@@ -100,10 +100,11 @@ pub(crate) trait Vector: Copy {
     unsafe fn at_most(self, high: Self) -> Self;
     /// The nearest whole number, ties to even.
     unsafe fn round(self) -> Self;
-    /// Reads [`Vector::LANES`] sums in i32 and numbers to add to them, which may wrap, aligned or not.
-    unsafe fn sums(from: *const i32, added: *const i32) -> Self;
-    /// Reads [`Vector::LANES`] integers, aligned or not.
-    unsafe fn whole(from: *const i32) -> Self;
+    /// Numbers of the integers of which these are the bits, and which go up by what is read at `added`, aligned or not;
+    /// the sum may wrap.
+    unsafe fn sums(self, added: *const i32) -> Self;
+    /// Numbers of the integers of which these are the bits.
+    unsafe fn whole(self) -> Self;
     /// Reads [`Vector::LANES`] integers without a sign.
     unsafe fn widen_u8(from: *const u8) -> Self;
     /// Reads [`Vector::LANES`] integers with a sign.
@@ -355,17 +356,15 @@ impl Vector for Four {
     }
 
     #[inline(always)]
-    unsafe fn sums(from: *const i32, added: *const i32) -> Four {
+    unsafe fn sums(self, added: *const i32) -> Four {
         // SAFETY: the caller's promise.
-        let (sums, added) =
-            unsafe { (from.cast::<[i32; 4]>().read_unaligned(), added.cast::<[i32; 4]>().read_unaligned()) };
-        Four(std::array::from_fn(|lane| sums[lane].wrapping_add(added[lane]) as f32))
+        let added = unsafe { added.cast::<[i32; 4]>().read_unaligned() };
+        Four(std::array::from_fn(|lane| (self.0[lane].to_bits() as i32).wrapping_add(added[lane]) as f32))
     }
 
     #[inline(always)]
-    unsafe fn whole(from: *const i32) -> Four {
-        // SAFETY: the caller's promise.
-        Four(unsafe { from.cast::<[i32; 4]>().read_unaligned() }.map(|whole| whole as f32))
+    unsafe fn whole(self) -> Four {
+        Four(self.0.map(|bits| bits.to_bits() as i32 as f32))
     }
 
     #[inline(always)]
@@ -487,10 +486,10 @@ mod tests {
             assert_eq!(numbers[..V::LANES], expected[..V::LANES]);
             V::splat(f32::NAN).store_bytes(made.as_mut_ptr());
             assert_eq!(made[..V::LANES], [0; MOST_LANES][..V::LANES]);
-            V::sums(sums.as_ptr(), added.as_ptr()).store(numbers.as_mut_ptr());
+            V::load(sums.as_ptr().cast()).sums(added.as_ptr()).store(numbers.as_mut_ptr());
             let expected: [f32; MOST_LANES] = std::array::from_fn(|lane| sums[lane].wrapping_add(added[lane]) as f32);
             assert_eq!(numbers[..V::LANES], expected[..V::LANES]);
-            V::whole(sums.as_ptr()).store(numbers.as_mut_ptr());
+            V::load(sums.as_ptr().cast()).whole().store(numbers.as_mut_ptr());
             assert_eq!(numbers[..V::LANES], sums.map(|sum| sum as f32)[..V::LANES]);
             let whole: [f32; 2 * MOST_LANES] = std::array::from_fn(|lane| lane as f32 * 11.5 - 90.0);
             for (zero, low, high, factor) in [(0, 0, 255, 1.0), (128, 3, 250, 1.0), (255, 0, 255, -1e30)] {

@@ -213,6 +213,7 @@ unsafe fn portable<const R: usize>(product: &Product<'_>) {
 mod x86 {
     use super::{Ahead, Product, TileFn};
     use crate::gemm::FEW_ROWS;
+    use crate::vector::rows;
     use std::arch::{asm, x86_64::*};
 
     pub(super) static AVX512: [TileFn; 12] = [
@@ -252,20 +253,6 @@ mod x86 {
                 ahead.start[i] = ahead.start[i].wrapping_add(ahead.step[i]);
             }
         }
-    }
-
-    /// A block for each row of a tile, one after the other. The compiler might leave a loop over rows as it is, and the
-    /// sums in memory.
-    macro_rules! rows {
-        ($r:ident in $rows:ident => $block:block) => {
-            rows!($r, $rows, $block, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
-        };
-        ($r:ident, $rows:ident, $block:block, $($number:literal),*) => {
-            $(if $number < $rows {
-                let $r = $number;
-                $block
-            })*
-        };
     }
 
     /// Two vectors of 16 columns: with 12 rows, 24 of the 32 registers hold sums.

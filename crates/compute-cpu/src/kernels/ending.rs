@@ -1,6 +1,8 @@
 //! The end of a product: what the commonest epilogues do to sums on their way to memory.
 
 mod block;
+#[cfg(target_arch = "x86_64")]
+pub(super) mod registers;
 
 use super::epilogue::{Common, Grid, Residual, activate};
 use crate::Isa;
@@ -138,6 +140,12 @@ impl<'a> Ending<'a> {
             // SAFETY: the caller's promise.
             unsafe { (form.0)(self, sums.as_mut_ptr()) };
         }
+    }
+
+    /// As what ends in registers know it.
+    #[cfg(target_arch = "x86_64")]
+    pub fn kind_in_registers(&self, isa: Isa) -> Option<block::Kind> {
+        isa.has_avx512().then(|| block::kind::<crate::vector::Avx512>(self)).flatten()
     }
 
     /// What runs this ending fastest.
@@ -374,7 +382,7 @@ impl Steps<'_> {
                 Some(Scaling { added, scales }) if INTEGERS => {
                     for index in 0..N {
                         let Place { sum, column, .. } = places[index];
-                        let number = V::sums(sums.add(sum).cast(), added.as_ptr().add(column));
+                        let number = V::load(sums.add(sum)).sums(added.as_ptr().add(column));
                         numbers[index] = number.times(V::load(scales.as_ptr().add(column)));
                     }
                 }

@@ -3,6 +3,8 @@
 mod finishing;
 mod integers;
 
+#[cfg(target_arch = "x86_64")]
+use super::ending::registers::{self, Chosen, Kind};
 use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
 use crate::Isa;
@@ -110,6 +112,10 @@ pub(super) trait Product: Factor {
 
     /// What stands beyond the border of a convolution's data.
     fn border(scaling: &Self::Scaling, arguments: &Arguments<'_>) -> Self;
+
+    /// What ends sums in registers.
+    #[cfg(target_arch = "x86_64")]
+    fn in_registers(kind: Kind, isa: Isa) -> Option<Chosen>;
 }
 
 impl Product for bf16 {
@@ -125,6 +131,11 @@ impl Product for bf16 {
 
     fn border((): &(), _: &Arguments<'_>) -> bf16 {
         bf16::ZERO
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn in_registers(kind: Kind, isa: Isa) -> Option<Chosen> {
+        registers::of_bf16(kind, isa)
     }
 }
 

@@ -7,18 +7,78 @@ use super::{Ahead, BLOCK, Block, Factor, Left, Lines, Meanwhile, PANEL_STEP_BYTE
 use crate::prefetch::{self, LINE};
 use std::arch::x86_64::*;
 
-/// Multiplies its rows from the first pointer on by the panel at the second, starting with the sums at
-/// the third, where that is not null, and writes those at the fourth. Meanwhile memory is asked for.
-pub(super) type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, *const u8, *mut u8, &Ahead);
+/// Multiplies its rows from the first pointer on by the panel at the second, starting with the block's sums at
+/// the third, where that is not null, and ends them as the fourth says, which are the block's from the row on that is
+/// given. Meanwhile memory is asked for.
+type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, *const u8, *mut u8, usize, &Ahead);
+
+/// Strips of 1 to 8 rows.
+pub type Strips = [Strip; STRIP];
+
+/// What becomes of the sums of a strip.
+pub(crate) trait End {
+    /// Ends the sums of rows from a row of the block on, given by their bits: the first half of the columns and, where it
+    /// is the `WHOLE`, the second.
+    ///
+    /// # Safety
+    /// The pointer is to what this end is told, and the machine has AVX-512 with what the end needs of it.
+    unsafe fn end<const ROWS: usize, const WHOLE: bool>(
+        told: *mut u8,
+        row: usize,
+        low: [__m512i; ROWS],
+        high: [__m512i; ROWS],
+    );
+}
+
+/// Sums stay what they are, in those of a block.
+struct Kept;
+
+impl End for Kept {
+    #[inline(always)]
+    unsafe fn end<const ROWS: usize, const WHOLE: bool>(
+        sums: *mut u8,
+        row: usize,
+        low: [__m512i; ROWS],
+        high: [__m512i; ROWS],
+    ) {
+        const HALF: usize = size_of::<__m512i>();
+        // SAFETY: the block has sums for the rows.
+        unsafe {
+            for r in 0..ROWS {
+                let to = sums.add((row + r) * 2 * HALF);
+                _mm512_store_si512(to.cast(), low[r]);
+                if WHOLE {
+                    _mm512_store_si512(to.add(HALF).cast(), high[r]);
+                }
+            }
+        }
+    }
+}
+
+/// Strips that end the rows of a block in registers, and what they are told.
+#[derive(Clone, Copy)]
+pub struct Ends {
+    pub strips: &'static Strips,
+    pub told: *mut u8,
+}
 
 /// Of the 32 registers 16 hold the sums.
-pub(super) struct Strips {
+pub(super) struct Kinds {
     /// Strips of 1 to 8 rows.
-    whole: [Strip; STRIP],
+    whole: Strips,
     /// Strips of 1 to 16 rows that compute the first half of the columns.
     half: [Strip; 2 * STRIP],
     /// Strips of few rows whose panels come by themselves, as fast as memory gives them: nothing is asked for.
     few: [Strip; FEW_ROWS],
+}
+
+/// Whether the machine has what strips need beside their products.
+pub(super) fn is_available() -> bool {
+    let has_wide = is_x86_feature_detected!("avx512bw") && is_x86_feature_detected!("avx512dq");
+    has_wide
+        && is_x86_feature_detected!("avx512vl")
+        && is_x86_feature_detected!("fma")
+        && is_x86_feature_detected!("f16c")
 }
 
 /// So few rows take less time to be multiplied than the panel takes to come from memory.
@@ -51,12 +111,14 @@ const HALF_HEIGHTS: [u8; BLOCK + 1] = heights(2 * STRIP);
 
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
-pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
-    let &Block { ref left, panel, columns, rows, so_far, to, ref ahead } = block;
-    let (strips, heights, most): (&[Strip], _, _) = match columns > BLOCK / 2 {
-        true if rows <= FEW_ROWS && prefetch::follows_pages() => (&strips.few, &WHOLE_HEIGHTS, STRIP),
-        true => (&strips.whole, &WHOLE_HEIGHTS, STRIP),
-        false => (&strips.half, &HALF_HEIGHTS, 2 * STRIP),
+pub(super) unsafe fn block<F: Factor>(strips: &Kinds, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+    let &Block { ref left, panel, columns, rows, so_far, to, ends, ref ahead } = block;
+    let told = ends.map_or(to.cast(), |ends| ends.told);
+    let (strips, heights, most): (&[Strip], _, _) = match ends {
+        Some(ends) => (ends.strips, &WHOLE_HEIGHTS, STRIP),
+        None if columns <= BLOCK / 2 => (&strips.half, &HALF_HEIGHTS, 2 * STRIP),
+        None if rows <= FEW_ROWS && prefetch::follows_pages() => (&strips.few, &WHOLE_HEIGHTS, STRIP),
+        None => (&strips.whole, &WHOLE_HEIGHTS, STRIP),
     };
     let Lines { first, rows: line, apart } = left.lines;
     let (mut wanted, mut lines_left) = (ahead.start, ahead.lines);
@@ -74,20 +136,10 @@ pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: &Block<'_, F>, mea
         let mut first = start;
         while row < end {
             let height = usize::from(heights[run]).min(end - row);
-            let sums = row * BLOCK * size_of::<F::Sum>();
             let lines = streams.min(lines_left);
+            let ahead = Ahead { start: wanted, lines, apart: ahead.apart };
             // SAFETY: the caller's promise for these rows; so few have a strip.
-            unsafe {
-                let so_far = if so_far.is_null() { std::ptr::null() } else { so_far.cast::<u8>().add(sums) };
-                strips[height - 1](
-                    first,
-                    left,
-                    panel,
-                    so_far,
-                    to.cast::<u8>().add(sums),
-                    &Ahead { start: wanted, lines, apart: ahead.apart },
-                );
-            }
+            unsafe { strips[height - 1](first, left, panel, so_far.cast(), told, row, &ahead) };
             wanted = wanted.wrapping_add(lines * ahead.apart);
             lines_left -= lines;
             first = first.wrapping_add(height * left.pitch);
@@ -99,33 +151,30 @@ pub(super) unsafe fn block<F: Factor>(strips: &Strips, block: &Block<'_, F>, mea
     meanwhile(0, 1);
 }
 
-/// A [`Strip`] of 32-bit sums by an instruction that multiplies groups of 4 bytes.
-macro_rules! strip {
-    ($strips:ident, $name:ident, $few:ident, $features:literal, $dot:expr, $plus:expr) => {
-#[rustfmt::skip]
-        pub(super) static $strips: Strips = Strips {
-            whole: [
-                $name::<1, true>, $name::<2, true>, $name::<3, true>, $name::<4, true>,
-                $name::<5, true>, $name::<6, true>, $name::<7, true>, $name::<8, true>,
-            ],
-            half: [
-                $name::<1, false>, $name::<2, false>, $name::<3, false>, $name::<4, false>,
-                $name::<5, false>, $name::<6, false>, $name::<7, false>, $name::<8, false>,
-                $name::<9, false>, $name::<10, false>, $name::<11, false>, $name::<12, false>,
-                $name::<13, false>, $name::<14, false>, $name::<15, false>, $name::<16, false>,
-            ],
-            few: [$few::<1>, $few::<2>],
-        };
+/// [`Strips`] of 32-bit sums by an instruction that multiplies groups of 4 bytes.
+macro_rules! strips {
+    ($strips:ident, $name:ident, $features:literal, $dot:expr) => {
+/// Strips of so many rows, with an end of their own.
+        #[rustfmt::skip]
+        pub(crate) const fn $strips<E: End>() -> &'static Strips {
+            const {
+                &[
+                    $name::<1, true, E>, $name::<2, true, E>, $name::<3, true, E>, $name::<4, true, E>,
+                    $name::<5, true, E>, $name::<6, true, E>, $name::<7, true, E>, $name::<8, true, E>,
+                ]
+            }
+        }
 
         /// # Safety
         /// As [`block`] for the rows of a strip; the sums so far may be null.
         #[target_feature(enable = $features)]
-        unsafe fn $name<const ROWS: usize, const WHOLE: bool>(
+        unsafe fn $name<const ROWS: usize, const WHOLE: bool, E: End>(
             first: *const u8,
             left: &Left<'_>,
             mut panel: *const u8,
             so_far: *const u8,
-            to: *mut u8,
+            told: *mut u8,
+            row: usize,
             ahead: &Ahead,
         ) {
             const HALF: usize = size_of::<__m512i>();
@@ -136,9 +185,10 @@ macro_rules! strip {
                 let mut high = [_mm512_setzero_si512(); ROWS];
                 if !so_far.is_null() {
                     for r in 0..ROWS {
-                        low[r] = _mm512_load_si512(so_far.add(r * 2 * HALF).cast());
+                        let from = so_far.add((row + r) * 2 * HALF);
+                        low[r] = _mm512_load_si512(from.cast());
                         if WHOLE {
-                            high[r] = _mm512_load_si512(so_far.add(r * 2 * HALF + HALF).cast());
+                            high[r] = _mm512_load_si512(from.add(HALF).cast());
                         }
                     }
                 }
@@ -173,24 +223,37 @@ macro_rules! strip {
                     }
                     panel = panel.wrapping_add(PANEL_STEP_BYTES);
                 }
-                for r in 0..ROWS {
-                    _mm512_store_si512(to.add(r * 2 * HALF).cast(), low[r]);
-                    if WHOLE {
-                        _mm512_store_si512(to.add(r * 2 * HALF + HALF).cast(), high[r]);
-                    }
-                }
+                E::end::<ROWS, WHOLE>(told, row, low, high);
             }
         }
+    };
+}
+
+/// [`Kinds`] of such strips, and those of few rows among them.
+macro_rules! kinds {
+    ($kinds:ident, $strips:ident, $name:ident, $few:ident, $features:literal, $dot:expr, $plus:expr) => {
+#[rustfmt::skip]
+        pub(super) static $kinds: Kinds = Kinds {
+            whole: *$strips::<Kept>(),
+            half: [
+                $name::<1, false, Kept>, $name::<2, false, Kept>, $name::<3, false, Kept>, $name::<4, false, Kept>,
+                $name::<5, false, Kept>, $name::<6, false, Kept>, $name::<7, false, Kept>, $name::<8, false, Kept>,
+                $name::<9, false, Kept>, $name::<10, false, Kept>, $name::<11, false, Kept>, $name::<12, false, Kept>,
+                $name::<13, false, Kept>, $name::<14, false, Kept>, $name::<15, false, Kept>, $name::<16, false, Kept>,
+            ],
+            few: [$few::<1>, $few::<2>],
+        };
 
         /// # Safety
-        /// As above.
+        /// As [`block`] for few rows; the sums so far may be null.
         #[target_feature(enable = $features)]
         unsafe fn $few<const ROWS: usize>(
             first: *const u8,
             left: &Left<'_>,
             mut panel: *const u8,
             so_far: *const u8,
-            to: *mut u8,
+            sums_of_block: *mut u8,
+            row: usize,
             _: &Ahead,
         ) {
             const HALF: usize = size_of::<__m512i>();
@@ -199,7 +262,7 @@ macro_rules! strip {
                 let mut sums = [[[_mm512_setzero_si512(); 2]; ROWS]; CHAINS];
                 if !so_far.is_null() {
                     for (index, sum) in sums[0].as_flattened_mut().iter_mut().enumerate() {
-                        *sum = _mm512_load_si512(so_far.add(index * HALF).cast());
+                        *sum = _mm512_load_si512(so_far.add((2 * row + index) * HALF).cast());
                     }
                 }
                 let add = |sums: &mut [[__m512i; 2]; ROWS], a: *const u8, line: *const u8| {
@@ -235,15 +298,24 @@ macro_rules! strip {
                     }
                 }
                 for (index, &sum) in all.as_flattened().iter().enumerate() {
-                    _mm512_store_si512(to.add(index * HALF).cast(), sum);
+                    _mm512_store_si512(sums_of_block.add((2 * row + index) * HALF).cast(), sum);
                 }
             }
         }
     };
 }
 
-strip!(U8, strip_u8, few_u8, "avx512f,avx512vnni", _mm512_dpbusd_epi32, _mm512_add_epi32);
-strip!(BF16, strip_bf16, few_bf16, "avx512f,avx512bf16", dot_bf16, plus_f32);
+strips!(u8_strips, strip_u8, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c", _mm512_dpbusd_epi32);
+// Where ends round to bf16 in one instruction.
+strips!(
+    u8_strips_to_bf16,
+    strip_u8_to_bf16,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c",
+    _mm512_dpbusd_epi32
+);
+strips!(bf16_strips, strip_bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c", dot_bf16);
+kinds!(U8, u8_strips, strip_u8, few_u8, "avx512f,avx512vnni", _mm512_dpbusd_epi32, _mm512_add_epi32);
+kinds!(BF16, bf16_strips, strip_bf16, few_bf16, "avx512f,avx512bf16", dot_bf16, plus_f32);
 
 /// Adds the bits of numbers.
 ///
@@ -276,7 +348,7 @@ mod tests {
     use half::bf16;
 
     /// Few rows have strips of their own, which not every machine uses.
-    fn check(strips: &Strips, byte: &dyn Fn(usize) -> u8) {
+    fn check(strips: &Kinds, byte: &dyn Fn(usize) -> u8) {
         #[repr(C, align(64))]
         struct Line([u8; 64]);
         let lines = |count: usize, seed: usize| -> Vec<Line> {
@@ -297,7 +369,7 @@ mod tests {
                         // SAFETY: rows and panel have three steps, and the machine the instructions.
                         unsafe {
                             let to = (&raw mut sums).cast();
-                            strip(tiles[0], &left, panel.as_ptr().cast(), so_far.cast(), to, &ahead);
+                            strip(tiles[0], &left, panel.as_ptr().cast(), so_far.cast(), to, 0, &ahead);
                         }
                         sums.0.map(f32::to_bits)
                     });

@@ -66,7 +66,7 @@ impl Factor for bf16 {
         #[cfg(target_arch = "x86_64")]
         {
             use halimede_platform::chip::Feature;
-            if is_x86_feature_detected!("avx512bf16") && is_x86_feature_detected!("avx512bw") {
+            if is_x86_feature_detected!("avx512bf16") && avx512::is_available() {
                 kinds.push(Kind::Avx512);
             }
             // Tiles leave single rows to vectors.
@@ -145,7 +145,7 @@ impl Factor for u8 {
             if is_x86_feature_detected!("avx2") {
                 kinds.push(Kind::Avx2);
             }
-            if is_x86_feature_detected!("avx512vnni") && is_x86_feature_detected!("avx512bw") {
+            if is_x86_feature_detected!("avx512vnni") && avx512::is_available() {
                 kinds.push(Kind::Avx512);
             }
             // Tiles leave few rows to vectors.

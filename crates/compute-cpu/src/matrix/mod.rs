@@ -33,8 +33,10 @@ mod sme;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod strips;
 
+#[cfg(target_arch = "x86_64")]
+pub(crate) use avx512::{End, Ends, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
-pub(crate) use multiply::{Outer, PASS_STEPS, Rows, block_rows, depths, multiply, order, sums_needed};
+pub(crate) use multiply::{Outer, PASS_STEPS, Rows, Sink, block_rows, depths, multiply, order, sums_needed};
 pub(crate) use pack::{LeftRows, Panels, keep, kept_bytes, pack_panel, pack_tiles, panel_len, tiles_len};
 
 use crate::{Blas, rates};
@@ -60,6 +62,11 @@ impl<S: Copy + Default> Default for Sums<S> {
         Sums([S::default(); BLOCK * BLOCK])
     }
 }
+
+/// No unit here ends rows in registers.
+#[cfg(not(target_arch = "x86_64"))]
+#[derive(Clone, Copy)]
+pub enum Ends {}
 
 /// Something that multiplies blocks of numbers. Having one proves that the machine has its instructions
 /// and that the system lets this process use them.
@@ -226,6 +233,17 @@ impl<F: Factor> MatrixUnit<F> {
         }
     }
 
+    /// Whether it ends so many rows in registers, where that is told.
+    fn ends_rows(self, rows: usize) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Avx512 && rows > avx512::FEW_ROWS;
+        #[cfg(not(target_arch = "x86_64"))]
+        {
+            let _ = rows;
+            false
+        }
+    }
+
     /// Prepares the calling thread for [`Tiles::block`].
     pub(crate) fn enter(self) -> Tiles<F> {
         #[cfg(target_arch = "x86_64")]
@@ -277,6 +295,8 @@ pub struct Block<'a, F: Factor> {
     pub so_far: *const Sums<F::Sum>,
     /// May be `so_far`. What it holds beyond the rows afterwards is not said.
     pub to: *mut Sums<F::Sum>,
+    /// What ends the rows instead of writing sums, for units and blocks that [`MatrixUnit::ends_rows`].
+    pub ends: Option<Ends>,
     pub ahead: Ahead,
 }
 
@@ -290,7 +310,7 @@ impl<F: Factor> Tiles<F> {
     /// # Safety
     /// Both tiles of `left` (with at most 16 rows: the first) can be read for 16 rows and every step, or the rows in its
     /// lines where the unit takes lines, and `panel` for [`PANEL_STEP_BYTES`] bytes a step; `so_far`, where it is not
-    /// null, can be read and `to` written.
+    /// null, can be read and `to` written; what ends rows may do so.
     #[inline(always)]
     pub unsafe fn block(&self, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist, `enter` has set up their

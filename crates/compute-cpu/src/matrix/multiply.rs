@@ -19,7 +19,8 @@
 //! written while their lines are near. Results that the cache holds gain nothing by that.
 
 use super::{
-    Ahead, BLOCK, Block, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums, TILE, Tiles,
+    Ahead, BLOCK, Block, Ends, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums, TILE,
+    Tiles,
 };
 use crate::prefetch::LINE;
 use std::ops::Range;
@@ -150,12 +151,19 @@ fn together<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
     if matrix.takes_lines() { 1 } else { (DEPTH_OF_FEW / steps.max(1)).max(1) }
 }
 
-/// What stores finished sums: of the block that begins with a row and holds a panel, both numbered, a range
-/// of its rows.
-pub(crate) type Store<'a, S> = &'a mut dyn FnMut(&mut Sums<S>, (usize, usize), (usize, usize));
+/// What takes finished sums. A block is known by its first row and its panel, both numbered.
+pub(crate) trait Sink<S> {
+    /// Stores the sums of a range of rows of a block.
+    fn store(&mut self, sums: &mut Sums<S>, block: (usize, usize), rows: (usize, usize));
 
-/// Multiplies `left` by the panels `p0..p1`, panel `p` and its columns being `panel(p)`, and gives each finished block to `store`,
-/// in ranges of rows: while the next block is computed, where the unit lets other work run beside it.
+    /// What ends the first so many rows of a block, if that can be done in registers: then they are not stored. It is
+    /// valid until the next call.
+    fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<Ends>;
+}
+
+/// Multiplies `left` by the panels `p0..p1`, panel `p` and its columns being `panel(p)`, and gives each finished block to the
+/// sink: what it ends in registers at once, the others in ranges of rows, while the next block is computed where the unit
+/// lets other work run beside it.
 ///
 /// # Safety
 /// `left` can be read as [`Rows`] says, in whole tiles; each panel holds as many steps as `left`.
@@ -166,7 +174,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     panel: &dyn Fn(usize) -> (*const u8, usize),
     outer: Outer,
     sums: &mut [Sums<F::Sum>],
-    store: Store<'_, F::Sum>,
+    sink: &mut dyn Sink<F::Sum>,
 ) {
     let steps = left.offsets.len();
     let each = left.count.div_ceil(left.block);
@@ -180,7 +188,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let is_seen_again = left.seen > 0 && left.seen + panel_bytes <= FIRST_CACHE;
     let is_streamed = group == 1 && !is_seen_again;
     let mut product =
-        Running { tiles: matrix.enter(), left, each, is_streamed, panel, done, next, waiting: None, store };
+        Running { tiles: matrix.enter(), left, each, is_streamed, panel, done, next, waiting: None, sink };
     let lines = if matrix.few_rows_come(left.count * left.groups) { 0 } else { STEP_LINES.div_ceil(pairs.max(1)) };
     // SAFETY: the caller's promise, for every block below.
     unsafe {
@@ -229,7 +237,7 @@ struct Running<'a, 'b, F: Factor> {
     next: &'a mut Sums<F::Sum>,
     /// The place of the block in `done` and how many rows it has, while it waits.
     waiting: Option<((usize, usize), usize)>,
-    store: Store<'b, F::Sum>,
+    sink: &'b mut dyn Sink<F::Sum>,
 }
 
 impl<F: Factor> Running<'_, '_, F> {
@@ -247,7 +255,7 @@ impl<F: Factor> Running<'_, '_, F> {
         to: Option<*mut Sums<F::Sum>>,
         ahead: Ahead,
     ) {
-        let Running { tiles, left, each, is_streamed, panel, done, next, waiting, store } = self;
+        let Running { tiles, left, each, is_streamed, panel, done, next, waiting, sink } = self;
         let (group, own) = if left.groups == 1 { (0, pair) } else { (pair / *each, pair % *each) };
         let first = own * left.block;
         let rows = left.block.min(left.count - first);
@@ -257,6 +265,9 @@ impl<F: Factor> Running<'_, '_, F> {
             line => (first / line, first % line),
         };
         let (panel, columns) = panel(p);
+        // Ends take both halves of the columns.
+        let in_registers = to.is_none() && from < until && columns == BLOCK && tiles.matrix.ends_rows(rows);
+        let ends = if in_registers { sink.ends((pair * left.block, p), rows) } else { None };
         let lines = Lines { first: place, rows: left.line, apart: left.line_bytes };
         // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
         unsafe {
@@ -282,16 +293,17 @@ impl<F: Factor> Running<'_, '_, F> {
                 rows,
                 so_far,
                 to: to.unwrap_or(&raw mut **next),
+                ends,
                 ahead,
             };
             tiles.block(&block, &mut |part, parts| {
                 if let Some((place, rows)) = *waiting {
-                    store(done, place, (rows * part / parts, rows * (part + 1) / parts));
+                    sink.store(done, place, (rows * part / parts, rows * (part + 1) / parts));
                 }
             });
         }
         self.waiting = None;
-        if to.is_none() {
+        if to.is_none() && ends.is_none() {
             self.waiting = Some(((pair * left.block, p), rows));
             std::mem::swap(&mut self.done, &mut self.next);
         }
@@ -300,7 +312,7 @@ impl<F: Factor> Running<'_, '_, F> {
     /// Stores what waits.
     fn finish(self) {
         if let Some((place, rows)) = self.waiting {
-            (self.store)(self.done, place, (0, rows));
+            self.sink.store(self.done, place, (0, rows));
         }
     }
 }

@@ -33,6 +33,7 @@ pub(super) fn peak<F: Factor>(matrix: MatrixUnit<F>) -> f64 {
                     rows: BLOCK,
                     so_far: std::ptr::null(),
                     to: black_box(&raw mut sums),
+                    ends: None,
                     ahead,
                 };
                 tiles.block(&block, &mut |_, _| {});

@@ -25,6 +25,26 @@ fn integers<T>(count: usize, seed: usize, from: impl Fn(u8) -> T) -> Vec<T> {
     (0..count).map(|i| from(if i.is_multiple_of(7) { 128 } else { (i * 151 + seed * 37) as u8 })).collect()
 }
 
+/// All sums of a product, row by row.
+struct Collected<S> {
+    sums: Vec<S>,
+    columns: usize,
+}
+
+impl<S: Copy> Sink<S> for Collected<S> {
+    fn store(&mut self, sums: &mut Sums<S>, (row, p): (usize, usize), (first, last): (usize, usize)) {
+        for r in first..last {
+            for column in p * BLOCK..self.columns.min((p + 1) * BLOCK) {
+                self.sums[(row + r) * self.columns + column] = sums.0[r * BLOCK + column % BLOCK];
+            }
+        }
+    }
+
+    fn ends(&mut self, _: (usize, usize), _: usize) -> Option<Ends> {
+        None
+    }
+}
+
 /// Multiplies operands of every layout on every unit; `fill` is garbage that would show wherever zeros are
 /// missing, `product` the definition's.
 fn check<F, L, R>(
@@ -120,7 +140,7 @@ fn check<F, L, R>(
                 });
             }
             for left in lefts {
-                let mut c = vec![F::Sum::default(); m * n];
+                let mut collected = Collected { sums: vec![F::Sum::default(); m * n], columns: n };
                 let mut sums = vec![Sums::default(); sums_needed(matrix, m.div_ceil(left.block), steps)];
                 // SAFETY: the operands are packed in those sizes.
                 unsafe {
@@ -131,16 +151,10 @@ fn check<F, L, R>(
                         &|p| (right.as_ptr().add(p * panel_len::<F::Right>(k)).cast(), BLOCK.min(n - p * BLOCK)),
                         outer,
                         &mut sums,
-                        &mut |sums, (row, p), (first, last)| {
-                            for r in first..last {
-                                for column in p * BLOCK..n.min((p + 1) * BLOCK) {
-                                    c[(row + r) * n + column] = sums.0[r * BLOCK + column % BLOCK];
-                                }
-                            }
-                        },
+                        &mut collected,
                     );
                 }
-                for (index, (got, want)) in c.iter().zip(&want).enumerate() {
+                for (index, (got, want)) in collected.sums.iter().zip(&want).enumerate() {
                     let (name, line, at) = (matrix.name(), left.line, (index / n, index % n));
                     assert_eq!(got, want, "{name} {m}x{n}x{k} in lines of {line} at {at:?}");
                 }

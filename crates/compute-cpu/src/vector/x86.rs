@@ -16,6 +16,12 @@ pub(crate) struct Avx512(x86::__m512);
 #[derive(Clone, Copy)]
 pub(crate) struct Avx512Bf16(x86::__m512);
 
+/// A register of AVX-512.
+pub(crate) trait Wide: Vector {
+    /// The numbers that have these bits.
+    fn of_bits(bits: x86::__m512i) -> Self;
+}
+
 /// Implements [`Vector`] by intrinsics that take and give registers.
 macro_rules! x86_vector {
     ($name:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
@@ -105,15 +111,15 @@ macro_rules! x86_vector {
             }
 
             #[inline(always)]
-            unsafe fn sums(from: *const i32, added: *const i32) -> Self {
+            unsafe fn sums(self, added: *const i32) -> Self {
                 // SAFETY: as above.
-                $name(unsafe { $sums(from, added) })
+                $name(unsafe { $sums(self.0, added) })
             }
 
             #[inline(always)]
-            unsafe fn whole(from: *const i32) -> Self {
+            unsafe fn whole(self) -> Self {
                 // SAFETY: as above.
-                $name(unsafe { $whole(from) })
+                $name(unsafe { $whole(self.0) })
             }
 
             #[inline(always)]
@@ -258,6 +264,18 @@ x86_vector!(
     hide_8,
     store_bytes_8
 );
+macro_rules! wide {
+    ($($name:ident),*) => {
+        $(impl Wide for $name {
+            #[inline(always)]
+            fn of_bits(bits: x86::__m512i) -> Self {
+                // SAFETY: both types are 64 bytes of any contents.
+                $name(unsafe { std::mem::transmute::<x86::__m512i, x86::__m512>(bits) })
+            }
+        })*
+    };
+}
+wide!(Avx512, Avx512Bf16);
 avx512_vector!(Avx512, narrow_16);
 avx512_vector!(
     Avx512Bf16,
@@ -291,10 +309,10 @@ unsafe fn round_to_whole_16(numbers: x86::__m512) -> x86::__m512 {
 /// # Safety
 /// As [`Vector::sums`].
 #[inline(always)]
-unsafe fn sums_8(from: *const i32, added: *const i32) -> x86::__m256 {
+unsafe fn sums_8(bits: x86::__m256, added: *const i32) -> x86::__m256 {
     // SAFETY: the caller's promise.
     unsafe {
-        let (sums, added) = (x86::_mm256_loadu_si256(from.cast()), x86::_mm256_loadu_si256(added.cast()));
+        let (sums, added) = (x86::_mm256_castps_si256(bits), x86::_mm256_loadu_si256(added.cast()));
         x86::_mm256_cvtepi32_ps(x86::_mm256_add_epi32(sums, added))
     }
 }
@@ -302,10 +320,10 @@ unsafe fn sums_8(from: *const i32, added: *const i32) -> x86::__m256 {
 /// # Safety
 /// As [`Vector::sums`].
 #[inline(always)]
-unsafe fn sums_16(from: *const i32, added: *const i32) -> x86::__m512 {
+unsafe fn sums_16(bits: x86::__m512, added: *const i32) -> x86::__m512 {
     // SAFETY: the caller's promise.
     unsafe {
-        let (sums, added) = (x86::_mm512_loadu_si512(from.cast()), x86::_mm512_loadu_si512(added.cast()));
+        let (sums, added) = (x86::_mm512_castps_si512(bits), x86::_mm512_loadu_si512(added.cast()));
         x86::_mm512_cvtepi32_ps(x86::_mm512_add_epi32(sums, added))
     }
 }
@@ -313,17 +331,17 @@ unsafe fn sums_16(from: *const i32, added: *const i32) -> x86::__m512 {
 /// # Safety
 /// As [`Vector::whole`].
 #[inline(always)]
-unsafe fn whole_8(from: *const i32) -> x86::__m256 {
+unsafe fn whole_8(bits: x86::__m256) -> x86::__m256 {
     // SAFETY: the caller's promise.
-    unsafe { x86::_mm256_cvtepi32_ps(x86::_mm256_loadu_si256(from.cast())) }
+    unsafe { x86::_mm256_cvtepi32_ps(x86::_mm256_castps_si256(bits)) }
 }
 
 /// # Safety
 /// As [`Vector::whole`].
 #[inline(always)]
-unsafe fn whole_16(from: *const i32) -> x86::__m512 {
+unsafe fn whole_16(bits: x86::__m512) -> x86::__m512 {
     // SAFETY: the caller's promise.
-    unsafe { x86::_mm512_cvtepi32_ps(x86::_mm512_loadu_si512(from.cast())) }
+    unsafe { x86::_mm512_cvtepi32_ps(x86::_mm512_castps_si512(bits)) }
 }
 
 /// # Safety
@@ -668,3 +686,18 @@ unsafe fn power_of_two_16(t: x86::__m512) -> x86::__m512 {
         x86::_mm512_scalef_ps(p, t)
     }
 }
+
+/// A block for each row of a tile, one after the other. The compiler might leave a loop over rows as it is, and the
+/// sums in memory.
+macro_rules! rows {
+    ($r:ident in $rows:ident => $block:block) => {
+        crate::vector::rows!($r, $rows, $block, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+    };
+    ($r:ident, $rows:ident, $block:block, $($number:literal),*) => {
+        $(if $number < $rows {
+            let $r = $number;
+            $block
+        })*
+    };
+}
+pub(crate) use rows;

@@ -430,5 +430,5 @@ unsafe fn multiply(tiles: &Tiles<bf16>, left: Left<'_>, panel: *mut bf16, rows: 
     let to: *mut Sums = sums;
     let so_far = if on_top { to.cast_const() } else { std::ptr::null() };
     // SAFETY: the caller's promise.
-    unsafe { tiles.block(&Block { left, panel, columns: BLOCK, rows, so_far, to, ahead }, &mut |_, _| {}) };
+    unsafe { tiles.block(&Block { left, panel, columns: BLOCK, rows, so_far, to, ends: None, ahead }, &mut |_, _| {}) };
 }

@@ -14,12 +14,13 @@ use super::layout::{Layout, Operand};
 use crate::gemm::CACHE_PERIOD;
 use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
-use crate::kernels::tiled::{Finish, Piece, Product, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, Factor, LeftRows, MatrixUnit, Panels, Rows, STEP_BYTES, TILE};
+use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
+use crate::matrix::{self, BLOCK, Ends, Factor, LeftRows, MatrixUnit, Panels, Rows, STEP_BYTES, Sink, Sums, TILE};
 use crate::real::Converts;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::DType;
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// Bytes of packed rows that a task keeps in the second-level cache.
 const TASK_BYTES: usize = 1 << 20;
@@ -350,22 +351,45 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.
         unsafe {
             let outer = self.finish.outer(arguments);
-            let mut finishing = self.finish.begin(arguments, registers);
-            matrix::multiply(self.matrix, &left, panels, &panel, outer, sums, &mut |sums, (row, p), (from, to)| {
-                if from == to {
-                    return;
-                }
-                let (m, column) = (m0 + row + from, p * BLOCK);
-                let piece = Piece {
-                    rows: to - from,
-                    columns: BLOCK.min(layout.n - column),
-                    column,
-                    start: out_offset + m * layout.out_row + column,
-                    row: layout.out_row,
-                };
-                finishing.store(piece, &mut sums.0[from * BLOCK..]);
-            });
+            let finishing = self.finish.begin(arguments, registers);
+            let mut target = Target { finishing, start: out_offset + m0 * layout.out_row, layout };
+            matrix::multiply(self.matrix, &left, panels, &panel, outer, sums, &mut target);
         }
+    }
+}
+
+/// Where the blocks of a task go.
+struct Target<'a, F: Product> {
+    finishing: Finishing<'a, F>,
+    /// Place of the task's first row in the output.
+    start: usize,
+    layout: &'a Layout,
+}
+
+impl<F: Product> Target<'_, F> {
+    fn piece(&self, (row, p): (usize, usize), rows: Range<usize>) -> Piece {
+        let (column, layout) = (p * BLOCK, self.layout);
+        let start = self.start + (row + rows.start) * layout.out_row + column;
+        Piece { rows: rows.len(), columns: BLOCK.min(layout.n - column), column, start, row: layout.out_row }
+    }
+}
+
+impl<F: Product> Sink<F::Sum> for Target<'_, F> {
+    fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), (from, to): (usize, usize)) {
+        if from < to {
+            let piece = self.piece(block, from..to);
+            // SAFETY: tasks have disjoint parts of the output.
+            unsafe { self.finishing.store(piece, &mut sums.0[from * BLOCK..]) };
+        }
+    }
+
+    fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<Ends> {
+        if !self.finishing.may_end() {
+            return None;
+        }
+        let piece = self.piece(block, 0..rows);
+        // SAFETY: as above.
+        unsafe { self.finishing.ends(piece) }
     }
 }
 

@@ -28,8 +28,8 @@ use super::window::Window;
 use crate::Isa;
 use crate::isa::multiversion;
 use crate::kernels::Machine;
-use crate::kernels::tiled::{Finish, Piece, Product, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, Factor, MatrixUnit, Rows, STEP_BYTES, TILE, step};
+use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
+use crate::matrix::{self, BLOCK, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Sink, Sums, TILE, step};
 use crate::real::Converts;
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
@@ -316,12 +316,14 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let left = self.left(copies.as_ptr().cast(), rows, images.1 - images.0);
         // Rows of the product from one image to the next.
         let apart = left.count.next_multiple_of(left.block).max(1);
+        let pixels = Pixels { across: self.across, width: window.out[2], channels: window.rows };
         // Of each part.
         let each = window.rows.div_ceil(BLOCK);
         let panels = self.parts.len() * each;
         let range = (panels * part / self.panel_parts, panels * (part + 1) / self.panel_parts);
-        let mut finishing = self.finish.begin(arguments, registers);
-        // SAFETY: the copy holds whole tiles for every offset; tasks have disjoint parts of the output.
+        let finishing = self.finish.begin(arguments, registers);
+        let mut target = Target { finishing, parts: &self.parts, each, image: images.0, apart, first, pixels };
+        // SAFETY: the copy holds whole tiles for every offset.
         unsafe {
             matrix::multiply(
                 self.matrix,
@@ -330,28 +332,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                 &|p| self.parts[p / each].1.panel(p % each),
                 self.finish.outer(arguments),
                 sums,
-                &mut |sums, (row, p), (from, to)| {
-                    let (target, column) = (self.parts[p / each].0, p % each * BLOCK);
-                    let (image, row) = (images.0 + row / apart, row % apart);
-                    let (mut at, end) = (row + from, row + to);
-                    // Where only pixels of the output were computed, and they lie in a row, they are one piece.
-                    let is_whole = self.across == window.out[2] && target.step == [1; 2];
-                    while at < end {
-                        let (y, x) = (at / self.across, at % self.across);
-                        let run = if is_whole { end - at } else { (self.across - x).min(end - at) };
-                        if x < window.out[2] {
-                            let piece = Piece {
-                                rows: if is_whole { run } else { run.min(window.out[2] - x) },
-                                columns: BLOCK.min(window.rows - column),
-                                column,
-                                start: target.pixel(image, first + y, x) * window.rows + column,
-                                row: target.step[1] * window.rows,
-                            };
-                            finishing.store(piece, &mut sums.0[(at - row) * BLOCK..]);
-                        }
-                        at += run;
-                    }
-                },
+                &mut target,
             );
         }
     }
@@ -427,6 +408,72 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             T::convert_all(isa, &source[at..at + channels], &mut pixel[..channels]);
             pixel[channels..].fill(F::zeroed());
         }
+    }
+}
+
+/// Where the blocks of a task go.
+struct Target<'a, F: Product> {
+    finishing: Finishing<'a, F>,
+    parts: &'a Parts<TiledWeights<F::Right>>,
+    /// Panels of a part.
+    each: usize,
+    /// The first image, and rows of the product from one to the next.
+    image: usize,
+    apart: usize,
+    /// The first row of the output.
+    first: usize,
+    pixels: Pixels,
+}
+
+/// What the pixels of the output are among the rows of a product.
+struct Pixels {
+    /// Rows of the product from one row of the output to the next, and how many of them are pixels.
+    across: usize,
+    width: usize,
+    channels: usize,
+}
+
+impl<F: Product> Target<'_, F> {
+    /// Rows of a block from one on that are pixels next to each other, at most so many; and how many are done with them.
+    fn piece(&self, (row, p): (usize, usize), at: usize, most: usize) -> (Option<Piece>, usize) {
+        let &Pixels { across, width, channels } = &self.pixels;
+        let (target, column) = (self.parts[p / self.each].0, p % self.each * BLOCK);
+        let (image, at) = (self.image + row / self.apart, row % self.apart + at);
+        let (y, x) = (at / across, at % across);
+        // Where only pixels of the output were computed, and they lie in a row, they are one piece.
+        let is_whole = across == width && target.step == [1; 2];
+        let run = if is_whole { most } else { (across - x).min(most) };
+        let piece = (x < width).then(|| Piece {
+            rows: if is_whole { run } else { run.min(width - x) },
+            columns: BLOCK.min(channels - column),
+            column,
+            start: target.pixel(image, self.first + y, x) * channels + column,
+            row: target.step[1] * channels,
+        });
+        (piece, run)
+    }
+}
+
+impl<F: Product> Sink<F::Sum> for Target<'_, F> {
+    fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), (from, to): (usize, usize)) {
+        let mut at = from;
+        while at < to {
+            let (piece, run) = self.piece(block, at, to - at);
+            if let Some(piece) = piece {
+                // SAFETY: tasks have disjoint parts of the output.
+                unsafe { self.finishing.store(piece, &mut sums.0[at * BLOCK..]) };
+            }
+            at += run;
+        }
+    }
+
+    fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<Ends> {
+        if !self.finishing.may_end() {
+            return None;
+        }
+        let piece = self.piece(block, 0, rows).0.filter(|piece| piece.rows == rows)?;
+        // SAFETY: as above.
+        unsafe { self.finishing.ends(piece) }
     }
 }
 

@@ -28,7 +28,7 @@ impl Summed for Integers {
 
 /// What is read of a row to be added to it: numbers `(x - zero) · scale`.
 pub(super) trait Added: Copy {
-    fn of(ending: &Ending<'_>) -> Option<Self>;
+    fn of(residual: Option<Addend>) -> Option<Self>;
 
     fn zero(self) -> f32 {
         0.0
@@ -50,7 +50,7 @@ pub(super) trait Added: Copy {
 }
 
 impl Added for () {
-    fn of(_: &Ending<'_>) -> Option<()> {
+    fn of(_: Option<Addend>) -> Option<()> {
         Some(())
     }
 
@@ -97,7 +97,7 @@ pub(super) trait Written: Copy {
     /// Whether the steps from sums of integers to what is written are one product and one sum, which rounds once.
     const FOLDED: bool = false;
 
-    fn of(ending: &Ending<'_>) -> Option<Self>;
+    fn of(target: Numbers) -> Option<Self>;
     /// Writes both registers, which where it is `WIDE` belong one behind the other.
     ///
     /// # Safety
@@ -122,8 +122,8 @@ macro_rules! floats {
         $(
             impl Added for *mut $number {
                 #[inline(always)]
-                fn of(ending: &Ending<'_>) -> Option<Self> {
-                    match ending.residual {
+                fn of(residual: Option<Addend>) -> Option<Self> {
+                    match residual {
                         Some(Addend { numbers: Numbers::$variant(start), .. }) => Some(start),
                         _ => None,
                     }
@@ -144,8 +144,8 @@ macro_rules! floats {
 
             impl Written for *mut $number {
                 #[inline(always)]
-                fn of(ending: &Ending<'_>) -> Option<Self> {
-                    match ending.target {
+                fn of(target: Numbers) -> Option<Self> {
+                    match target {
                         Numbers::$variant(start) => Some(start),
                         _ => None,
                     }
@@ -180,8 +180,8 @@ pub(super) struct Quantized {
 
 impl Added for Quantized {
     #[inline(always)]
-    fn of(ending: &Ending<'_>) -> Option<Self> {
-        match ending.residual {
+    fn of(residual: Option<Addend>) -> Option<Self> {
+        match residual {
             Some(Addend { numbers: Numbers::U8(start), zero, scale }) => Some(Quantized { start, zero, scale }),
             _ => None,
         }
@@ -213,8 +213,8 @@ impl Added for Quantized {
 
 impl Written for *mut u8 {
     #[inline(always)]
-    fn of(ending: &Ending<'_>) -> Option<Self> {
-        match ending.target {
+    fn of(target: Numbers) -> Option<Self> {
+        match target {
             Numbers::U8(start) => Some(start),
             _ => None,
         }
@@ -240,8 +240,8 @@ impl Written for Near {
     const FOLDED: bool = true;
 
     #[inline(always)]
-    fn of(ending: &Ending<'_>) -> Option<Self> {
-        <*mut u8>::of(ending).map(Near)
+    fn of(target: Numbers) -> Option<Self> {
+        <*mut u8>::of(target).map(Near)
     }
 
     #[inline(always)]
@@ -257,7 +257,7 @@ impl Written for Near {
 
 /// Which of the forms of this module an ending has.
 #[derive(Clone, Copy)]
-pub(super) struct Kind {
+pub(in crate::kernels) struct Kind {
     /// As wide as two registers.
     pub is_wide: bool,
     pub scaled: bool,
@@ -269,7 +269,7 @@ pub(super) struct Kind {
 
 /// Of numbers.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Width {
+pub(in crate::kernels) enum Width {
     F32,
     Bf16,
     U8,
@@ -344,6 +344,83 @@ macro_rules! with_types {
 }
 pub(super) use with_types;
 
+/// What all rows of an ending share.
+#[derive(Clone, Copy)]
+pub(super) struct Shared<V> {
+    limits: Limits<V>,
+    bias: [V; PAIR],
+    scales: [V; PAIR],
+    /// What is added to sums of integers, where that was not worked into the bias.
+    shifts: [*const i32; PAIR],
+    /// A residual is multiplied by, where that was worked into one product.
+    factor: V,
+}
+
+impl<V: Vector> Shared<V> {
+    /// Of an ending whose second register begins with a column.
+    ///
+    /// # Safety
+    /// As [`Ending::run`]; bias and scales have the columns.
+    #[inline(always)]
+    pub unsafe fn of<S: Summed, A: Added, W: Written>(ending: &Ending<'_>, added: A, second: usize) -> Shared<V> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let limits = Limits::<V>::of(ending);
+            let (mut bias, mut scales) = ([V::splat(0.0); PAIR], [V::splat(1.0); PAIR]);
+            if !ending.bias.is_empty() {
+                bias = [V::load(ending.bias.as_ptr()), V::load(ending.bias.as_ptr().add(second))];
+            }
+            let mut shifts = [[].as_ptr(); PAIR];
+            if S::SCALED
+                && let Some(scaling) = ending.integers
+            {
+                shifts = [scaling.added.as_ptr(), scaling.added.as_ptr().add(second)];
+                scales = [V::load(scaling.scales.as_ptr()), V::load(scaling.scales.as_ptr().add(second))];
+            }
+            let factor = limits.inverse.times(V::splat(added.scale()));
+            if W::FOLDED {
+                let rest = V::splat(limits.bytes.zero.into()).minus_product(V::splat(added.zero()), factor);
+                for half in 0..PAIR {
+                    scales[half] = scales[half].times(limits.inverse);
+                    let sums = V::load(shifts[half].cast()).whole().times(scales[half]);
+                    bias[half] = rest.plus_product(bias[half], limits.inverse).plus(sums);
+                }
+            }
+            Shared { limits, bias, scales, shifts, factor }
+        }
+    }
+
+    /// What is written of a register of sums, whose place in residual and target is `at`.
+    ///
+    /// # Safety
+    /// As [`Ending::run`].
+    #[inline(always)]
+    pub unsafe fn number<S: Summed, A: Added, W: Written>(&self, half: usize, sums: V, added: A, at: usize) -> V {
+        let (bias, scales) = (self.bias[half], self.scales[half]);
+        // SAFETY: the caller's promise.
+        unsafe {
+            if W::FOLDED {
+                return added.add_product(at, bias.plus_product(sums.whole(), scales), self.factor);
+            }
+            let number = match S::SCALED {
+                true => bias.plus_product(sums.sums(self.shifts[half]), scales),
+                false => sums.plus(bias),
+            };
+            added.add(at, number)
+        }
+    }
+
+    /// Writes both registers of what [`Shared::number`] has made.
+    ///
+    /// # Safety
+    /// As [`Written::write`].
+    #[inline(always)]
+    pub unsafe fn write<W: Written, const WIDE: bool>(&self, target: W, at: [usize; PAIR], pair: [V; PAIR]) {
+        // SAFETY: the caller's promise.
+        unsafe { target.write::<V, WIDE>(at, pair, &self.limits) };
+    }
+}
+
 /// Writes the target of an ending that has this kind.
 ///
 /// Where rows are narrower than two registers, these share columns, or hold two rows of one register. All that is added to
@@ -356,7 +433,7 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE
     ending: &Ending<'_>,
     sums: *const f32,
 ) {
-    let (Some(added), Some(target)) = (A::of(ending), W::of(ending)) else {
+    let (Some(added), Some(target)) = (A::of(ending.residual), W::of(ending.target)) else {
         return debug_assert!(false, "an ending of another kind");
     };
     let Ending { rows, columns, pitch, apart, .. } = *ending;
@@ -369,27 +446,7 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE
     };
     // SAFETY: the caller's promise; a row of sums, bias and scales has the columns.
     unsafe {
-        let limits = Limits::<V>::of(ending);
-        let (mut bias, mut scales) = ([V::splat(0.0); PAIR], [V::splat(1.0); PAIR]);
-        if !ending.bias.is_empty() {
-            bias = [V::load(ending.bias.as_ptr()), V::load(ending.bias.as_ptr().add(second.column))];
-        }
-        let mut shifts = [].as_ptr();
-        if S::SCALED
-            && let Some(scaling) = ending.integers
-        {
-            shifts = scaling.added.as_ptr();
-            scales = [V::load(scaling.scales.as_ptr()), V::load(scaling.scales.as_ptr().add(second.column))];
-        }
-        let factor = limits.inverse.times(V::splat(added.scale()));
-        if W::FOLDED {
-            let rest = V::splat(limits.bytes.zero.into()).minus_product(V::splat(added.zero()), factor);
-            for (half, column) in [0, second.column].into_iter().enumerate() {
-                scales[half] = scales[half].times(limits.inverse);
-                let sums = V::whole(shifts.add(column)).times(scales[half]);
-                bias[half] = rest.plus_product(bias[half], limits.inverse).plus(sums);
-            }
-        }
+        let shared = Shared::<V>::of::<S, A, W>(ending, added, second.column);
         let mut row = 0;
         while row < rows {
             ending.ask_ahead(row, Some(ending.target));
@@ -397,20 +454,10 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE
             let second = if !WIDE && row + together > rows { Place::default() } else { second };
             let mut pair = [V::splat(0.0); PAIR];
             for (half, place) in [Place::default(), second].into_iter().enumerate() {
-                let sum = sums.add(row * pitch + place.sum);
-                let at = row * apart + place.target;
-                if W::FOLDED {
-                    let number = bias[half].plus_product(V::whole(sum.cast()), scales[half]);
-                    pair[half] = added.add_product(at, number, factor);
-                    continue;
-                }
-                let number = match S::SCALED {
-                    true => bias[half].plus_product(V::sums(sum.cast(), shifts.add(place.column)), scales[half]),
-                    false => V::load(sum).plus(bias[half]),
-                };
-                pair[half] = added.add(at, number);
+                let sums = V::load(sums.add(row * pitch + place.sum));
+                pair[half] = shared.number::<S, A, W>(half, sums, added, row * apart + place.target);
             }
-            target.write::<V, WIDE>([row * apart, row * apart + second.target], pair, &limits);
+            shared.write::<W, WIDE>(target, [row * apart, row * apart + second.target], pair);
             row += together;
         }
     }

@@ -1,9 +1,12 @@
 //! Sums on their way to the output, piece by piece: what all pieces share is worked out once.
 
 use super::{BLOCK, Columns, Finish, Piece, Product, integers};
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::ending::registers::{Chosen, Told};
 use crate::kernels::ending::{Ending, Form, Scaling, add_bias, scale};
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::map::Register;
+use crate::matrix::Ends;
 use crate::real::Numbers;
 use halimede_compute::Arguments;
 use halimede_tensor::{DType, View};
@@ -33,6 +36,16 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
     /// Of pieces as wide as the last, and how wide that was.
     form: Option<(usize, Form)>,
     kept: [Kept<F::Columns>; KEPT],
+    #[cfg(target_arch = "x86_64")]
+    in_registers: InRegisters,
+}
+
+/// How the sums of whole blocks are ended in registers.
+#[cfg(target_arch = "x86_64")]
+struct InRegisters {
+    /// None where they are not, once that is known.
+    chosen: Option<Option<Chosen>>,
+    told: Option<Told>,
 }
 
 impl<'a, F: Product> Finishing<'a, F> {
@@ -42,9 +55,23 @@ impl<'a, F: Product> Finishing<'a, F> {
         let target = (finish.output != DType::I32).then(|| Numbers::of(output, finish.output, 0, elements));
         let common = finish.epilogue.as_ref().and_then(Epilogue::common);
         let biases = [finish.bias, common.and_then(|common| common.bias).map(|input| finish.extra + input)];
+        #[cfg(target_arch = "x86_64")]
+        let is_general = target.is_none() || finish.epilogue.is_some() && common.is_none();
         let kept =
             std::array::from_fn(|_| Kept { column: usize::MAX, bias: [0.0; BLOCK], integers: Default::default() });
-        Finishing { finish, arguments, registers, target, elements, common, biases, form: None, kept }
+        Finishing {
+            finish,
+            arguments,
+            registers,
+            target,
+            elements,
+            common,
+            biases,
+            form: None,
+            kept,
+            #[cfg(target_arch = "x86_64")]
+            in_registers: InRegisters { chosen: is_general.then_some(None), told: target.map(Told::new) },
+        }
     }
 
     /// Stores a piece whose rows lie [`BLOCK`] numbers apart in `sums`.
@@ -57,10 +84,7 @@ impl<'a, F: Product> Finishing<'a, F> {
         assert!(start + (rows - 1) * row + columns <= self.elements, "a piece outside of the output");
         let finish = self.finish;
         let sums: &mut [f32] = bytemuck::cast_slice_mut(&mut sums[..rows * BLOCK]);
-        let kept = column / BLOCK % KEPT;
-        if self.kept[kept].column != column {
-            self.keep(kept, column..column + columns);
-        }
+        let kept = self.keep(column..column + columns);
         let kept = &self.kept[kept];
         let integers = F::integers(&kept.integers);
         let Some(target) = self.target else {
@@ -69,19 +93,11 @@ impl<'a, F: Product> Finishing<'a, F> {
             // SAFETY: the piece lies inside the output (just checked).
             return unsafe { integers::store(finish.isa, sums, &columns.added, piece, target) };
         };
-        let bias: &[f32] = if self.biases == [None; 2] { &[] } else { &kept.bias };
-        let mut ending = Ending {
-            integers: integers.map(|Columns { added, scales }| Scaling { added, scales }),
-            is_rounded: finish.is_rounded,
-            // Near lines need not be asked for, and asking takes time.
-            ahead: if self.arguments.is_far { BLOCK } else { 0 },
-            ..Ending::new((rows, columns), BLOCK, bias, target.from(start), row)
-        };
-        let extra = self.arguments.inputs.get(finish.extra..).unwrap_or_default();
+        let mut ending = self.ending(piece, kept, target);
         match (&finish.epilogue, self.common) {
-            (None, _) => {}
-            (_, Some(common)) => ending.follow(common, extra, start),
+            (None, _) | (_, Some(_)) => {}
             (Some(epilogue), None) => {
+                let extra = self.arguments.inputs.get(finish.extra..).unwrap_or_default();
                 if let Some(scaling) = ending.integers.take() {
                     scale(finish.isa, sums, BLOCK, scaling);
                 }
@@ -100,9 +116,78 @@ impl<'a, F: Product> Finishing<'a, F> {
         unsafe { ending.run_as(form, sums) };
     }
 
-    /// Works out what belongs to some columns, where it is kept: most products need it once.
-    fn keep(&mut self, kept: usize, columns: std::ops::Range<usize>) {
-        let (arguments, kept) = (self.arguments, &mut self.kept[kept]);
+    /// Whether [`Finishing::ends`] may give something: asking it costs more.
+    #[inline]
+    pub fn may_end(&self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return !matches!(self.in_registers.chosen, Some(None));
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
+    /// What ends a piece in registers, where that can be done. It is valid until the next call.
+    ///
+    /// # Safety
+    /// As [`Finishing::store`], for whoever uses it.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    pub unsafe fn ends(&mut self, piece: Piece) -> Option<Ends> {
+        let Piece { rows, columns, column, start, row } = piece;
+        let (Some(target), BLOCK) = (self.target, columns) else { return None };
+        assert!(start + (rows - 1) * row + columns <= self.elements, "a piece outside of the output");
+        let kept = self.keep(column..column + columns);
+        let ending = self.ending(piece, &self.kept[kept], target);
+        let chosen = match self.in_registers.chosen {
+            Some(chosen) => chosen,
+            None => {
+                let isa = self.finish.isa;
+                ending.kind_in_registers(isa).and_then(|kind| F::in_registers(kind, isa))
+            }
+        };
+        let told = self.in_registers.told.as_mut().zip(chosen).map(|(told, chosen)| {
+            // SAFETY: the ending has the kind that was chosen for: endings of one finish that are as wide differ in places
+            // and numbers alone. The matrix unit has the instructions, and what is borrowed belongs to this.
+            unsafe { told.tell(chosen, &ending, column) };
+            Ends { strips: chosen.strips, told: std::ptr::from_mut(told).cast() }
+        });
+        self.in_registers.chosen = Some(chosen);
+        told
+    }
+
+    /// No unit here ends rows in registers.
+    ///
+    /// # Safety
+    /// None is needed.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub unsafe fn ends(&mut self, _: Piece) -> Option<Ends> {
+        None
+    }
+
+    /// The ending of a piece, as far as it is a common one.
+    fn ending<'b>(&self, piece: Piece, kept: &'b Kept<F::Columns>, target: Numbers) -> Ending<'b> {
+        let Piece { rows, columns, start, row, .. } = piece;
+        let bias: &[f32] = if self.biases == [None; 2] { &[] } else { &kept.bias };
+        let integers = F::integers(&kept.integers);
+        let mut ending = Ending {
+            integers: integers.map(|Columns { added, scales }| Scaling { added, scales }),
+            is_rounded: self.finish.is_rounded,
+            // Near lines need not be asked for, and asking takes time.
+            ahead: if self.arguments.is_far { BLOCK } else { 0 },
+            ..Ending::new((rows, columns), BLOCK, bias, target.from(start), row)
+        };
+        if let Some(common) = self.common {
+            ending.follow(common, self.arguments.inputs.get(self.finish.extra..).unwrap_or_default(), start);
+        }
+        ending
+    }
+
+    /// Where what belongs to some columns is kept; most products work it out once.
+    fn keep(&mut self, columns: std::ops::Range<usize>) -> usize {
+        let index = columns.start / BLOCK % KEPT;
+        let (arguments, kept) = (self.arguments, &mut self.kept[index]);
+        if kept.column == columns.start {
+            return index;
+        }
         kept.column = columns.start;
         if self.biases != [None; 2] {
             kept.bias = [0.0; BLOCK];
@@ -114,5 +199,6 @@ impl<'a, F: Product> Finishing<'a, F> {
             kept.bias.iter_mut().zip(numbers).for_each(|(bias, number)| *bias += number);
         }
         F::columns(&self.finish.scaling, arguments, columns, &mut kept.integers);
+        index
     }
 }

@@ -10,6 +10,8 @@
 use super::{BLOCK, Columns, Epilogue, Finish, Piece, Product, TiledWeights};
 use crate::Isa;
 use crate::isa::multiversion;
+#[cfg(target_arch = "x86_64")]
+use crate::kernels::ending::registers::{self, Chosen, Kind};
 use crate::matrix::GROUP_BYTES;
 use halimede_compute::{Arguments, TensorDesc};
 use halimede_graph::OpError;
@@ -144,7 +146,7 @@ fn store_each_row(sums: &[i32], added: &[i32; BLOCK], Place { piece, target }: P
 
 /// Left factors without and with signs.
 macro_rules! integers {
-    ($($factor:ty),*) => {
+    ($($factor:ty, $in_registers:expr);*) => {
         $(impl Product for $factor {
             type Scaling = Scaling;
 
@@ -161,10 +163,16 @@ macro_rules! integers {
             fn border(scaling: &Scaling, arguments: &Arguments<'_>) -> $factor {
                 scaling.zero_point(arguments) as $factor
             }
+
+            #[cfg(target_arch = "x86_64")]
+            fn in_registers(kind: Kind, isa: Isa) -> Option<Chosen> {
+                $in_registers(kind, isa)
+            }
         })*
     };
 }
-integers!(u8, i8);
+// Vectors multiply data without signs alone.
+integers!(u8, registers::of_integers; i8, |_, _| None);
 
 impl<F: Product<Scaling = Scaling>> Finish<F> {
     /// For products of [`Factors::Integers`]: the inputs are data, weights, zero point, then what the epilogue

@@ -1,0 +1,279 @@
+//! Ends of rows whose sums are still in registers of AVX-512: those of [`super::block`] that products of few steps have most.
+
+pub(in crate::kernels) use super::block::Kind;
+use super::block::{Added, Floats, Integers, Near, Quantized, Shared, Summed, Width, Written};
+use super::{Addend, Ending};
+use crate::Isa;
+use crate::matrix::{BLOCK, End, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
+use crate::real::Numbers;
+use crate::vector::{Avx512, Avx512Bf16, Wide, rows};
+use half::bf16;
+use std::arch::x86_64::__m512i;
+use std::marker::PhantomData;
+use std::mem::MaybeUninit;
+
+/// Room for [`Shared`].
+#[repr(C, align(64))]
+struct Room([MaybeUninit<u8>; 640]);
+
+/// What strips are told of the ends of a block's rows.
+pub(in crate::kernels) struct Told {
+    residual: Option<Addend>,
+    target: Numbers,
+    /// Distance of rows in residual and target.
+    apart: usize,
+    /// As [`Ending::ahead`].
+    ahead: usize,
+    /// What the panel's columns share, and the first of them.
+    shared: Room,
+    column: Option<usize>,
+}
+
+impl Told {
+    /// Nothing yet.
+    pub fn new(target: Numbers) -> Told {
+        let shared = Room([MaybeUninit::uninit(); 640]);
+        Told { residual: None, target, apart: 0, ahead: 0, shared, column: None }
+    }
+
+    /// Tells of the ending of a block whose first column this is; endings of one `chosen` differ in places and numbers alone.
+    ///
+    /// # Safety
+    /// The ending has the kind that was chosen for, on a machine with the instructions. What it borrows lives as long as
+    /// strips use this.
+    pub unsafe fn tell(&mut self, chosen: Chosen, ending: &Ending<'_>, column: usize) {
+        (self.residual, self.target) = (ending.residual, ending.target);
+        (self.apart, self.ahead) = (ending.apart, ending.ahead);
+        if self.column != Some(column) {
+            assert!(ending.columns == BLOCK && (ending.bias.is_empty() || ending.bias.len() >= BLOCK));
+            // SAFETY: the caller's promise; there is a number for each column (bias: just checked).
+            unsafe { (chosen.share)(ending, &mut self.shared) };
+            self.column = Some(column);
+        }
+    }
+}
+
+/// What ends the rows of a kind of endings.
+#[derive(Clone, Copy)]
+pub(in crate::kernels) struct Chosen {
+    share: unsafe fn(&Ending<'_>, &mut Room),
+    pub strips: &'static Strips,
+}
+
+/// Ends in registers `V`.
+struct InRegisters<V, S, A, W>(PhantomData<(V, S, A, W)>);
+
+impl<V: Wide, S: Summed, A: Added, W: Written> InRegisters<V, S, A, W> {
+    /// # Safety
+    /// As [`Shared::of`], of this kind, on a machine with AVX-512 (F, BW, DQ, VL).
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn share(ending: &Ending<'_>, room: &mut Room) {
+        const { assert!(size_of::<Shared<V>>() <= size_of::<Room>() && align_of::<Shared<V>>() <= align_of::<Room>()) }
+        let Some(added) = A::of(ending.residual) else { return debug_assert!(false, "an ending of another kind") };
+        // SAFETY: the caller's promise; the room is large enough (just checked).
+        unsafe {
+            let shared = Shared::<V>::of::<S, A, W>(ending, added, V::LANES);
+            room.0.as_mut_ptr().cast::<Shared<V>>().write(shared);
+        }
+    }
+}
+
+impl<V: Wide, S: Summed, A: Added, W: Written> End for InRegisters<V, S, A, W> {
+    #[inline(always)]
+    unsafe fn end<const ROWS: usize, const WHOLE: bool>(
+        told: *mut u8,
+        row: usize,
+        low: [__m512i; ROWS],
+        high: [__m512i; ROWS],
+    ) {
+        const { assert!(WHOLE) }
+        // SAFETY: the caller's promise: what is told is of this kind, and was shared.
+        unsafe {
+            let told = &*told.cast_const().cast::<Told>();
+            let (Some(added), Some(target)) = (A::of(told.residual), W::of(told.target)) else {
+                return debug_assert!(false, "an ending of another kind");
+            };
+            let shared = &*told.shared.0.as_ptr().cast::<Shared<V>>();
+            if told.ahead > 0 {
+                for row in row..row + ROWS {
+                    let coming = (row + told.ahead) * told.apart;
+                    told.target.ask_for(coming);
+                    if let Some(residual) = told.residual {
+                        residual.numbers.ask_for(coming);
+                    }
+                }
+            }
+            rows!(r in ROWS => {
+                let at = (row + r) * told.apart;
+                let first = shared.number::<S, A, W>(0, V::of_bits(low[r]), added, at);
+                let second = shared.number::<S, A, W>(1, V::of_bits(high[r]), added, at + V::LANES);
+                shared.write::<W, true>(target, [at, at + V::LANES], [first, second]);
+            });
+        }
+    }
+}
+
+/// What ends sums of products of integers, on a machine with AVX-512 VNNI.
+pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
+    fn chosen<A: Added, W: Written>() -> Chosen {
+        type Ends<A, W> = InRegisters<Avx512, Integers, A, W>;
+        Chosen { share: Ends::<A, W>::share, strips: u8_strips::<Ends<A, W>>() }
+    }
+    fn rounding<A: Added>() -> Chosen {
+        type Ends<A> = InRegisters<Avx512Bf16, Integers, A, *mut bf16>;
+        Chosen { share: Ends::<A>::share, strips: u8_strips_to_bf16::<Ends<A>>() }
+    }
+    Some(match kind {
+        Kind { is_wide: true, scaled: true, added, written: Width::Bf16, .. } if isa.has_avx512_bf16() => match added {
+            None => rounding::<()>(),
+            Some(Width::Bf16) => rounding::<*mut bf16>(),
+            Some(_) => return None,
+        },
+        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: true } => chosen::<(), Near>(),
+        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: false } => chosen::<(), *mut u8>(),
+        Kind { is_wide: true, scaled: true, added: Some(Width::U8), written: Width::U8, folded: true } => {
+            chosen::<Quantized, Near>()
+        }
+        Kind { is_wide: true, scaled: true, added: Some(Width::U8), written: Width::U8, folded: false } => {
+            chosen::<Quantized, *mut u8>()
+        }
+        _ => return None,
+    })
+}
+
+/// What ends sums of products of bf16, on a machine with AVX-512 BF16.
+pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
+    fn chosen<A: Added, W: Written>() -> Chosen {
+        type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, W>;
+        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>() }
+    }
+    Some(match kind {
+        Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => chosen::<(), *mut bf16>(),
+        Kind { is_wide: true, scaled: false, added: None, written: Width::F32, .. } => chosen::<(), *mut f32>(),
+        Kind { is_wide: true, scaled: false, added: Some(Width::Bf16), written: Width::Bf16, .. } => {
+            chosen::<*mut bf16, *mut bf16>()
+        }
+        Kind { is_wide: true, scaled: false, added: Some(Width::F32), written: Width::F32, .. } => {
+            chosen::<*mut f32, *mut f32>()
+        }
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::{Scaling, UNBOUNDED};
+    use super::*;
+    use crate::kernels::epilogue::Grid;
+    use crate::matrix::{Ahead, Left, Sums};
+
+    const APART: usize = 40;
+
+    /// Numbers of every kind for the rows of a block.
+    struct Places {
+        floats: Vec<f32>,
+        narrow: Vec<bf16>,
+        bytes: Vec<u8>,
+    }
+
+    impl Places {
+        fn new(number: &dyn Fn(usize) -> f32) -> Places {
+            let floats: Vec<f32> = (0..BLOCK * APART).map(number).collect();
+            let narrow = floats.iter().map(|&float| bf16::from_f32(float)).collect();
+            let bytes = (0..BLOCK * APART).map(|at| (at * 31 % 256) as u8).collect();
+            Places { floats, narrow, bytes }
+        }
+
+        fn of(&mut self, width: Width) -> Numbers {
+            match width {
+                Width::F32 => Numbers::F32(self.floats.as_mut_ptr()),
+                Width::Bf16 => Numbers::Bf16(self.narrow.as_mut_ptr()),
+                Width::U8 => Numbers::U8(self.bytes.as_mut_ptr()),
+            }
+        }
+
+        fn bits(&self) -> Vec<u32> {
+            let narrow = self.narrow.iter().map(|number| u32::from(number.to_bits()));
+            let bytes = self.bytes.iter().map(|&byte| u32::from(byte));
+            self.floats.iter().map(|number| number.to_bits()).chain(narrow).chain(bytes).collect()
+        }
+    }
+
+    /// Strips of no steps on sums so far do nothing but end them.
+    fn check(of: fn(Kind, Isa) -> Option<Chosen>, integers: bool) -> usize {
+        let isa = Isa::detect();
+        let number = |seed: usize, at: usize| ((at * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0;
+        let each = |seed: usize, by: f32| -> [f32; BLOCK] { std::array::from_fn(|at| by * number(seed, at)) };
+        let (added, scales, bias) = (each(1, 3e5).map(|number| number as i32), each(2, 1e-4), each(3, 20.0));
+        let sums: Sums<f32> = Sums(std::array::from_fn(|at| match integers {
+            true => f32::from_bits((1e6 * number(4, at)) as i32 as u32),
+            false => 100.0 * number(4, at),
+        }));
+        let widths = [Width::F32, Width::Bf16, Width::U8];
+        let kinds = widths.into_iter().flat_map(|written| {
+            let residuals = [None].into_iter().chain(widths.map(Some));
+            residuals.flat_map(move |added| [true, false].map(|is_rounded| (written, added, is_rounded)))
+        });
+        let mut found = 0;
+        for ((written, residual, is_rounded), ahead) in kinds.flat_map(|kind| [(kind, 0), (kind, BLOCK)]) {
+            let mut read = Places::new(&|at| 30.0 * number(5, at));
+            let grid = Grid { inverse: 1.0 / 0.4, low: -9.0, high: 246.0 };
+            let residual = residual.map(|residual| Addend { numbers: read.of(residual), zero: 120.0, scale: 0.25 });
+            let [mut want, mut got] = [(); 2].map(|()| Places::new(&|at| at as f32));
+            let ending_of = |target: Numbers, rows: usize| Ending {
+                integers: integers.then_some(Scaling { added: &added, scales: &scales }),
+                residual,
+                bounds: if written == Width::U8 { UNBOUNDED } else { (-15.0, 20.0) },
+                quantize: (written == Width::U8).then_some((grid, 9.0)),
+                is_rounded,
+                ahead,
+                ..Ending::new((rows, BLOCK), BLOCK, if is_rounded { &bias } else { &[] }, target, APART)
+            };
+            let Some(chosen) = ending_of(got.of(written), BLOCK).kind_in_registers(isa).and_then(|kind| of(kind, isa))
+            else {
+                continue;
+            };
+            found += 1;
+            for height in 1..=chosen.strips.len() {
+                let mut told = Told::new(got.of(written));
+                let left = Left::of_tiles([std::ptr::null(); 2], 0, &[]);
+                let nothing = Ahead { start: std::ptr::null(), lines: 0, apart: 0 };
+                // Of whole strips, all but the first.
+                for row in (height..=BLOCK - height).step_by(height) {
+                    let ending = ending_of(got.of(written), BLOCK);
+                    // SAFETY: the places have the rows, and the machine the instructions of what was chosen for it.
+                    unsafe {
+                        told.tell(chosen, &ending, 64);
+                        let (panel, told) = (std::ptr::null(), std::ptr::from_mut(&mut told).cast());
+                        let so_far = (&raw const sums).cast();
+                        chosen.strips[height - 1](std::ptr::null(), &left, panel, so_far, told, row, &nothing);
+                        let rows = &mut sums.0[row * BLOCK..][..height * BLOCK].to_vec();
+                        let ending = Ending {
+                            residual: residual.map(|of| Addend { numbers: of.numbers.from(row * APART), ..of }),
+                            ..ending_of(want.of(written).from(row * APART), height)
+                        };
+                        ending.run(isa, rows);
+                    }
+                }
+                assert!(want.bits() == got.bits(), "{height} rows, rounded: {is_rounded}, ahead: {ahead}");
+            }
+            assert!(want.bits() != Places::new(&|at| at as f32).bits(), "nothing was written");
+        }
+        found
+    }
+
+    #[test]
+    fn rows_end_in_registers_as_they_do_from_memory() {
+        if is_x86_feature_detected!("avx512vnni") && Isa::detect().has_avx512() {
+            let found = check(of_integers, true);
+            assert_eq!(found, if Isa::detect().has_avx512_bf16() { 16 } else { 8 });
+        } else {
+            println!("skipped: ends of integers, for this machine has no AVX-512 VNNI");
+        }
+        if Isa::detect().has_avx512_bf16() {
+            assert_eq!(check(of_bf16, false), 16);
+        } else {
+            println!("skipped: ends of bf16, for this machine has no AVX-512 BF16");
+        }
+    }
+}
