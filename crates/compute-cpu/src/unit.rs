@@ -1,4 +1,4 @@
-use crate::kernels::{Blocking, Kernels, Machine};
+use crate::kernels::{self, Blocking, Kernels, Machine};
 use crate::precision;
 use crate::{Blas, IntegerMatrix, Isa, Matrix, Pool, rates};
 use halimede_compute::packed::Packer;
@@ -6,7 +6,7 @@ use halimede_compute::tuning::Choices;
 use halimede_compute::{
     Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
 };
-use halimede_graph::{Graph, passes};
+use halimede_graph::{Graph, Node, Op, passes};
 use std::sync::{Arc, OnceLock};
 
 /// The hash of the sources that decide how weights are packed, `build.rs` makes it: packed weights that another version
@@ -25,6 +25,8 @@ pub struct CpuUnit {
     f32_keeps_up: OnceLock<bool>,
     /// The same for products of integers, which every precision multiplies exactly.
     integers: OnceLock<IntegerMatrix>,
+    /// Whether vectors of f32 are not many times slower than those.
+    f32_beside_integers: OnceLock<bool>,
     /// The same for products of f32, which every precision may give to it.
     blas: OnceLock<Option<Blas>>,
     bytes_max: usize,
@@ -84,6 +86,9 @@ pub enum MatrixChoice {
     None,
 }
 
+/// What multiplies so many times as fast as vectors of f32 gains more than Winograd's algorithm saves.
+const TIMES_AS_FAST: f64 = 3.0;
+
 impl CpuUnit {
     /// The unit with a pool of its own.
     pub fn new(options: &CpuOptions) -> CpuUnit {
@@ -104,7 +109,8 @@ impl CpuUnit {
             blocking: Blocking::default(),
         };
         let (matrix, integers, blas) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        CpuUnit { exact, choice: options.matrix, matrix, f32_keeps_up: OnceLock::new(), integers, blas, bytes_max }
+        let (f32_keeps_up, f32_beside_integers) = (OnceLock::new(), OnceLock::new());
+        CpuUnit { exact, choice: options.matrix, matrix, f32_keeps_up, integers, f32_beside_integers, blas, bytes_max }
     }
 
     fn matrix(&self) -> Option<Matrix> {
@@ -118,7 +124,6 @@ impl CpuUnit {
     /// Winograd's algorithm, in f32, saves up to three quarters of the multiplications: that is less than a matrix unit
     /// gains which is many times as fast.
     fn winograd_beside_bf16(&self) -> Winograd {
-        const TIMES_AS_FAST: f64 = 3.0;
         let pays = || self.matrix().is_some_and(|matrix| matrix.peak() < TIMES_AS_FAST * rates::f32_operations());
         if *self.f32_keeps_up.get_or_init(pays) { self.exact.winograd } else { Winograd::Never }
     }
@@ -211,6 +216,15 @@ impl ComputeUnit for CpuUnit {
         // By the peaks of both: what 8 bits save takes vectors four times as long, and rounding takes the same.
         const WITH_VECTORS: f64 = 64.0;
         if self.integers().has_tiles() { WITH_TILES } else { WITH_VECTORS }
+    }
+
+    fn is_as_fast_in_floats(&self, graph: &Graph, node: &Node) -> bool {
+        let keeps_up = || self.integers().peak() < TIMES_AS_FAST * rates::f32_operations();
+        let Op::Conv(op) = &node.op else { return false };
+        // Where Winograd's algorithm pays was measured beside the unit's own kernels.
+        kernels::saves_multiplications(op, graph, node, &self.exact)
+            && self.blas().is_none()
+            && *self.f32_beside_integers.get_or_init(keeps_up)
     }
 
     fn tuned(&self, choices: Arc<Choices>) -> Arc<dyn ComputeUnit> {

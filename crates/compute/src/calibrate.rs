@@ -66,6 +66,11 @@ pub fn calibrated(
     Ok(options)
 }
 
+/// The products that multiply integers with profit on a unit, by name, with what they multiply.
+pub(crate) fn products_of_integers<'g>(graph: &'g Graph, unit: &dyn ComputeUnit) -> Vec<(&'g str, ValueId)> {
+    quantizable(graph, unit.factors_of_integers(), &|node| unit.is_as_fast_in_floats(graph, node))
+}
+
 /// The products that can multiply integers, by name, with the ranges of what they multiply over all samples, and those of what
 /// they add.
 fn integer_products(
@@ -73,7 +78,7 @@ fn integer_products(
     unit: &dyn ComputeUnit,
     samples: &[Vec<Value>],
 ) -> Result<BTreeMap<String, Range>, CalibrationError> {
-    let products = quantizable(graph, unit.factors_of_integers());
+    let products = products_of_integers(graph, unit);
     if products.is_empty() {
         return Ok(BTreeMap::new());
     }

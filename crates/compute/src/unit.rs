@@ -3,7 +3,7 @@
 use crate::packed::Packer;
 use crate::tuning::Choices;
 use crate::{CompileError, Footprint, Session, TensorDesc};
-use halimede_graph::{Graph, Op, Range};
+use halimede_graph::{Graph, Node, Op, Range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::str::FromStr;
@@ -34,6 +34,10 @@ pub trait ComputeUnit: Send + Sync {
 
     /// How often a number has to be multiplied for products of integers to pay, where rounding it takes a step of its own.
     fn factors_of_integers(&self) -> f64;
+
+    /// Whether a product or convolution of floats takes no more time than it would take with integers: a unit may have
+    /// an algorithm for floats that there is not for integers.
+    fn is_as_fast_in_floats(&self, graph: &Graph, node: &Node) -> bool;
 
     /// The same unit, on the same threads, whose kernels are told these configurations. What was compiled before keeps
     /// those that it was told.

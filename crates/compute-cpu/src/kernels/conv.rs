@@ -86,6 +86,13 @@ fn output_shape(graph: &Graph, node: &Node) -> Option<[usize; 3]> {
     Some([batch.size().unwrap_or(1), height.size()?, width.size()?])
 }
 
+/// Whether a convolution of f32 runs by Winograd's algorithm, with fewer multiplications than its definition has.
+pub(crate) fn saves_multiplications(op: &Conv, graph: &Graph, node: &Node, machine: &Machine) -> bool {
+    let weights = node.inputs.get(1).and_then(|&weights| graph.constant(weights?));
+    let form = |weights: &Tensor| Form::choose(machine.winograd, op, weights.shape(), output_shape(graph, node));
+    weights.and_then(form).is_some()
+}
+
 /// What multiplies whole matrices for a convolution.
 fn by_blas(op: &Conv, machine: &Machine) -> Option<Blas> {
     machine.blas_for(op.multiply).filter(|_| op.transposed.is_none())

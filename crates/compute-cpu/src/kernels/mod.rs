@@ -46,6 +46,7 @@ mod tuning;
 mod tuning_tests;
 
 use crate::{Blas, IntegerMatrix, Isa, Matrix, Pool, Winograd};
+pub(crate) use conv::saves_multiplications;
 use gather::{GatherKernel, Gathering};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Choices, Tunable};

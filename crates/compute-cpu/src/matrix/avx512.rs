@@ -3,7 +3,7 @@
 //! near, so that they ask for what comes next as tiles do.
 
 use super::multiply::STRIP;
-use super::{Ahead, BLOCK, Block, Factor, Left, Lines, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES};
+use super::{Ahead, BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, strips};
 use crate::prefetch::{self, LINE};
 use std::arch::x86_64::*;
 
@@ -95,59 +95,24 @@ const GROUPS: usize = STEP_BYTES / 4;
 #[repr(C, packed)]
 struct Anywhere<T>(T);
 
-/// Rows of each strip of a run of so many rows, as even as can be and at most so many.
-const fn heights(most: usize) -> [u8; BLOCK + 1] {
-    let mut heights = [1; BLOCK + 1];
-    let mut run = 1;
-    while run <= BLOCK {
-        heights[run] = run.div_ceil(run.div_ceil(most)) as u8;
-        run += 1;
-    }
-    heights
-}
-
-const WHOLE_HEIGHTS: [u8; BLOCK + 1] = heights(STRIP);
-const HALF_HEIGHTS: [u8; BLOCK + 1] = heights(2 * STRIP);
+const WHOLE_HEIGHTS: [u8; BLOCK + 1] = strips::heights(STRIP);
+const HALF_HEIGHTS: [u8; BLOCK + 1] = strips::heights(2 * STRIP);
 
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
-pub(super) unsafe fn block<F: Factor>(strips: &Kinds, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
     let &Block { ref left, panel, columns, rows, so_far, to, ends, ref ahead } = block;
     let told = ends.map_or(to.cast(), |ends| ends.told);
-    let (strips, heights, most): (&[Strip], _, _) = match ends {
+    let (kinds, heights, most): (&[Strip], _, _) = match ends {
         Some(ends) => (ends.strips, &WHOLE_HEIGHTS, STRIP),
-        None if columns <= BLOCK / 2 => (&strips.half, &HALF_HEIGHTS, 2 * STRIP),
-        None if rows <= FEW_ROWS && prefetch::follows_pages() => (&strips.few, &WHOLE_HEIGHTS, STRIP),
-        None => (&strips.whole, &WHOLE_HEIGHTS, STRIP),
+        None if columns <= BLOCK / 2 => (&kinds.half, &HALF_HEIGHTS, 2 * STRIP),
+        None if rows <= FEW_ROWS && prefetch::follows_pages() => (&kinds.few, &WHOLE_HEIGHTS, STRIP),
+        None => (&kinds.whole, &WHOLE_HEIGHTS, STRIP),
     };
-    let Lines { first, rows: line, apart } = left.lines;
-    let (mut wanted, mut lines_left) = (ahead.start, ahead.lines);
-    let (mut row, mut start, mut place) = (0, left.tiles[0], first);
-    // Each strip asks for its share of the streams.
-    let streams = match rows.div_ceil(most) {
-        0 | 1 => ahead.lines,
-        2 => ahead.lines.div_ceil(2),
-        _ => ahead.lines.div_ceil(3),
-    };
-    while row < rows {
-        // Rows that lie at one distance.
-        let run = (line - place).min(rows - row);
-        let end = row + run;
-        let mut first = start;
-        while row < end {
-            let height = usize::from(heights[run]).min(end - row);
-            let lines = streams.min(lines_left);
-            let ahead = Ahead { start: wanted, lines, apart: ahead.apart };
-            // SAFETY: the caller's promise for these rows; so few have a strip.
-            unsafe { strips[height - 1](first, left, panel, so_far.cast(), told, row, &ahead) };
-            wanted = wanted.wrapping_add(lines * ahead.apart);
-            lines_left -= lines;
-            first = first.wrapping_add(height * left.pitch);
-            row += height;
-        }
-        start = start.wrapping_add(apart).wrapping_sub(place * left.pitch);
-        place = 0;
-    }
+    strips::by_lines(left, rows, (heights, most), ahead, |height, first, row, ahead| {
+        // SAFETY: the caller's promise for these rows; so few have a strip.
+        unsafe { kinds[height - 1](first, left, panel, so_far.cast(), told, row, ahead) };
+    });
     meanwhile(0, 1);
 }
 

@@ -1,6 +1,6 @@
 use super::{Block, Kind, Meanwhile, portable};
 #[cfg(target_arch = "x86_64")]
-use super::{amx, avx2, avx512, strips};
+use super::{amx, avx2, avx512};
 #[cfg(target_arch = "aarch64")]
 use super::{arm, sme, strips};
 use half::bf16;
@@ -91,6 +91,8 @@ impl Factor for bf16 {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2-bf16",
             #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => "avx-vnni-bf16",
+            #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512-bf16",
             #[cfg(target_arch = "x86_64")]
             Kind::Amx => "amx-bf16",
@@ -144,6 +146,9 @@ impl Factor for u8 {
             use halimede_platform::chip::Feature;
             if is_x86_feature_detected!("avx2") {
                 kinds.push(Kind::Avx2);
+                if is_x86_feature_detected!("avxvnni") {
+                    kinds.push(Kind::AvxVnni);
+                }
             }
             if is_x86_feature_detected!("avx512vnni") && avx512::is_available() {
                 kinds.push(Kind::Avx512);
@@ -174,6 +179,8 @@ impl Factor for u8 {
             #[cfg(target_arch = "x86_64")]
             Kind::Avx2 => "avx2-int8",
             #[cfg(target_arch = "x86_64")]
+            Kind::AvxVnni => "avx-vnni",
+            #[cfg(target_arch = "x86_64")]
             Kind::Avx512 => "avx512-vnni",
             #[cfg(target_arch = "x86_64")]
             Kind::Amx => "amx-int8",
@@ -198,7 +205,9 @@ impl Factor for u8 {
             match kind {
                 Kind::Portable => portable::block(block, meanwhile),
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx2 => strips::block(avx2::strip, avx2::STRIP, block, meanwhile),
+                Kind::Avx2 => avx2::block(&avx2::AVX2, block, meanwhile),
+                #[cfg(target_arch = "x86_64")]
+                Kind::AvxVnni => avx2::block(&avx2::VNNI, block, meanwhile),
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx512 => avx512::block(&avx512::U8, block, meanwhile),
                 #[cfg(target_arch = "x86_64")]

@@ -94,6 +94,9 @@ pub enum Kind {
     /// Products of 16 bits, for integers alone.
     #[cfg(target_arch = "x86_64")]
     Avx2,
+    /// Groups of bytes in vectors of AVX2, for integers alone.
+    #[cfg(target_arch = "x86_64")]
+    AvxVnni,
     /// Instructions of AVX-512 that multiply groups: BF16, VNNI.
     #[cfg(target_arch = "x86_64")]
     Avx512,
@@ -169,7 +172,7 @@ impl Kind {
 
     fn takes_lines(self) -> bool {
         #[cfg(target_arch = "x86_64")]
-        return self == Kind::Avx512;
+        return matches!(self, Kind::Avx2 | Kind::AvxVnni | Kind::Avx512);
         #[cfg(not(target_arch = "x86_64"))]
         false
     }

@@ -12,11 +12,11 @@ pub(crate) mod inputs;
 pub use compare::Difference;
 pub use inputs::made_up_inputs;
 
+use crate::calibrate::products_of_integers;
 use crate::{CompileError, CompileOptions, ComputeUnit, Model, ModelOptions, Precision, calibrated};
 use compare::Answers;
 use demote::Demotion;
 use halimede_graph::Graph;
-use halimede_graph::passes::quantizable;
 use halimede_tensor::Value;
 use std::collections::BTreeSet;
 
@@ -90,7 +90,7 @@ impl Guard<'_> {
 
     fn search(&self, exact: &Model) -> Result<(Option<Model>, Verdict), CompileError> {
         let mut integers = match self.options.precision {
-            Precision::Fast => quantizable(exact.graph(), self.unit.factors_of_integers()),
+            Precision::Fast => products_of_integers(exact.graph(), self.unit),
             _ => Vec::new(),
         };
         integers.retain(|(name, _)| !self.options.exact_nodes.contains(*name));

@@ -15,9 +15,9 @@ use std::collections::{BTreeMap, HashMap};
 
 /// The products of a graph whose passes have run that multiply integers with profit, by name, with what they
 /// multiply: products and convolutions of f32 with stored weights, where their data are quantised as they are
-/// computed or, rounded by a step of its own, each number is multiplied `factors_min` times. None in a graph that is quantised already, and none in bodies of
-/// control flow.
-pub fn quantizable(graph: &Graph, factors_min: f64) -> Vec<(&str, ValueId)> {
+/// computed or, rounded by a step of its own, each number is multiplied `factors_min` times. None that `stays` as it is,
+/// none in a graph that is quantised already, and none in bodies of control flow.
+pub fn quantizable<'g>(graph: &'g Graph, factors_min: f64, stays: &dyn Fn(&Node) -> bool) -> Vec<(&'g str, ValueId)> {
     if graph.nodes.iter().any(is_quantized) {
         return Vec::new();
     }
@@ -25,7 +25,8 @@ pub fn quantizable(graph: &Graph, factors_min: f64) -> Vec<(&str, ValueId)> {
     // A node may have no inputs at all.
     let data = |index: usize| {
         let node: &Node = &graph.nodes[index];
-        node.inputs.first().copied().flatten().filter(|_| column_axis(graph, node).is_some())
+        let data = node.inputs.first().copied().flatten()?;
+        (column_axis(graph, node).is_some() && !stays(node)).then_some(data)
     };
     let mut found: BTreeMap<usize, ValueId> =
         (0..graph.nodes.len()).filter_map(|index| Some((index, data(index)?))).collect();
@@ -409,7 +410,7 @@ mod tests {
             let values = reference::run(graph, &x).unwrap();
             values.iter().map(|value| value.tensor().unwrap().to_f32s().unwrap()).collect()
         };
-        let products = quantizable(&exact, FACTORS_MIN);
+        let products = quantizable(&exact, FACTORS_MIN, &|_| false);
         let residuals = residuals(&exact, &products);
         let found: Vec<(String, ValueId)> =
             products.into_iter().map(|(name, value)| (name.to_owned(), value)).chain(residuals).collect();
@@ -543,14 +544,30 @@ mod tests {
     #[test]
     fn what_does_not_fit_keeps_its_floats() {
         let (_, depthwise, _) = optimized(graph(&[1, 8, 6, 6], |b, x| conv(b, "depthwise", x, &[8, 1, 3, 3], 8)));
-        assert!(quantizable(&depthwise, FACTORS_MIN).is_empty());
+        assert!(quantizable(&depthwise, FACTORS_MIN, &|_| false).is_empty());
         let (_, seldom, _) = optimized(graph(&[3, 40], |b, x| matmul(b, "seldom", x, &[40, 64])));
-        assert!(quantizable(&seldom, FACTORS_MIN).is_empty(), "rounding costs more than it saves");
+        assert!(quantizable(&seldom, FACTORS_MIN, &|_| false).is_empty(), "rounding costs more than it saves");
         let (_, narrow, _) = optimized(graph(&[3, 40], |b, x| matmul(b, "narrow", x, &[40, 4])));
-        assert!(quantizable(&narrow, FACTORS_MIN).is_empty());
+        assert!(quantizable(&narrow, FACTORS_MIN, &|_| false).is_empty());
         let (_, varying, _) =
             optimized(graph(&[3, 3], |b, x| b.add(Op::Contract(Contract::matmul(0)), &[x, x]).unwrap()));
-        assert!(quantizable(&varying, FACTORS_MIN).is_empty());
+        assert!(quantizable(&varying, FACTORS_MIN, &|_| false).is_empty());
+    }
+
+    #[test]
+    fn what_is_to_stay_is_not_found_and_takes_others_along() {
+        let (_, chain, _) = optimized(graph(&[3, 16], |b, x| {
+            let x = b.unary(Unary::Tanh, x).unwrap();
+            let y = matmul(b, "first", x, &[16, 640]);
+            matmul(b, "second", y, &[640, 16])
+        }));
+        let found = |stays: &dyn Fn(&Node) -> bool| -> Vec<&str> {
+            quantizable(&chain, FACTORS_MIN, stays).into_iter().map(|(name, _)| name).collect()
+        };
+        assert_eq!(found(&|_| false), ["first", "second"]);
+        assert_eq!(found(&|node| node.name == "second"), ["first"]);
+        // Each of its numbers is multiplied 16 times: that pays where they come as integers alone.
+        assert!(found(&|node| node.name == "first").is_empty());
     }
 
     #[test]
@@ -559,6 +576,7 @@ mod tests {
         let mut after = before.clone();
         let ranges = BTreeMap::from([("product".to_owned(), Range { min: -1.0, max: 1.0 })]);
         multiply_integers(&mut after, &ranges);
-        assert_eq!((quantizable(&before, FACTORS_MIN).len(), quantizable(&after, FACTORS_MIN).len()), (1, 0));
+        let found = |graph| quantizable(graph, FACTORS_MIN, &|_| false).len();
+        assert_eq!((found(&before), found(&after)), (1, 0));
     }
 }
