@@ -196,8 +196,9 @@ impl ComputeUnit for CpuUnit {
         if precision::has_integers(&graph) {
             machine.integers = self.integers();
         }
+        let rewrites = passes::finish(&mut graph);
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
-        Ok(Arc::new(Program::new(graph, &kernels, self.bytes_max, packer)?))
+        Ok(Arc::new(Program::new(graph, &kernels, self.bytes_max, packer)?.rewritten(rewrites)))
     }
 
     fn layouts(&self, options: &CompileOptions) -> String {

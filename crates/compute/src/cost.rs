@@ -12,6 +12,12 @@ impl CostHint {
         let elements = |shape: &[usize]| shape.iter().map(|&size| size as f64).product::<f64>();
         let operations = match op {
             Op::Contract(op) => 2.0 * contracted(op, shape(0)?, shape(1)?),
+            Op::Products(op) => {
+                let parts = op.parts.iter().zip(op.inputs_of(inputs));
+                let products = parts
+                    .map(|(part, inputs)| Some(contracted(&part.product, shape(0)?, &inputs.get(1)?.as_ref()?.shape)));
+                2.0 * products.sum::<Option<f64>>()?
+            }
             Op::Conv(op) => {
                 // The first axis of the weights counts the channels of this side.
                 let side = if op.transposed.is_some() { shape(0)? } else { outputs.first()?.shape.as_slice() };
@@ -58,6 +64,7 @@ fn contracted(op: &Contract, lhs: &[usize], rhs: &[usize]) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use halimede_graph::ops::{ProductPart, Products};
     use halimede_tensor::DType;
 
     fn desc(shape: &[usize]) -> TensorDesc {
@@ -72,6 +79,12 @@ mod tests {
         let bytes = (3 * 4 * 5 + 5 * 6 + 3 * 4 * 6) * 4;
         assert_eq!(cost, Some(CostHint { operations: 2.0 * 3.0 * 4.0 * 5.0 * 6.0, bytes: f64::from(bytes) }));
         assert_eq!(CostHint::of(&op, &[Some(desc(&[3, 4, 5])), None], &[desc(&[3, 4, 6])]), None);
+        let part = ProductPart { name: String::new(), product: Contract::matmul(0), inputs: 1 };
+        let op = Op::Products(Products { parts: vec![part.clone(), part] });
+        let inputs = [&[4, 5], &[5, 6], &[5, 7]].map(|shape: &[usize; 2]| Some(desc(shape)));
+        let cost = CostHint::of(&op, &inputs, &[desc(&[4, 6]), desc(&[4, 7])]).unwrap();
+        let bytes = (4 * 5 + 5 * (6 + 7) + 4 * (6 + 7)) * 4;
+        assert_eq!(cost, CostHint { operations: 2.0 * 4.0 * 5.0 * 13.0, bytes: f64::from(bytes) });
     }
 
     #[test]

@@ -84,6 +84,32 @@ pub trait Step: Send + Sync {
     /// bytes (constants and request inputs: to their element); outputs and workspace overlap nothing
     /// else that is read or written meanwhile, but for the pairs of [`Kernel::in_place`].
     fn run(&self, arguments: &Arguments<'_>);
+
+    /// The step as tasks, where it is a loop over such: those of several steps may then run in one loop.
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        None
+    }
+}
+
+/// A step as tasks that threads share. [`Step::run`] begins, and runs each once.
+pub trait Tasks: Send + Sync {
+    /// How many there are.
+    fn count(&self) -> usize;
+
+    /// Threads that may run them at the same time.
+    fn threads(&self) -> usize;
+
+    /// Steps that read the same left operand and give the same text may have one workspace: a thread then finds there what it
+    /// made of the operand for another one. `None` where the workspace belongs to the step alone.
+    fn sharing(&self) -> Option<String> {
+        None
+    }
+
+    /// Makes ready what all tasks read. It runs alone.
+    fn begin(&self, arguments: &Arguments<'_>);
+
+    /// Runs a task by the thread of this number, which lies below [`Tasks::threads`] and which no other call has meanwhile.
+    fn run_task(&self, arguments: &Arguments<'_>, thread: usize, task: usize);
 }
 
 /// What one run of a step reads and writes.

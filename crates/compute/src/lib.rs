@@ -34,7 +34,7 @@ pub use halimede_platform::{
     memory::{process as process_memory, release as release_memory},
     threads::{QualityOfService, set_quality_of_service},
 };
-pub use kernel::{Arguments, Kernel, Prepared, Step, TensorDesc};
+pub use kernel::{Arguments, Kernel, Prepared, Step, Tasks, TensorDesc};
 pub use model::{Model, ModelOptions};
 pub use plan::{Plan, StepReport};
 pub use program::{Kernels, Program};

@@ -49,6 +49,11 @@ impl Model {
         &self.reports
     }
 
+    /// What the passes of the unit did.
+    pub fn unit_reports(&self) -> &[PassReport] {
+        self.executable.rewrites()
+    }
+
     /// The graph that was compiled, after the passes.
     pub fn graph(&self) -> &Graph {
         &self.graph

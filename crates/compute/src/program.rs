@@ -3,6 +3,7 @@ use crate::packed::Packer;
 use crate::plan::Plan;
 use crate::{CompileError, Executable, Footprint, Kernel, RunError, Session, TensorDesc};
 use halimede_graph::ops::Factors;
+use halimede_graph::passes::PassReport;
 use halimede_graph::{Graph, Node, Op, ValueId};
 use halimede_tensor::{Held, Tensor};
 use parking_lot::Mutex;
@@ -18,6 +19,8 @@ pub struct Program {
     bytes_max: usize,
     /// Weights of its kernels, bodies of control flow included.
     packed: Held,
+    /// What passes did that the unit ran.
+    rewrites: Vec<PassReport>,
     /// The plans of the shapes seen lately, newest first.
     plans: Mutex<VecDeque<(PlanKey, Arc<Plan>)>>,
 }
@@ -80,7 +83,20 @@ impl Program {
                 *constant = packer.owned(constant)?;
             }
         }
-        Ok(Program { graph, codes, kernels: kernels.clone(), bytes_max, packed, plans: Mutex::default() })
+        Ok(Program {
+            graph,
+            codes,
+            kernels: kernels.clone(),
+            bytes_max,
+            packed,
+            rewrites: Vec::new(),
+            plans: Mutex::default(),
+        })
+    }
+
+    /// The program with what passes did before that the unit ran over the graph, for people.
+    pub fn rewritten(self, rewrites: Vec<PassReport>) -> Program {
+        Program { rewrites, ..self }
     }
 
     /// The graph.
@@ -193,7 +209,16 @@ impl Executable for Program {
 
     fn reduced(&self) -> Vec<String> {
         let reduced = self.graph.nodes.iter().filter(|node| node.op.multiply() == Some(Factors::Bf16));
-        reduced.map(|node| node.name.clone()).collect()
+        let names = reduced.flat_map(|node| match &node.op {
+            // They are known by the nodes that they were.
+            Op::Products(op) => op.parts.iter().map(|part| part.name.clone()).collect(),
+            _ => vec![node.name.clone()],
+        });
+        names.collect()
+    }
+
+    fn rewrites(&self) -> &[PassReport] {
+        &self.rewrites
     }
 }
 

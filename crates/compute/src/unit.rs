@@ -3,6 +3,7 @@
 use crate::packed::Packer;
 use crate::tuning::Choices;
 use crate::{CompileError, Footprint, Session, TensorDesc};
+use halimede_graph::passes::PassReport;
 use halimede_graph::{Graph, Node, Op, Range};
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
@@ -147,4 +148,9 @@ pub trait Executable: Send + Sync {
 
     /// Names of the nodes that round what they multiply to 16 bits, because of the precision, in running order.
     fn reduced(&self) -> Vec<String>;
+
+    /// What the unit's own passes did to the graph.
+    fn rewrites(&self) -> &[PassReport] {
+        &[]
+    }
 }

@@ -24,7 +24,7 @@ use grouped::GroupedStep;
 use half::bf16;
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
-use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
+use halimede_compute::{Arguments, Kernel, Prepared, Step, Tasks, TensorDesc};
 use halimede_graph::ops::{Contract, Factors, Map, whole_weights};
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Element, Tensor, View};
@@ -441,53 +441,62 @@ impl GemmStep {
     fn workspace(&self) -> usize {
         self.packed_bytes() + self.thread_bytes() * self.machine.threads()
     }
+
+    /// Tasks of a batch: along the rows, and along the panels.
+    fn grid(&self) -> (usize, usize) {
+        (self.layout.m.div_ceil(self.task_rows()), self.panels.div_ceil(self.task_panels()))
+    }
 }
 
 impl Step for GemmStep {
     fn run(&self, arguments: &Arguments<'_>) {
-        if self.empty {
-            return;
-        }
-        let operand =
-            |index: usize| arguments.inputs[index].map_or(std::ptr::null(), |view| view.as_ptr().cast::<f32>());
-        let (left, right) = match self.layout.swapped {
-            false => (operand(0), operand(1)),
-            true => (operand(1), operand(0)),
-        };
-        let workspace = arguments.workspace.as_ptr();
-        assert!(arguments.workspace.len() >= self.workspace());
-        let packed = workspace.cast::<f32>();
-        match &self.right {
-            Right::Packed(_) => {}
-            Right::Grouped(weights) => self.unpack_right(weights, packed),
-            Right::Operand => self.pack_right(right, packed),
-        }
-        // SAFETY: inside the workspace, whose length was checked.
-        let threads_start = unsafe { workspace.add(self.packed_bytes()) };
-        let output = arguments.outputs[0].as_ptr().cast::<f32>();
-        let (row_tasks, panel_tasks) =
-            (self.layout.m.div_ceil(self.task_rows()), self.panels.div_ceil(self.task_panels()));
-        let tasks = self.layout.batches() * row_tasks * panel_tasks;
-        let shared = Shared { left, packed, output, threads_start };
-        let threads = self.machine.threads().min(tasks);
-        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
-            let (rest, rows) = (task / row_tasks, task % row_tasks);
-            let (batch, columns) = (rest / panel_tasks, rest % panel_tasks);
-            self.run_task(arguments, &shared, thread, batch, rows, columns);
-        });
+        self.begin(arguments);
+        let (count, threads) = (self.count(), self.threads());
+        self.machine.pool.run_tasks(threads.min(count), count, &|thread, task| self.run_task(arguments, thread, task));
+    }
+
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        Some(self)
     }
 }
 
-/// Addresses that the threads of one run share.
-struct Shared {
-    left: *const f32,
-    packed: *const f32,
-    output: *mut f32,
-    threads_start: *mut u8,
-}
+impl Tasks for GemmStep {
+    fn count(&self) -> usize {
+        let (row_tasks, panel_tasks) = self.grid();
+        if self.empty { 0 } else { self.layout.batches() * row_tasks * panel_tasks }
+    }
 
-// SAFETY: threads read the operands and write disjoint parts of the output and of the workspace.
-unsafe impl Sync for Shared {}
+    fn threads(&self) -> usize {
+        self.machine.threads()
+    }
+
+    fn sharing(&self) -> Option<String> {
+        // A thread leaves nothing behind, but has its part where others do not.
+        matches!(self.right, Right::Packed(_)).then(|| format!("{}", self.thread_bytes()))
+    }
+
+    fn begin(&self, arguments: &Arguments<'_>) {
+        if self.empty {
+            return;
+        }
+        assert!(arguments.workspace.len() >= self.workspace());
+        let packed = arguments.workspace.as_ptr().cast::<f32>();
+        match &self.right {
+            Right::Packed(_) => {}
+            Right::Grouped(weights) => self.unpack_right(weights, packed),
+            Right::Operand => {
+                let right = arguments.inputs[usize::from(!self.layout.swapped)];
+                self.pack_right(right.map_or(std::ptr::null(), |view| view.as_ptr().cast::<f32>()), packed);
+            }
+        }
+    }
+
+    fn run_task(&self, arguments: &Arguments<'_>, thread: usize, task: usize) {
+        let (row_tasks, panel_tasks) = self.grid();
+        let (rest, rows) = (task / row_tasks, task % row_tasks);
+        self.run_block(arguments, thread, rest / panel_tasks, rows, rest % panel_tasks);
+    }
+}
 
 impl GemmStep {
     /// Packs the right operand of every batch into the workspace.
@@ -531,26 +540,24 @@ impl GemmStep {
         });
     }
 
-    fn run_task(
-        &self,
-        arguments: &Arguments<'_>,
-        shared: &Shared,
-        thread: usize,
-        batch: usize,
-        rows: usize,
-        columns: usize,
-    ) {
+    /// Runs the task of some rows and columns of a batch.
+    fn run_block(&self, arguments: &Arguments<'_>, thread: usize, batch: usize, rows: usize, columns: usize) {
         let (layout, micro) = (&self.layout, &self.micro);
+        assert!(thread < self.machine.threads() && arguments.workspace.len() >= self.workspace());
+        let left = arguments.inputs[usize::from(layout.swapped)];
+        let left = left.map_or(std::ptr::null(), |view| view.as_ptr().cast::<f32>().cast_const());
+        let output = arguments.outputs[0].as_ptr().cast::<f32>();
+        let workspace = arguments.workspace.as_ptr();
         let Operand { free: row, k: column } = layout.left;
         let (left_offset, right_batch, out_offset) = layout.batch(batch);
         let packed = match &self.right {
             Right::Packed(weights) => weights.panels.as_ptr(),
             // SAFETY: inside the packed part of the workspace.
-            _ => unsafe { shared.packed.add(right_batch * self.packed_len()) },
+            _ => unsafe { workspace.cast::<f32>().add(right_batch * self.packed_len()).cast_const() },
         };
         // SAFETY: each thread has its own part of the workspace.
         let (registers, scratch) = unsafe {
-            let start = shared.threads_start.add(thread * self.thread_bytes());
+            let start = workspace.add(self.packed_bytes() + thread * self.thread_bytes());
             let count = self.registers_bytes() / size_of::<Register>();
             let scratch = start.add(self.registers_bytes()).cast::<f32>();
             (
@@ -561,7 +568,7 @@ impl GemmStep {
         let registers = std::cell::RefCell::new(registers);
         let extra: &[Option<View<'_>>] = arguments.inputs.get(self.extra..).unwrap_or_default();
         // SAFETY: inside the output.
-        let target = Target { start: unsafe { shared.output.add(out_offset) }, row: layout.out_row };
+        let target = Target { start: unsafe { output.add(out_offset) }, row: layout.out_row };
         let common = self.epilogue.as_ref().and_then(Epilogue::common);
         let bias = self.bias(common, extra);
         let common = common.filter(|common| common.bias.is_none() || !bias.is_empty());
@@ -572,7 +579,7 @@ impl GemmStep {
                 // SAFETY: rows and columns of this task alone; the residual has the output's elements.
                 unsafe {
                     let bias = bias.get(n..n + columns).unwrap_or_default();
-                    let numbers = Numbers::F32(shared.output.add(start));
+                    let numbers = Numbers::F32(output.add(start));
                     let mut ending = Ending::new((rows, columns), micro.nr, bias, numbers, layout.out_row);
                     ending.follow(common, extra, start);
                     ending.run(self.machine.isa, tile);
@@ -604,7 +611,7 @@ impl GemmStep {
         unsafe {
             gemm::multiply(
                 micro,
-                Left::Strided { start: shared.left.add(left_offset), row, column },
+                Left::Strided { start: left.add(left_offset), row, column },
                 (rows * self.task_rows(), layout.m.min((rows + 1) * self.task_rows())),
                 (columns * self.task_panels(), self.panels.min((columns + 1) * self.task_panels())),
                 (layout.n, layout.k),

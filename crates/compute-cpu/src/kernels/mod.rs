@@ -28,6 +28,7 @@ mod packed;
 mod parameters;
 mod parts;
 mod pool;
+mod products;
 mod quantize;
 mod reduce;
 mod resize;
@@ -159,6 +160,7 @@ impl halimede_compute::Kernels for Kernels {
             Op::Norm(op) => Box::new(norm::NormKernel { op: op.clone(), machine }),
             Op::Pad(op) => parts(Parts::Pad(op.mode), machine),
             Op::Pool(op) => Box::new(pool::PoolKernel { op: op.clone(), machine }),
+            Op::Products(op) => Box::new(products::ProductsKernel::new(op, graph, node, machine, packer)),
             Op::Quantize(op) => Box::new(quantize::QuantizeKernel { op: op.clone(), machine }),
             Op::Range(_) => Box::new(running::RangeKernel),
             Op::Reduce(op) => Box::new(reduce::ReduceKernel { op: op.clone(), machine }),

@@ -26,6 +26,7 @@ mod norm;
 mod numeric;
 mod pad;
 mod pool;
+mod products;
 mod quantize;
 mod range;
 mod reduce;
@@ -62,6 +63,7 @@ pub use map::{Binary, Instruction, Map, Reg, Scalar, Scale, Scaled, Unary};
 pub use norm::{Norm, NormKind};
 pub use pad::{Pad, PadMode};
 pub use pool::{Pool, PoolKind};
+pub use products::{ProductPart, Products};
 pub use quantize::{Dequantize, Quantize};
 pub use range::Range;
 pub use reduce::{Reduce, ReduceKind};
@@ -120,6 +122,7 @@ pub enum Op {
     Norm(Norm),
     Pad(Pad),
     Pool(Pool),
+    Products(Products),
     Quantize(Quantize),
     Range(Range),
     Reduce(Reduce),
@@ -145,11 +148,12 @@ impl Op {
             Op::Contract(op) => op.multiply,
             Op::Conv(op) => op.multiply,
             Op::Attention(op) => op.multiply,
+            Op::Products(op) => op.parts.first().and_then(|part| part.product.multiply),
             _ => None,
         }
     }
 
-    /// The same, to change it.
+    /// The same, to change it; several products that are one operation have it decided.
     pub fn multiply_mut(&mut self) -> Option<&mut Option<Factors>> {
         match self {
             Op::Contract(op) => Some(&mut op.multiply),
@@ -180,6 +184,7 @@ impl Op {
             Op::Norm(op) => op,
             Op::Pad(op) => op,
             Op::Pool(op) => op,
+            Op::Products(op) => op,
             Op::Quantize(op) => op,
             Op::Range(op) => op,
             Op::Reduce(op) => op,
@@ -220,6 +225,7 @@ impl Op {
             Op::Norm(_) => "Norm",
             Op::Pad(_) => "Pad",
             Op::Pool(_) => "Pool",
+            Op::Products(_) => "Products",
             Op::Quantize(_) => "Quantize",
             Op::Range(_) => "Range",
             Op::Reduce(_) => "Reduce",

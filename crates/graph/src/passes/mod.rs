@@ -5,6 +5,7 @@
 //! control flow are graphs like any other: all passes run over them too, after the graph around them.
 
 mod attention;
+mod beside;
 mod bodies;
 mod cancel;
 mod dead;
@@ -124,6 +125,15 @@ pub static PASSES: &[Pass] = &[
 pub fn optimize(graph: &mut Graph, options: &PassOptions) -> Vec<PassReport> {
     let chosen = PASSES.iter().filter(|pass| !options.without.iter().any(|name| name == pass.name));
     run_all(&chosen.collect::<Vec<_>>(), graph, options)
+}
+
+/// Passes over a graph of which is decided in how many bits each product is multiplied, in the order they run in.
+pub static LATE_PASSES: &[Pass] = &[beside::PASS];
+
+/// Runs every late pass, as [`optimize`] does the others. A unit calls it when it has made its decisions, and only where it
+/// has kernels for what they write.
+pub fn finish(graph: &mut Graph) -> Vec<PassReport> {
+    run_all(&LATE_PASSES.iter().collect::<Vec<_>>(), graph, &PassOptions::default())
 }
 
 fn run_all(passes: &[&Pass], graph: &mut Graph, options: &PassOptions) -> Vec<PassReport> {

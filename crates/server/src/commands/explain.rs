@@ -78,6 +78,7 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
         model.inputs.iter().zip(&values).map(|(input, value)| format!("{} {}", input.name, describe(value))).collect();
     let values = [values];
     let compiled = args.model.compile(model, &*unit, &args.on, &values)?;
+    print_unit_passes(out, compiled.unit_reports(), args.all)?;
     let mut session = compiled.session();
     let best = measure(&mut session, &values[0], args.runs, args.on.timeout)?;
     let steps = session.steps();
@@ -240,12 +241,26 @@ fn print_graph(out: &mut dyn Write, graph: &Graph, all: bool) -> io::Result<()> 
     Ok(())
 }
 
-/// What passes did, and where they almost did something; passes that found nothing in one line.
+/// What passes of the graph did.
 fn print_passes(out: &mut dyn Write, passes: &[PassReport], all: bool) -> io::Result<()> {
     if passes.is_empty() {
         return title(out, "passes", "off");
     }
     title(out, "passes", "what each rewrote, and what it left alone and why")?;
+    print_reports(out, passes, all)
+}
+
+/// What passes of the unit did, which run when it is decided in how many bits each product is multiplied.
+fn print_unit_passes(out: &mut dyn Write, passes: &[PassReport], all: bool) -> io::Result<()> {
+    if passes.iter().all(|pass| pass.changed == 0 && pass.refusals.is_empty()) {
+        return Ok(());
+    }
+    title(out, "passes of the unit", "the same, in this precision")?;
+    print_reports(out, passes, all)
+}
+
+/// What passes did, and where they almost did something; passes that found nothing in one line.
+fn print_reports(out: &mut dyn Write, passes: &[PassReport], all: bool) -> io::Result<()> {
     let mut idle: Vec<&str> = Vec::new();
     for pass in passes {
         if pass.changed == 0 && pass.refusals.is_empty() {
@@ -266,7 +281,9 @@ fn print_passes(out: &mut dyn Write, passes: &[PassReport], all: bool) -> io::Re
     }
     idle.sort_unstable();
     idle.dedup();
-    writeln!(out, "  nothing to do for: {}", idle.join(", "))?;
+    if !idle.is_empty() {
+        writeln!(out, "  nothing to do for: {}", idle.join(", "))?;
+    }
     Ok(())
 }
 

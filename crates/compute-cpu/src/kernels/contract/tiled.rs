@@ -17,7 +17,7 @@ use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{self, BLOCK, Ends, Factor, LeftRows, MatrixUnit, Panels, Rows, STEP_BYTES, Sink, Sums, TILE};
 use crate::real::Converts;
-use halimede_compute::{Arguments, Prepared, Step};
+use halimede_compute::{Arguments, Prepared, Step, Tasks};
 use halimede_tensor::DType;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -145,6 +145,27 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         self.right_bytes() + (MARK_BYTES + self.thread_bytes()) * self.machine.threads()
     }
 
+    fn row_tasks(&self) -> usize {
+        self.layout.m.div_ceil(self.task_rows)
+    }
+
+    fn shared(&self, arguments: &Arguments<'_>) -> Shared<F, L, R> {
+        assert!(arguments.workspace.len() >= self.workspace_bytes());
+        let operand =
+            |index: usize| arguments.inputs[index].map_or(std::ptr::null(), |view| view.as_ptr().cast_const());
+        let (left, right) = if self.layout.swapped { (1, 0) } else { (0, 1) };
+        let workspace = arguments.workspace.as_ptr();
+        Shared {
+            left: operand(left).cast(),
+            right: operand(right).cast(),
+            packed: workspace.cast(),
+            // SAFETY: inside the workspace, whose length was checked, as below.
+            marks: unsafe { workspace.add(self.right_bytes()) },
+            // SAFETY: behind a mark for each thread.
+            threads: unsafe { workspace.add(self.right_bytes() + MARK_BYTES * self.machine.threads()) },
+        }
+    }
+
     pub fn prepared(self) -> Prepared {
         let workspace = self.workspace_bytes();
         Prepared { step: Box::new(self), workspace }
@@ -160,7 +181,7 @@ fn row_blocks(m: usize, n: usize, threads: usize) -> usize {
 }
 
 /// How a task's rows of the left operand are made ready.
-#[derive(Clone, Copy)]
+#[derive(Debug, Clone, Copy)]
 enum Packing {
     /// They are read where they lie.
     None,
@@ -212,23 +233,37 @@ impl<F: Factor, L, R> Shared<F, L, R> {
 
 impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Step for TiledStep<F, L, R> {
     fn run(&self, arguments: &Arguments<'_>) {
+        self.begin(arguments);
+        let (count, threads) = (self.count(), self.threads());
+        self.machine.pool.run_tasks(threads, count, &|thread, task| Tasks::run_task(self, arguments, thread, task));
+    }
+
+    fn tasks(&self) -> Option<&dyn Tasks> {
+        Some(self)
+    }
+}
+
+impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Tasks for TiledStep<F, L, R> {
+    fn count(&self) -> usize {
+        self.layout.batches() * self.row_tasks() * self.panel_parts
+    }
+
+    fn threads(&self) -> usize {
+        self.machine.threads()
+    }
+
+    fn sharing(&self) -> Option<String> {
+        // What a thread packed, in which form, and where its parts lie.
+        let lens = (self.task_rows, self.finish.registers_bytes(), self.tiles_len(), self.sums());
+        let left = (&self.layout.left, self.layout.m, self.layout.k, L::DTYPE);
+        matches!(self.right, Right::Packed(_)).then(|| format!("{left:?} {:?} {lens:?}", self.packing))
+    }
+
+    fn begin(&self, arguments: &Arguments<'_>) {
         if arguments.outputs[0].is_empty() {
             return;
         }
-        assert!(arguments.workspace.len() >= self.workspace_bytes());
-        let operand =
-            |index: usize| arguments.inputs[index].map_or(std::ptr::null(), |view| view.as_ptr().cast_const());
-        let (left, right) = if self.layout.swapped { (1, 0) } else { (0, 1) };
-        let workspace = arguments.workspace.as_ptr();
-        let shared: Shared<F, L, R> = Shared {
-            left: operand(left).cast(),
-            right: operand(right).cast(),
-            packed: workspace.cast(),
-            // SAFETY: inside the workspace, whose length was checked, as below.
-            marks: unsafe { workspace.add(self.right_bytes()) },
-            // SAFETY: behind a mark for each thread.
-            threads: unsafe { workspace.add(self.right_bytes() + MARK_BYTES * self.machine.threads()) },
-        };
+        let shared = self.shared(arguments);
         for thread in 0..self.machine.threads() {
             // SAFETY: the workspace has so many marks, and no thread runs yet.
             unsafe { shared.mark(thread).write(NO_ROWS) };
@@ -239,12 +274,15 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Step for TiledStep<F, L,
             Right::Grouped(weights) => self.machine.pool.run(parts, &|part| self.unpack_right(weights, &shared, part)),
             Right::Operand => self.machine.pool.run(parts, &|part| self.pack_right(&shared, part)),
         }
-        let row_tasks = self.layout.m.div_ceil(self.task_rows);
-        let tasks = self.layout.batches() * row_tasks * self.panel_parts;
-        self.machine.pool.run_tasks(self.machine.threads(), tasks, &|thread, task| {
-            let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
-            self.run_task(arguments, &shared, thread, rest / row_tasks, rest % row_tasks, part);
-        });
+    }
+
+    fn run_task(&self, arguments: &Arguments<'_>, thread: usize, task: usize) {
+        if arguments.outputs[0].is_empty() {
+            return;
+        }
+        assert!(thread < self.machine.threads());
+        let ((rest, part), row_tasks) = ((task / self.panel_parts, task % self.panel_parts), self.row_tasks());
+        self.run_block(arguments, &self.shared(arguments), thread, rest / row_tasks, rest % row_tasks, part);
     }
 }
 
@@ -299,7 +337,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         }
     }
 
-    fn run_task(
+    fn run_block(
         &self,
         arguments: &Arguments<'_>,
         shared: &Shared<F, L, R>,
@@ -317,7 +355,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             thread_part(start, self.finish.registers_bytes(), self.tiles_len(), self.sums())
         };
         let mut pack = || {
-            let (mark, block) = (shared.mark(thread), batch * layout.m.div_ceil(self.task_rows) + rows);
+            let (mark, block) = (shared.mark(thread), batch * self.row_tasks() + rows);
             // SAFETY: each thread has its own mark, which was written before.
             if unsafe { mark.read() } != block {
                 self.pack_left(shared, left_offset, (m0, m1), tiles);
