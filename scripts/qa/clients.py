@@ -87,6 +87,10 @@ def node_folder(folder, client):
 
 def rust_folder(folder, client):
     shutil.copytree(client / "src" / "rust" / "triton-client", folder / "rust", dirs_exist_ok=True)
+    manifest = folder / "rust" / "Cargo.toml"
+    if "[workspace]" not in manifest.read_text():
+        # The folder may lie in that of another workspace: this one.
+        manifest.write_text(manifest.read_text() + "\n[workspace]\n")
     for what in (("test", "--no-run"), ("build", "--examples")):
         subprocess.run(["cargo", *what, "--quiet"], cwd=folder / "rust", check=True)
 
