@@ -49,7 +49,7 @@ fn tlv(tag: u8, parts: &[&[u8]]) -> Vec<u8> {
     let size = content.len();
     let length = match size {
         ..0x80 => vec![size as u8],
-        ..0x100 => vec![0x81, size as u8],
+        0x80..0x100 => vec![0x81, size as u8],
         _ => vec![0x82, (size >> 8) as u8, size as u8],
     };
     [&[tag][..], &length, &content].concat()
@@ -214,7 +214,11 @@ fn a_certificate_of_version_1_is_the_clients_own() {
     for (what, certificate, expected) in cases {
         assert_eq!(verify(&clients, &certificate, &[]), expected, "a certificate {what}");
         // Whatever else comes with it.
-        assert_eq!(verify(&clients, &certificate, &[good.clone()]), expected, "a certificate {what}, and another");
+        assert_eq!(
+            verify(&clients, &certificate, std::slice::from_ref(&good)),
+            expected,
+            "a certificate {what}, and another"
+        );
     }
 }
 
