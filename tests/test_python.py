@@ -754,6 +754,13 @@ def test_a_model_that_cannot_be_read(tmp_path, code, reason):
     assert re.fullmatch(reason, failing(tmp_path, code, INTERPRETER)["reason"])
 
 
+def test_a_model_without_its_file(tmp_path):
+    settings = config({"IN": "FP32"}, {"OUT": "FP32"}) + '\ndefault_model_filename: "other.py"'
+    reason = failing(tmp_path, IDENTITY, settings=settings)["reason"]
+    path = tmp_path / "models" / "m" / "1" / "other.py"
+    assert reason == f"Internal: Failed to preinitialize Python stub: Python model file not found in '{path}'"
+
+
 def test_an_interpreter_that_does_not_do(tmp_path):
     reason = failing(tmp_path, IDENTITY, "--backend-config=python,interpreter=/no/such/python")["reason"]
     assert reason.startswith("Internal: cannot start the Python interpreter '/no/such/python': ")

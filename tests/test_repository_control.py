@@ -2,6 +2,9 @@
 
 import base64
 import json
+import os
+import signal
+import socket
 import time
 
 import pytest
@@ -72,6 +75,19 @@ def wait_for(condition, seconds=60):
     while not condition():
         assert time.monotonic() < end, "did not happen in time"
         time.sleep(0.05)
+
+
+def test_a_client_that_does_not_wait(explicit):
+    for body in (b"", b"{}"):
+        # All of it is there, and the client is gone, before the server looks.
+        with socket.create_connection(("127.0.0.1", explicit.http_port)) as connection:
+            connection.sendall(b"GET /v2/health/live HTTP/1.1\r\nhost: a\r\n\r\n")
+            assert connection.recv(12) == b"HTTP/1.1 200"
+            os.kill(explicit.process.pid, signal.SIGSTOP)
+            connection.sendall(b"POST /v2/repository/models/simple/load HTTP/1.1\r\nhost: a\r\ncontent-length: %d\r\n\r\n%b" % (len(body), body))
+        os.kill(explicit.process.pid, signal.SIGCONT)
+        explicit.wait_ready("/v2/models/simple/ready")
+        assert explicit.http.post("/v2/repository/models/simple/unload").status == 200
 
 
 def test_unknown_models(explicit):

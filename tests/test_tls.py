@@ -4,6 +4,7 @@ import datetime
 import http.client
 import socket
 import ssl
+import subprocess
 import time
 import urllib.request
 
@@ -165,6 +166,88 @@ def test_clients_show_a_certificate(small, serve, authority, stranger, protocol,
         with pytest.raises(Exception) as refused:
             infer(server, authority.file, *identity)
         assert not isinstance(refused.value, AssertionError)
+
+
+class OpenSsl:
+    """Certificates as the program `openssl` makes them unless it is told of extensions: those of clients have version 1."""
+
+    KEYS = {"P-256": ("ec", "-pkeyopt", "ec_paramgen_curve:P-256"), "P-384": ("ec", "-pkeyopt", "ec_paramgen_curve:P-384"), "RSA": ("rsa:2048",)}
+
+    def __init__(self, folder, kind):
+        self.folder, self.new = folder, ("-newkey", *self.KEYS[kind], "-nodes")
+
+    def run(self, *arguments):
+        subprocess.run(["openssl", *map(str, arguments)], cwd=self.folder, check=True, capture_output=True)
+
+    def authority(self, file, name="authority"):
+        """Of version 3, as `openssl req -x509` makes it."""
+        self.run("req", "-x509", *self.new, "-days", 1, "-subj", f"/O=Test/CN={name}", "-keyout", f"{file}.key", "-out", f"{file}.crt")
+        return self.folder / f"{file}.crt"
+
+    def client(self, file, issuer, days=1):
+        """A certificate and its key."""
+        certificate, key = self.folder / f"{file}.crt", self.folder / f"{file}.key"
+        self.run("req", *self.new, "-subj", f"/O=Test/CN={file}", "-keyout", key, "-out", f"{file}.csr")
+        self.run("x509", "-req", "-in", f"{file}.csr", "-CA", f"{issuer}.crt", "-CAkey", f"{issuer}.key", "-set_serial", 1,
+                 "-days", days, "-out", certificate)  # fmt: skip
+        assert x509.load_pem_x509_certificate(certificate.read_bytes()).version == x509.Version.v1
+        return certificate, key
+
+
+def answer(server, protocol, root, certificate, key, version):
+    """What the server first sends a client with this certificate; an error or nothing if it does not let it in."""
+    context = ssl.create_default_context(cafile=root)
+    context.minimum_version = context.maximum_version = version
+    context.load_cert_chain(certificate, key)
+    context.set_alpn_protocols(["h2" if protocol == "grpc" else "http/1.1"])
+    port, first = {
+        "http": (server.http_port, b"GET /v2 HTTP/1.1\r\nhost: localhost\r\n\r\n"),
+        # The preface of HTTP/2 and empty settings.
+        "grpc": (server.grpc_port, b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes((0, 0, 0, 4, 0, 0, 0, 0, 0))),
+    }[protocol]
+    with socket.create_connection(("localhost", port), 20) as plain:
+        with context.wrap_socket(plain, server_hostname="localhost") as secured:
+            secured.sendall(first)
+            return secured.recv(9)
+
+
+VERSIONS = {"1.2": ssl.TLSVersion.TLSv1_2, "1.3": ssl.TLSVersion.TLSv1_3}
+ANSWERS = {"http": b"HTTP/1.1 ", "grpc": b"\x00"}
+
+
+@pytest.mark.parametrize("kind", OpenSsl.KEYS)
+def test_certificates_of_clients_of_version_1(small, serve, authority, tmp_path, kind):
+    openssl = OpenSsl(tmp_path, kind)
+    root = openssl.authority("own")
+    good = openssl.client("client", "own")
+    # Of an authority with the same name; of one with another; of a client, with its certificate behind.
+    openssl.authority("twin")
+    openssl.authority("stranger", name="stranger")
+    guest, guest_key = openssl.client("guest", "client")
+    guest.write_bytes(guest.read_bytes() + good[0].read_bytes())
+    expired, expired_key = openssl.client("expired", "own", days=-1)
+    forged = tmp_path / "forged.crt"
+    der = ssl.PEM_cert_to_DER_cert(good[0].read_text())
+    forged.write_text(ssl.DER_cert_to_PEM_cert(der.replace(b"client", b"Client")))
+    refused = {
+        "an authority with the same name": openssl.client("of-twin", "twin"),
+        "another authority": openssl.client("of-stranger", "stranger"),
+        "a client": (guest, guest_key),
+        "a period that is over": (expired, expired_key),
+        "a name that was not signed": (forged, good[1]),
+    }
+    server = start(serve, small, *flags(*authority.issue("server"), "use-ssl-mutual=1", f"root-cert={root}"))
+    for protocol, infer in INFER.items():
+        assert infer(server, authority.file, *good) == [2, 2, 2, 2]
+        for name, version in VERSIONS.items():
+            first = answer(server, protocol, authority.file, *good, version)
+            assert first.startswith(ANSWERS[protocol]), f"{protocol}, TLS {name}: {first}"
+            for why, identity in refused.items():
+                try:
+                    first = answer(server, protocol, authority.file, *identity, version)
+                except OSError:
+                    first = b""
+                assert first == b"", f"{protocol}, TLS {name}, a certificate with {why}: {first}"
 
 
 def test_http_over_tls_speaks_no_old_version_and_http_1_1(small, serve, authority):

@@ -87,6 +87,10 @@ def node_folder(folder, client):
 
 def rust_folder(folder, client):
     shutil.copytree(client / "src" / "rust" / "triton-client", folder / "rust", dirs_exist_ok=True)
+    manifest = folder / "rust" / "Cargo.toml"
+    if "[workspace]" not in manifest.read_text():
+        # The folder may lie in that of another workspace: this one.
+        manifest.write_text(manifest.read_text() + "\n[workspace]\n")
     for what in (("test", "--no-run"), ("build", "--examples")):
         subprocess.run(["cargo", *what, "--quiet"], cwd=folder / "rust", check=True)
 
@@ -125,6 +129,9 @@ STREAM = f"{GRPC} --streaming"
 CONCURRENCY, RATE = "--concurrency-range=1:4:1", "--request-rate-range=50:150:50"
 MEMORY = "--shared-memory=system --output-shared-memory-size=4096"
 SEQUENCE = "-m simple_sequence --sequence-length=8"
+# By request rate, several requests of a sequence would be under way at a time, over HTTP on a connection each: any of them may
+# arrive first. A thread of perf_analyzer that is refused for that ends, and the program may wait for it forever.
+SERIAL = "--serial-sequences"
 SWEEPS = {
     "HTTP, concurrency": f"-m simple {HTTP} {CONCURRENCY}",
     "HTTP, concurrency, asynchronous": f"-m simple {HTTP} {CONCURRENCY} --async",
@@ -138,7 +145,7 @@ SWEEPS = {
     "HTTP, request rate, shared memory": f"-m simple {HTTP} {RATE} {MEMORY}",
     "HTTP, intervals of a file": f"-m simple {HTTP} --request-intervals=intervals",
     "HTTP, sequences, concurrency": f"{SEQUENCE} {HTTP} {CONCURRENCY}",
-    "HTTP, sequences, request rate": f"{SEQUENCE} {HTTP} {RATE} --num-of-sequences=3 --sequence-id-range=100:110",
+    "HTTP, sequences, request rate": f"{SEQUENCE} {HTTP} {RATE} {SERIAL} --num-of-sequences=3 --sequence-id-range=100:110",
     "HTTP, search for a latency": f"-m simple {HTTP} --concurrency-range=1:8 --binary-search -l 1000",
     "HTTP, a fixed number of requests": f"-m simple {HTTP} --concurrency-range=4 --request-count=200",
     "HTTP, metrics of the server": f"-m simple {HTTP} {CONCURRENCY} --collect-metrics --metrics-url=localhost:8002/metrics --verbose-csv -f report.csv",

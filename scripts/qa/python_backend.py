@@ -1,12 +1,13 @@
-"""L0_backend_python: the scripts that need no download run as they are; of the others, the modules that need neither
-PyTorch nor a GPU."""
+"""L0_backend_python: the scripts that need no download run as they are, its own without what it installs; of the others,
+the modules that need neither PyTorch nor a GPU."""
 
 import shutil
 
 import scripts
 
 VERSION = "2.51"
-TORCH = "needs a GPU, for tensors of PyTorch's in its memory"
+GPU = "needs a GPU"
+TORCH = f"{GPU}, for tensors of PyTorch's in its memory"
 DOWNLOAD = "needs a download"
 
 # What the suite's own script exports for those in its folders.
@@ -66,6 +67,10 @@ DECOUPLED = (
 )
 
 
+# Of PythonTest.
+ON_GPU = ("test_gpu_tensor_error", "test_dlpack_tensor_error")
+
+
 def controlled(models, data, checkout):
     copies("identity_fp32", "simple_identity_fp32")(models, data, checkout)
 
@@ -94,7 +99,15 @@ def suites(Suite, Module):
         return Module(f"-m pytest {leaks}", repository, environment=environment, label=f"{name}, {kind}")
 
     return [
-        Suite("L0_backend_python", left={"test.sh": "open: its own part installs Python 3.12 and PyTorch"}),
+        Suite(
+            "L0_backend_python",
+            script="test.sh",
+            prepare=scripts.python_backend,
+            # As much shared memory as the script says that there is.
+            environment={"SHM_SIZE": "1g", "PYTEST_ADDOPTS": f"-k 'not ({' or '.join(ON_GPU)})'"},
+            note="Python and PyTorch of other versions",
+            left=dict.fromkeys((*ON_GPU, "KIND_GPU"), GPU),
+        ),
         *(folder(name, script="test.sh") for name in SCRIPTS),
         folder(
             "bls",
@@ -109,7 +122,7 @@ def suites(Suite, Module):
         folder(
             "ensemble",
             modules=[Module("ensemble_test.py", ensemble, tests=("EnsembleTest.test_ensemble",))],
-            left={"test_ensemble_gpu": "needs a GPU"},
+            left={"test_ensemble_gpu": GPU},
         ),
         folder(
             "model_control",

@@ -9,7 +9,6 @@ model or one of the backend `identity` takes its place.
 
 import re
 import shutil
-import subprocess
 from pathlib import Path
 
 import numpy as np
@@ -258,19 +257,6 @@ def clients(folder, data, checkout, client):
     target = folder.parent / "clients"
     if not target.exists():
         shutil.copytree(client / "src" / "python" / "examples", target)
-
-
-def make_certificates(folder, end):
-    """The certificates that `test.sh` makes, by its own lines up to the text `end`."""
-    script = (folder / "test.sh").read_text()
-    lines = script[script.index("# Generate valid CA") : script.index(end)]
-    subprocess.run(["bash", "-e", "-c", lines], cwd=folder, check=True, capture_output=True)
-
-
-def certificates(folder, data, checkout, client):
-    """The clients, and the certificates of L0_secure_grpc."""
-    clients(folder, data, checkout, client)
-    make_certificates(folder, "# Test all 3 SSL/TLS cases")
 
 
 def socket(folder, data, checkout, client):

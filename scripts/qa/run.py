@@ -69,7 +69,7 @@ class Harness:
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         everything = {
             **os.environ, "PATH": path, "PYTHONPATH": f"../common:{self.out}/python", "TRITON_SERVER_CPU_ONLY": "1",
-            "TRITONSERVER_IPADDR": "localhost", **environment,
+            "TRITONSERVER_IPADDR": "localhost", "QA_FOLDER": self.out / f"qa-{version}", **environment,
         }  # fmt: skip
         with open(log, "w") as sink:
             try:
@@ -248,7 +248,7 @@ part of this project. A row counts tests, or the parts of a shell script; parts 
 Models of other frameworks are ONNX models under their names: what such a test checks about the server does
 not depend on the framework.
 What fails is a difference that `status.md` names. What is left out needs a GPU, another framework, a C++ program or a
-download, unless it is said to be open. Suites that measure times want a machine with nothing else to do,
+download. Suites that measure times want a machine with nothing else to do,
 and the one of large payloads 16 GB of memory.
 
 The client programs are of the newest version, but for perf_analyzer, which comes with `tritonclient` 2.48.0. Each runs beside

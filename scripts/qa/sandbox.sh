@@ -1,6 +1,7 @@
 #!/usr/bin/env bash
 # Run a command where NVIDIA's test scripts find what they expect:
 #   /opt/tritonserver/bin/tritonserver   the server under test
+#   /opt/tritonserver/qa                 the suites, which are in QA_FOLDER
 #   /data/inferenceserver/VERSION        the generated models
 #   ports 8000 to 8003 of a network of its own, and shared memory of its own
 #   /etc/nginx                           a copy, where there is one
@@ -41,8 +42,8 @@ if [[ -d /etc/nginx ]]; then
   cp -r /etc/nginx/. "$root/etc/nginx"
   sed -i 's/^user .*/user root;/' "$root/etc/nginx/nginx.conf"
 fi
-# Scripts count what lies there.
-mount -t tmpfs none "$root/dev/shm"
+# Scripts count what lies there, and fill it.
+mount -t tmpfs -o "size=${SHM_SIZE:-50%}" none "$root/dev/shm"
 mkdir -p "$root/proc" "$root/mnt" "$root/opt/tritonserver/bin" "$root/opt/tritonserver/backends" "$root/data/inferenceserver/$version"
 mount -t proc none "$root/proc"
 # A script rather than a link: the server looks at the name that it was started under.
@@ -51,6 +52,7 @@ cat >"$root/opt/tritonserver/bin/tritonserver" <<END
 exec -a tritonserver "$server" "\$@"
 END
 chmod +x "$root/opt/tritonserver/bin/tritonserver"
+ln -s "$QA_FOLDER" "$root/opt/tritonserver/qa"
 mount --bind "$data" "$root/data/inferenceserver/$version"
 directory=$PWD
 exec chroot "$root" /bin/bash -c 'cd "$0" && exec "$@"' "$directory" "$@"

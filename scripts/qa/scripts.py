@@ -5,6 +5,7 @@ Each function prepares the folder of a suite, like those of `repositories`.
 
 import re
 import shutil
+import subprocess
 import sys
 
 import repositories
@@ -22,15 +23,15 @@ def cut(folder, *patterns):
 
 def command(variable):
     """Every command that a variable names, with the `if` blocks after it."""
-    return rf"^ *\${variable} [^\n]*(?:\\\n[^\n]*)*\n(?:if [^\n]*\n.*?^fi\n)+"
+    return rf"^ *\${variable} [^\n]*(?:\\\n[^\n]*)*\n(?:( *)if [^\n]*\n.*?^\1fi\n)+"
 
 
 def between(start, end):
     return rf"^#\n# {start}\n#\n.*?(?=^#\n# {end}\n#\n)"
 
 
-def https(folder, data, checkout, client):
-    """Without the C++ client."""
+def secure(folder, data, checkout, client):
+    """The script of TLS without the C++ client."""
     repositories.clients(folder, data, checkout, client)
     repositories.documented(folder / "models", checkout, "simple")
     cut(folder, command("TEST_CLIENT"))
@@ -45,9 +46,22 @@ def lifecycle(folder, data, checkout, client):
 
 
 def tls(folder, data, checkout, client):
-    """The clients, and the certificates of the script."""
-    https(folder, data, checkout, client)
-    repositories.make_certificates(folder, "mv server.crt")
+    """The clients, and the certificates that the script makes first."""
+    secure(folder, data, checkout, client)
+    script = (folder / "test.sh").read_text()
+    lines = script[script.index("# Generate valid CA") : script.index("mv server.crt")]
+    subprocess.run(["bash", "-e", "-c", lines], cwd=folder, check=True, capture_output=True)
+
+
+def python_backend(folder, data, checkout, client):
+    """Where one of its models expects it, without other versions of Python, what it installs, the part with a model on a
+    GPU, and the scripts of its folders."""
+    cut(folder, r"^python3 --version \| grep \"3\.12\".*?(?=^mkdir -p models/identity_fp32/1/\n)",
+        r"^if \[[^\n]*\n  pip3 install torch.*?^pip3 install [^\n]*\n",
+        r"^#\n# Test KIND_GPU\n.*?(?=^# Test Multi file models\n)",
+        r"^# Disable env test for Jetson since cloud.*?(?=^if \[ \$RET -eq 0 \])")  # fmt: skip
+    script = folder / "test.sh"
+    script.write_text("cd /opt/tritonserver/qa/L0_backend_python\n" + script.read_text())
 
 
 def bls(folder, data, checkout, client):

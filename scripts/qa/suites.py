@@ -182,18 +182,9 @@ SUITES = [
     Suite("L0_logging", modules=[Module("logging_endpoint_test.py", repositories.simple)]),
     Suite(
         "L0_secure_grpc",
-        prepare=repositories.certificates,
-        modules=[
-            Module(f"../clients/{client}", repositories.simple,
-                   ("--grpc-use-ssl=1 --grpc-server-cert server.crt --grpc-server-key server.key --grpc-root-cert ca.crt",),
-                   tests=("-v --ssl --root-certificates ca.crt --private-key client.key --certificate-chain client.crt",),
-                   label=f"{client}, server authentication")
-            for client in ("simple_grpc_infer_client.py", "simple_grpc_aio_infer_client.py")
-        ],
-        left={
-            "mutual authentication": "open: its certificates are of X.509's first version, which rustls refuses from clients",
-            "simple_grpc_infer_client": "a C++ client",
-        },
+        script="test.sh",
+        prepare=scripts.secure,
+        left={"simple_grpc_infer_client": "a C++ client"},
     ),
     Suite(
         "L0_trace",
@@ -235,7 +226,7 @@ SUITES = [
     Suite(
         "L0_https",
         script="test.sh",
-        prepare=scripts.https,
+        prepare=scripts.secure,
         left={"simple_http_infer_client": "a C++ client"},
     ),
     # Without nginx: the server's own TLS.

@@ -62,7 +62,10 @@ pub(crate) fn load(
     let backend = context.backend_directory.as_ref().map(|backend| backend.to_string_lossy().into_owned());
     let path = context.version_directory().join(file);
     if backend.is_none() && (file.contains('/') || !path.is_file()) {
-        return Err(Error::internal(format!("Python model file not found in '{}'", path.display())));
+        return Err(Error::internal(format!(
+            "Failed to preinitialize Python stub: Python model file not found in '{}'",
+            path.display()
+        )));
     }
     let environment = Environment::of(context, archives, &files)?;
     let prints = match context.settings.get(PRINTS).map(String::as_str) {

@@ -11,10 +11,9 @@ use std::{
 };
 
 use rustls::{
-    RootCertStore, ServerConfig,
-    crypto::CryptoProvider,
+    ServerConfig,
     pki_types::{CertificateDer, PrivateKeyDer, pem::PemObject},
-    server::{ClientHello, ResolvesServerCert, WebPkiClientVerifier},
+    server::{ClientHello, ResolvesServerCert},
     sign::CertifiedKey,
 };
 use tokio::{
@@ -24,6 +23,13 @@ use tokio::{
 use tokio_rustls::{TlsAcceptor, server::TlsStream};
 
 use crate::listen::Stop;
+
+mod clients;
+#[cfg(test)]
+mod tests;
+mod version_one;
+
+use clients::Clients;
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(20);
@@ -77,7 +83,12 @@ impl Tls {
             .map_err(|error| error.to_string())?;
         let builder = match flags.mutual {
             false => builder.with_no_client_auth(),
-            true => builder.with_client_cert_verifier(client_verifier(&flag("root-cert"), &flags.root, provider)?),
+            true => {
+                let roots = self::certificates(&flag("root-cert"), &flags.root)?;
+                let clients = Clients::new(roots, provider)
+                    .map_err(|error| format!("{} '{}': {error}", flag("root-cert"), flags.root))?;
+                builder.with_client_cert_verifier(Arc::new(clients))
+            }
         };
         let mut config = builder.with_cert_resolver(Arc::new(Identity(identity)));
         config.alpn_protocols = vec![alpn.to_vec()];
@@ -144,20 +155,6 @@ fn private_key(flag: &str, path: &str) -> Result<PrivateKeyDer<'static>, String>
         .map_err(|error| format!("{flag} '{path}' holds no private key in PEM format without a passphrase: {error}"))
 }
 
-fn client_verifier(
-    flag: &str,
-    path: &str,
-    provider: Arc<CryptoProvider>,
-) -> Result<Arc<dyn rustls::server::danger::ClientCertVerifier>, String> {
-    let mut roots = RootCertStore::empty();
-    for certificate in certificates(flag, path)? {
-        roots.add(certificate).map_err(|error| format!("{flag} '{path}': {error}"))?;
-    }
-    WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider)
-        .build()
-        .map_err(|error| format!("{flag} '{path}': {error}"))
-}
-
 /// What connections to servers elsewhere are encrypted with: they trust whom the system trusts, or the certificates in the
 /// files that `SSL_CERT_FILE` and `SSL_CERT_DIR` name.
 ///
@@ -171,7 +168,7 @@ pub(crate) fn client() -> Result<rustls::ClientConfig, String> {
     for error in system.errors {
         tracing::warn!("a certificate of the system cannot be read: {error}");
     }
-    let mut roots = RootCertStore::empty();
+    let mut roots = rustls::RootCertStore::empty();
     roots.add_parsable_certificates(system.certs);
     let builder = rustls::ClientConfig::builder_with_provider(provider).with_safe_default_protocol_versions();
     Ok(builder.map_err(|error| error.to_string())?.with_root_certificates(roots).with_no_client_auth())

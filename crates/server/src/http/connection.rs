@@ -2,7 +2,9 @@
 //! and for nothing else.
 //!
 //! Hyper could limit the time for a head too, but would count from the answer before: connections that clients keep
-//! for later would be closed. So a layer between it and the socket sees when a head begins.
+//! for later would be closed. So a layer between it and the socket sees when a head begins. Hyper also drops a request as
+//! soon as it sees its client's end, even before anybody has begun with it; the layer tells the end one poll later, so that a
+//! client that asks for a change and leaves, such as the load of a model, is heard.
 
 use std::{
     convert::Infallible,
@@ -81,7 +83,7 @@ where
         let response = answer(request);
         async move { Ok::<_, Infallible>(response.await.map(|body| Sending { body, _answered: answered })) }
     });
-    let stream = Timed { stream, head_max, head: Head::Awaited, heads: 0, progress: progress.clone() };
+    let stream = Timed::new(stream, head_max, progress.clone());
     let builder = hyper::server::conn::http1::Builder::new();
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     tokio::select! {
@@ -160,14 +162,22 @@ impl HttpBody for Sending {
     }
 }
 
-/// A stream on which heads come in time.
+/// A stream on which heads come in time, and no end before what came ahead of it is begun.
 struct Timed<S> {
     stream: S,
     head_max: Duration,
     head: Head,
     /// Heads that had come when `head` was looked at.
     heads: u64,
+    /// Whether the client's end was seen while a request was answered.
+    is_ended: bool,
     progress: Arc<Progress>,
+}
+
+impl<S> Timed<S> {
+    fn new(stream: S, head_max: Duration, progress: Arc<Progress>) -> Self {
+        Timed { stream, head_max, head: Head::Awaited, heads: 0, is_ended: false, progress }
+    }
 }
 
 /// The head that comes next.
@@ -193,6 +203,12 @@ impl<S: AsyncRead + Unpin> AsyncRead for Timed<S> {
             (self.heads, self.head) = (heads, Head::Awaited);
         }
         if self.progress.is_answering.load(Relaxed) {
+            let is_end = polled.is_ready() && buffer.filled().len() == before;
+            if is_end && !std::mem::replace(&mut self.is_ended, true) {
+                // Who answers is polled, with all that there is of the body, and then the end is read again.
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             return polled;
         }
         if polled.is_ready() {
@@ -246,6 +262,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Timed<S> {
 #[cfg(test)]
 mod tests {
     use bytes::Bytes;
+    use http_body_util::BodyExt as _;
     use tokio::{
         io::DuplexStream,
         net::{TcpListener, TcpStream},
@@ -306,7 +323,7 @@ mod tests {
         let (mut client, server) = tokio::io::duplex(1 << 10);
         let progress = Arc::<Progress>::default();
         let head_max = Duration::from_millis(50);
-        let mut stream = Timed { stream: server, head_max, head: Head::Awaited, heads: 0, progress: progress.clone() };
+        let mut stream = Timed::new(server, head_max, progress.clone());
         let mut buffer = [0; 100];
         client.write_all(REQUEST).await.unwrap();
         assert_eq!(stream.read(&mut buffer).await.unwrap(), REQUEST.len());
@@ -338,6 +355,34 @@ mod tests {
             assert!(client.take_error().unwrap().is_none(), "the connection was reset");
             drop(client);
             task.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_is_asked_for_is_begun_although_the_client_is_gone() {
+        const POST: &[u8] = b"POST / HTTP/1.1\r\nhost: a\r\ncontent-length: 2\r\n\r\n{}";
+        let cases =
+            [(REQUEST, Some(0)), (POST, Some(2)), (&POST[..POST.len() - 1], None), (&POST[..POST.len() - 2], None)];
+        for (sent, expected) in cases {
+            let (mut client, server) = tokio::io::duplex(1 << 10);
+            client.write_all(sent).await.unwrap();
+            drop(client);
+            let (begun, mut begins) = mpsc::unbounded_channel();
+            let answer = move |request: Request<Incoming>| {
+                let begun = begun.clone();
+                async move {
+                    let Ok(body) = request.into_body().collect().await else {
+                        return Response::new(Body::default());
+                    };
+                    begun.send(body.to_bytes().len()).unwrap();
+                    std::future::pending().await
+                }
+            };
+            let services = crate::listen::Services::new();
+            let served =
+                tokio::time::timeout(Duration::from_secs(30), serve(server, services.requested_stop(), answer));
+            served.await.expect("nobody waits for the answer");
+            assert_eq!(begins.try_recv().ok(), expected, "{}", String::from_utf8_lossy(sent));
         }
     }
 
