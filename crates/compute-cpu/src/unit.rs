@@ -7,6 +7,7 @@ use halimede_compute::{
     Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
 };
 use halimede_graph::{Graph, Node, Op, passes};
+use halimede_tensor::Tensor;
 use std::sync::{Arc, OnceLock};
 
 /// The hash of the sources that decide how weights are packed, `build.rs` makes it: packed weights that another version
@@ -220,8 +221,15 @@ impl ComputeUnit for CpuUnit {
     }
 
     fn is_as_fast_in_floats(&self, graph: &Graph, node: &Node) -> bool {
-        let keeps_up = || self.integers().peak() < TIMES_AS_FAST * rates::f32_operations();
+        // Sums of fewer products take longer to be scaled than widened bytes save (docs/benchmarks/avx2.md).
+        const DEPTH_OF_WIDENED: usize = 64;
         let Op::Conv(op) = &node.op else { return false };
+        let weights = node.inputs.get(1).and_then(|&weights| graph.constant(weights?)).map_or(&[][..], Tensor::shape);
+        let depth: usize = weights.iter().skip(1).product();
+        if depth < DEPTH_OF_WIDENED && self.integers().widens() {
+            return true;
+        }
+        let keeps_up = || self.integers().peak() < TIMES_AS_FAST * rates::f32_operations();
         // Where Winograd's algorithm pays was measured beside the unit's own kernels.
         kernels::saves_multiplications(op, graph, node, &self.exact)
             && self.blas().is_none()

@@ -37,7 +37,7 @@ pub trait ComputeUnit: Send + Sync {
     fn factors_of_integers(&self) -> f64;
 
     /// Whether a product or convolution of floats takes no more time than it would take with integers: a unit may have
-    /// an algorithm for floats that there is not for integers.
+    /// an algorithm for floats that there is not for integers, or gain less by those than scaling their sums takes.
     fn is_as_fast_in_floats(&self, graph: &Graph, node: &Node) -> bool;
 
     /// The same unit, on the same threads, whose kernels are told these configurations. What was compiled before keeps

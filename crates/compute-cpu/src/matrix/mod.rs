@@ -271,6 +271,14 @@ impl IntegerMatrix {
         self.0.has_tiles()
     }
 
+    /// Whether it multiplies numbers of 16 bits, which bytes have to become before.
+    pub(crate) fn widens(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Avx2;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// The same for a left operand with signs, where the kind has instructions for that.
     pub(crate) fn signed(self) -> Option<MatrixUnit<i8>> {
         self.0.multiplies_signed().then_some(MatrixUnit(self.0, PhantomData))
