@@ -17,9 +17,8 @@ pub(super) const fn heights(most: usize) -> [u8; BLOCK + 1] {
     heights
 }
 
-/// Takes so many rows of a block in strips: of each how many rows it has, where they begin, the first of them in the block,
-/// and what it asks for. Rows of a strip lie at one distance; how many there are is said of each run of such rows, and how
-/// many at most.
+/// Calls `strip` for the rows of a block, strip by strip: with the number of its rows, the address of the first, the place of
+/// that in the block, and what it asks for meanwhile. No strip crosses the end of a line. `heights` are [`heights`] of `most`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn by_lines(
