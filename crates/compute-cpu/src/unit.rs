@@ -44,6 +44,8 @@ pub struct CpuOptions {
     pub matrix: MatrixChoice,
     /// Where convolutions run by Winograd's algorithm.
     pub winograd: Winograd,
+    /// Which values between products are blocked.
+    pub blocked: BlockedLayouts,
     /// Configurations of kernels that were measured to be fastest on this machine.
     pub choices: Arc<Choices>,
     /// Memory that the tensors of one run may take; half of the machine's, or of its container's, where
@@ -65,6 +67,18 @@ pub enum Winograd {
     F4,
     /// The same in tiles of 6 x 6.
     F6,
+}
+
+/// Which values between products are blocked ([`halimede_compute::layout`]).
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+pub enum BlockedLayouts {
+    /// Those of products that are multiplied tile by tile (`docs/benchmarks/layouts.md`).
+    #[default]
+    WherePays,
+    /// None. This and the following are for measurements and tests.
+    Never,
+    /// All that can be.
+    Everywhere,
 }
 
 impl Winograd {
@@ -105,6 +119,7 @@ impl CpuUnit {
             blas: None,
             winograd: options.winograd,
             winograd_beside_bf16: Winograd::Never,
+            blocked: options.blocked,
             pool,
             choices: options.choices.clone(),
             blocking: Blocking::default(),

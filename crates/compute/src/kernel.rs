@@ -1,5 +1,6 @@
 //! What a unit that runs kernels one by one gives for each node.
 
+use crate::layout::{Layouts, Stances};
 use crate::tuning::Tunable;
 use halimede_graph::OpError;
 use halimede_tensor::{DType, Shape, View, element_count};
@@ -38,6 +39,24 @@ pub trait Kernel: Send + Sync {
 
     /// Chooses blocking and partition for shapes. An error means that the inputs are wrong.
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError>;
+
+    /// How operands of these shapes may lie; `None` where all of them are row-major.
+    fn stances(&self, _inputs: &[Option<TensorDesc>], _outputs: &[TensorDesc]) -> Option<Stances> {
+        None
+    }
+
+    /// [`Kernel::prepare`] where operands lie as [`Kernel::stances`] allows.
+    fn prepare_laid_out(
+        &self,
+        inputs: &[Option<TensorDesc>],
+        outputs: &[TensorDesc],
+        layouts: &Layouts,
+    ) -> Result<Prepared, OpError> {
+        match layouts.are_row_major() {
+            true => self.prepare(inputs, outputs),
+            false => Err(OpError::unsupported("blocked operands")),
+        }
+    }
 
     /// What can be chosen about the kernel for shapes; `None` where nothing can.
     fn tunable(&self, _inputs: &[Option<TensorDesc>], _outputs: &[TensorDesc]) -> Option<Tunable> {

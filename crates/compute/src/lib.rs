@@ -16,6 +16,7 @@ mod footprint;
 mod guard;
 mod kernel;
 mod late;
+pub mod layout;
 mod memory;
 mod model;
 pub mod packed;

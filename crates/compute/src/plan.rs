@@ -1,9 +1,11 @@
 //! A flat list of steps over planned memory, for one set of input shapes.
 
+mod layouts;
 pub(crate) mod slices;
 
 use crate::arena::{self, Lifetime};
 use crate::footprint::multiplied;
+use crate::layout::{LINE_BYTES, LINES_BEHIND};
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::{planned, specialise};
 use crate::tuning::{Config, Part, Tunable};
@@ -71,6 +73,8 @@ pub struct Plan {
     pub(crate) values: Vec<Place>,
     /// Per value of the graph: datatype and shape of what is planned.
     pub(crate) descs: Vec<Option<TensorDesc>>,
+    /// Per value of the graph: whether it is [`Layout::Blocked`](crate::layout::Layout).
+    pub(crate) blocked: Vec<bool>,
     pub(crate) constants: Vec<Tensor>,
     pub(crate) arena_bytes: usize,
     pub(crate) slots: usize,
@@ -87,7 +91,7 @@ pub struct StepReport {
     pub operator: String,
     /// Kernel, `reference` or `control flow`.
     pub kernel: String,
-    /// Output shapes; `?` where they depend on data.
+    /// Output shapes; `?` where they depend on data. Those that are not row-major say so.
     pub outputs: Vec<String>,
     /// Slices of the batch that go through this step and its neighbours one after the other; 1: the batch as a whole.
     pub slices: usize,
@@ -125,6 +129,7 @@ impl Plan {
             size_of_val(self.places.as_slice()),
             size_of_val(self.values.as_slice()),
             size_of_val(self.descs.as_slice()),
+            size_of_val(self.blocked.as_slice()),
             size_of_val(self.outputs.as_slice()),
         ];
         self.steps.iter().map(step).chain(lists).sum()
@@ -133,6 +138,7 @@ impl Plan {
     /// The steps, for people.
     pub(crate) fn report(&self, program: &Program) -> Vec<StepReport> {
         let shape = |value: &ValueId| match &self.descs[value.index()] {
+            Some(desc) if self.blocked[value.index()] => format!("{}{:?} blocked", desc.dtype, desc.shape.as_slice()),
             Some(desc) => format!("{}{:?}", desc.dtype, desc.shape.as_slice()),
             None => "?".to_owned(),
         };
@@ -331,7 +337,11 @@ pub(crate) fn prepare(
     if bytes > bytes_max {
         return Err(RunError::Memory { bytes, bytes_max });
     }
-    match kernel.prepare(inputs, outputs) {
+    prepared_or_none(node, kernel.prepare(inputs, outputs))
+}
+
+fn prepared_or_none(node: &Node, prepared: Result<Prepared, OpError>) -> Result<Option<Prepared>, RunError> {
+    match prepared {
         Ok(prepared) => Ok(Some(prepared)),
         Err(OpError::Unsupported(_)) => Ok(None),
         Err(source) => Err(node_error(node, source).into()),
@@ -351,6 +361,8 @@ struct Memory {
     wishes: Vec<(usize, usize, usize)>,
     /// Of how many slices of a batch a value has room for one.
     slices: Vec<usize>,
+    /// Which values are [`Layout::Blocked`](crate::layout::Layout).
+    blocked: Vec<bool>,
 }
 
 impl Memory {
@@ -365,6 +377,7 @@ impl Memory {
             slots: 0,
             wishes: Vec::new(),
             slices: vec![1; count],
+            blocked: vec![false; count],
             facts,
         };
         for index in 0..count {
@@ -428,6 +441,7 @@ impl Memory {
         let mut drafts: Vec<Draft> = drafts.into_iter().flatten().collect();
         let end = drafts.len();
         let runs = self.slice(program, &mut drafts)?;
+        self.lay_out(program, &mut drafts)?;
         let position_of = positions(graph.nodes.len(), &drafts);
         self.grant_wishes(program, &drafts, &position_of);
 
@@ -440,7 +454,8 @@ impl Memory {
                 if self.places[root] != Place::Nothing || self.descs[root].is_none() {
                     continue;
                 }
-                let bytes = self.bytes(root);
+                let behind = if self.blocked[root] { LINES_BEHIND * LINE_BYTES } else { 0 };
+                let bytes = self.bytes(root).saturating_add(behind);
                 // What a run of slices reads or writes as a whole is there for all of them.
                 let run = runs.iter().find(|run| run.slices > self.slices[root] && run.steps.contains(&position));
                 let (first, last) = run.map_or((position, position), |run| (run.steps.start, run.steps.end - 1));
@@ -470,10 +485,10 @@ impl Memory {
         let (offsets, arena_bytes) = arena::layout(&lifetimes).ok_or_else(too_large)?;
         let mut workspaces = vec![Place::Nothing; end];
         for ((root, life), offset) in arena_values.iter().zip(offsets) {
-            let place = Place::Arena { offset, bytes: life.bytes };
             match root {
-                Some(root) => self.places[*root] = place,
-                None => workspaces[life.first] = place,
+                // What may be read behind it is no part of it.
+                Some(root) => self.places[*root] = Place::Arena { offset, bytes: self.bytes(*root) },
+                None => workspaces[life.first] = Place::Arena { offset, bytes: life.bytes },
             }
         }
 
@@ -486,6 +501,7 @@ impl Memory {
             outputs: graph.outputs.iter().map(|output| values[output.index()]).collect(),
             values,
             descs: self.descs,
+            blocked: self.blocked,
             constants: self.constants,
             arena_bytes,
             slots: self.slots,
@@ -539,7 +555,8 @@ impl Memory {
             // As many bytes alone would let two half-sized elements stand for one, or one slice for a batch of them.
             let fits = self.bytes(from) == self.bytes(output)
                 && self.elements(input) == self.elements(output)
-                && self.slices[from] == self.slices[output];
+                && self.slices[from] == self.slices[output]
+                && self.blocked[from] == self.blocked[output];
             if free && fits && from != to && to == output {
                 self.roots[to] = from;
                 last_use[from] = last_use[to];

@@ -15,13 +15,14 @@ use super::tuning::Offer;
 use crate::gemm::{self, End, Left, Micro, Target};
 use crate::grouped::{GroupedWeights, Source};
 use crate::map::Register;
-use crate::matrix::{BLOCK, Factor, MatrixUnit};
+use crate::matrix::{BLOCK, Factor, MatrixUnit, TILE};
 use crate::real::{Converts, Numbers};
 use crate::{Blas, Isa};
 use blas::BlasStep;
 use generic::GenericStep;
 use grouped::GroupedStep;
 use half::bf16;
+use halimede_compute::layout::{Layouts, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, Tasks, TensorDesc};
@@ -161,6 +162,30 @@ impl Kernel for ContractKernel {
     }
 
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+        self.prepare_laid_out(inputs, outputs, &Layouts::default())
+    }
+
+    fn stances(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Stances> {
+        let (lhs, rhs, output) = (inputs.first()?.as_ref()?, inputs.get(1)?.as_ref()?, outputs.first()?);
+        let weights = self.weights.as_ref().filter(|weights| weights.shape() == Some(&rhs.shape[..]))?;
+        let layout = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, true)?;
+        let map = self.op.epilogue.as_ref();
+        match weights {
+            Packed::Tiled(_) => {
+                let finish = Finish::new(map, inputs, None, 2, output, self.machine.isa).ok()?;
+                layout.stances(lhs.dtype, &finish, output, &self.machine)
+            }
+            Packed::Integers(weights) => layout.integer_stances(lhs.dtype, weights, map, inputs, output, &self.machine),
+            Packed::Panels(_) | Packed::Grouped(_) => None,
+        }
+    }
+
+    fn prepare_laid_out(
+        &self,
+        inputs: &[Option<TensorDesc>],
+        outputs: &[TensorDesc],
+        layouts: &Layouts,
+    ) -> Result<Prepared, OpError> {
         let (Some(Some(lhs)), Some(Some(rhs))) = (inputs.first(), inputs.get(1)) else {
             return Err(OpError::invalid("a product needs two operands"));
         };
@@ -170,9 +195,12 @@ impl Kernel for ContractKernel {
             return self.prepare_grouped(lhs, rhs, inputs, output, machine);
         }
         match self.op.multiply {
-            Some(Factors::Bf16) => return self.prepare_tiled(lhs, rhs, inputs, output, machine),
-            Some(Factors::Integers) => return self.prepare_integers(lhs, rhs, inputs, output, &machine),
+            Some(Factors::Bf16) => return self.prepare_tiled(lhs, rhs, inputs, output, layouts, machine),
+            Some(Factors::Integers) => return self.prepare_integers(lhs, rhs, inputs, output, layouts, &machine),
             None => {}
+        }
+        if !layouts.are_row_major() {
+            return Err(OpError::unsupported("a product of f32 in blocks"));
         }
         let f32s = [lhs, rhs, output].iter().all(|desc| desc.dtype == DType::F32);
         let extra = inputs.get(2..).unwrap_or_default();
@@ -249,6 +277,7 @@ impl ContractKernel {
         rhs: &TensorDesc,
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
+        layouts: &Layouts,
         machine: Machine,
     ) -> Result<Prepared, OpError> {
         let Some(matrix) = self.machine.matrix else {
@@ -264,6 +293,7 @@ impl ContractKernel {
         let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, packed.is_some()) else {
             return Err(OpError::unsupported("this form of product in bf16"));
         };
+        let layout = layout.laid_out(layouts, bf16::DTYPE.size(), output.dtype.size());
         let finish = Finish::new(self.op.epilogue.as_ref(), inputs, None, 2, output, self.machine.isa)?;
         let (left, right) = if layout.swapped { (rhs.dtype, lhs.dtype) } else { (lhs.dtype, rhs.dtype) };
         let step = (layout, Right::from(packed), finish, machine, matrix);
@@ -319,6 +349,7 @@ impl ContractKernel {
         rhs: &TensorDesc,
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
+        layouts: &Layouts,
         machine: &Machine,
     ) -> Result<Prepared, OpError> {
         let weights = match &self.weights {
@@ -328,11 +359,64 @@ impl ContractKernel {
         let Some(layout) = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, true) else {
             return Err(OpError::unsupported("this form of product of integers"));
         };
+        let layout = layout.laid_out(layouts, lhs.dtype.size(), output.dtype.size());
         layout.prepare_integers(lhs.dtype, weights, self.op.epilogue.as_ref(), inputs, output, machine)
     }
 }
 
+impl Packed {
+    /// The shape of the weights as the model has them, where that matters.
+    fn shape(&self) -> Option<&[usize]> {
+        match self {
+            Packed::Tiled(weights) => Some(&weights.shape),
+            Packed::Integers(weights) => Some(&weights.tiled.shape),
+            Packed::Panels(weights) => Some(&weights.shape),
+            Packed::Grouped(_) => None,
+        }
+    }
+}
+
 impl Layout {
+    /// How data of `data` and a result that ends so may lie, on a unit that multiplies `F`.
+    pub fn stances<F: Product>(
+        &self,
+        data: DType,
+        finish: &Finish<F>,
+        output: &TensorDesc,
+        machine: &Machine,
+    ) -> Option<Stances> {
+        let stance = machine.blocked_stance(F::FACTORS)?;
+        // Fewer rows are no tile.
+        let stance = if self.m < TILE { Stance::Either } else { stance };
+        let or_row_major = |takes: bool| if takes { stance } else { Stance::RowMajor };
+        // What is not factors yet is packed row by row.
+        let left = data == F::DTYPE && self.takes_blocked_left(data.size());
+        let output = self.takes_blocked_output(output.dtype.size());
+        Some(finish.stances(or_row_major(left), or_row_major(output)))
+    }
+
+    /// The same of integers.
+    pub fn integer_stances(
+        &self,
+        data: DType,
+        weights: &IntegerWeights,
+        map: Option<&Map>,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+        machine: &Machine,
+    ) -> Option<Stances> {
+        match data {
+            DType::I8 if machine.integers.signed().is_some() => {
+                let finish = Finish::<i8>::of_integers(map, inputs, weights, output, machine.isa).ok()?;
+                self.stances(data, &finish, output, machine)
+            }
+            _ => {
+                let finish = Finish::<u8>::of_integers(map, inputs, weights, output, machine.isa).ok()?;
+                self.stances(data, &finish, output, machine)
+            }
+        }
+    }
+
     /// A step of a product of integers with constant weights.
     pub fn prepare_integers(
         self,

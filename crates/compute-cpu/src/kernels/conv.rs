@@ -32,6 +32,7 @@ use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
 use half::bf16;
+use halimede_compute::layout::{Layouts, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -101,6 +102,11 @@ fn by_blas(op: &Conv, machine: &Machine) -> Option<Blas> {
 /// Input channels of a group, by the weights.
 fn channels(graph: &Graph, weights: ValueId) -> Option<usize> {
     graph.fact(weights).shape.as_ref()?.get(1)?.size()
+}
+
+/// The product of a convolution that sees one pixel for each of its own: every pixel of every image is a row.
+fn layout_of(window: &Window) -> Layout {
+    Layout::plain(window.batch * window.pixels(), window.rows, window.inputs)
 }
 
 /// What can be chosen about a convolution with constant weights.
@@ -289,13 +295,47 @@ impl Kernel for ConvKernel {
     }
 
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+        self.prepare_laid_out(inputs, outputs, &Layouts::default())
+    }
+
+    fn stances(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Stances> {
+        let (x, w, output) = (inputs.first()?.as_ref()?, inputs.get(1)?.as_ref()?, outputs.first()?);
+        let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..])?;
+        let window = self.window_of_pixels(x, w, output).ok()?;
+        let (map, isa, layout) = (self.op.epilogue.as_ref(), self.machine.isa, layout_of(&window));
+        let stances = match weights {
+            Packed::Tiled(_) => {
+                let finish = Finish::new(map, inputs, Some(2), 3, output, isa).ok()?;
+                layout.stances(x.dtype, &finish, output, &self.machine)?
+            }
+            Packed::Integers(weights) => {
+                layout.integer_stances(x.dtype, weights, map, inputs, output, &self.machine)?
+            }
+            _ => return None,
+        };
+        match window.is_pointwise() {
+            true => Some(stances),
+            // The data are copied line by line either way, and what is multiplied is the copy.
+            false => Some(stances.indifferent()),
+        }
+    }
+
+    fn prepare_laid_out(
+        &self,
+        inputs: &[Option<TensorDesc>],
+        outputs: &[TensorDesc],
+        layouts: &Layouts,
+    ) -> Result<Prepared, OpError> {
         let (Some(Some(x)), Some(Some(w))) = (inputs.first(), inputs.get(1)) else {
             return Err(OpError::invalid("a convolution needs data and weights"));
         };
         let output = &outputs[0];
         let machine = self.machine.blocked(|| self.tunable(inputs, outputs));
         if self.op.multiply.is_some() {
-            return self.prepare_tiled(x, w, inputs, output, machine);
+            return self.prepare_tiled(x, w, inputs, output, layouts, machine);
+        }
+        if !layouts.are_row_major() {
+            return Err(OpError::unsupported("a convolution of f32 in blocks"));
         }
         let has_bias = inputs.get(2).is_some_and(Option::is_some);
         let extra = inputs.get(3..).unwrap_or_default();
@@ -391,14 +431,14 @@ impl ConvKernel {
         w: &TensorDesc,
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
+        layouts: &Layouts,
         machine: Machine,
     ) -> Result<Prepared, OpError> {
         let map = self.op.epilogue.as_ref();
         let unsupported = || OpError::unsupported(format!("this convolution of {} in fewer bits", x.dtype));
         let packed = self.weights.as_ref().filter(|packed| *packed.shape() == w.shape[..]).ok_or_else(unsupported)?;
         let window = self.window_of_pixels(x, w, output)?;
-        // Every pixel of every image is a row of one product.
-        let layout = || Layout::plain(window.batch * window.pixels(), window.rows, window.inputs);
+        let layout = || layout_of(&window).laid_out(layouts, x.dtype.size(), output.dtype.size());
         if let Packed::Integers(weights) = packed {
             if window.is_pointwise() {
                 return layout().prepare_integers(x.dtype, weights, map, inputs, output, &machine);
@@ -408,15 +448,15 @@ impl ConvKernel {
             return Ok(match (x.dtype, unit.signed()) {
                 (DType::I8, Some(unit)) => {
                     let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
-                    TiledConvStep::<i8, i8>::new(window, parts, finish, machine, unit).prepared()
+                    TiledConvStep::<i8, i8>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
                 }
                 (DType::I8, None) => {
                     let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
-                    TiledConvStep::<u8, i8>::new(window, parts, finish, machine, unit).prepared()
+                    TiledConvStep::<u8, i8>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
                 }
                 _ => {
                     let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
-                    TiledConvStep::<u8, u8>::new(window, parts, finish, machine, unit).prepared()
+                    TiledConvStep::<u8, u8>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
                 }
             });
         }
@@ -433,8 +473,12 @@ impl ConvKernel {
         let prepare = |window: Window, parts: Parts<TiledWeights>| {
             let (finish, machine) = (finish()?, machine.clone());
             Ok(match x.dtype {
-                DType::F32 => TiledConvStep::<bf16, f32>::new(window, parts, finish, machine, unit).prepared(),
-                DType::Bf16 => TiledConvStep::<bf16, bf16>::new(window, parts, finish, machine, unit).prepared(),
+                DType::F32 => {
+                    TiledConvStep::<bf16, f32>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
+                }
+                DType::Bf16 => {
+                    TiledConvStep::<bf16, bf16>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
+                }
                 _ => return Err(unsupported()),
             })
         };

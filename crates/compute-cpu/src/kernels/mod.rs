@@ -17,6 +17,7 @@ mod grouped_tests;
 mod in_place_tests;
 #[cfg(test)]
 mod integer_tests;
+mod lines;
 mod map;
 #[cfg(test)]
 mod movement_tests;
@@ -46,9 +47,10 @@ mod tuning;
 #[cfg(test)]
 mod tuning_tests;
 
-use crate::{Blas, IntegerMatrix, Isa, Matrix, Pool, Winograd};
+use crate::{Blas, BlockedLayouts, IntegerMatrix, Isa, Matrix, Pool, Winograd};
 pub(crate) use conv::saves_multiplications;
 use gather::{GatherKernel, Gathering};
+use halimede_compute::layout::Stance;
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Choices, Tunable};
 use halimede_compute::{CostHint, Kernel, OpDesc};
@@ -74,6 +76,7 @@ pub(crate) struct Machine {
     /// The same for convolutions whose factors may be of bf16, where the unit's kernels of f32 are fast enough beside
     /// [`Machine::matrix`].
     pub winograd_beside_bf16: Winograd,
+    pub blocked: BlockedLayouts,
     pub pool: Arc<Pool>,
     /// What was measured to be fastest.
     pub choices: Arc<Choices>,
@@ -91,6 +94,20 @@ impl Machine {
     pub fn blocked(&self, tunable: impl FnOnce() -> Option<Tunable>) -> Machine {
         let chosen = if self.choices.is_empty() { None } else { tunable().and_then(|tunable| tunable.chosen) };
         Machine { blocking: chosen.as_ref().map(Blocking::from).unwrap_or_default(), ..self.clone() }
+    }
+
+    /// The stance of products of such factors about operands that may be blocked; `None` where nothing is.
+    pub fn blocked_stance(&self, multiply: Factors) -> Option<Stance> {
+        let has_tiles = match multiply {
+            Factors::Bf16 => self.matrix.is_some_and(Matrix::has_tiles),
+            Factors::Integers => self.integers.has_tiles(),
+        };
+        let is_blocked = match self.blocked {
+            BlockedLayouts::WherePays => has_tiles,
+            BlockedLayouts::Never => false,
+            BlockedLayouts::Everywhere => true,
+        };
+        is_blocked.then_some(Stance::Faster)
     }
 
     /// The name of the unit that multiplies such factors.

@@ -4,12 +4,15 @@ mod pixels;
 
 use super::Machine;
 use super::conv::window::Window;
+use super::lines::in_lines;
 use super::rows::part_mut;
+use halimede_compute::layout::{Layout, Layouts, Stance, Stances};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::{Conv, Pool, PoolKind, channels_first};
 use halimede_tensor::{DType, Element, Shape};
 use pixels::PixelsStep;
+use smallvec::smallvec;
 
 pub(super) struct PoolKernel {
     pub op: Pool,
@@ -26,7 +29,34 @@ impl Kernel for PoolKernel {
     }
 
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+        self.prepare_laid_out(inputs, outputs, &Layouts::default())
+    }
+
+    fn stances(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Stances> {
+        let ([Some(x)], [output], true) = (inputs, outputs, self.op.channels_last) else { return None };
+        in_lines(x)?;
+        let output = in_lines(output)?;
+        // Of one pixel of each image the lines are found where they belong, so that who reads them need not know.
+        match output.shape.iter().skip(1).rev().skip(1).all(|&size| size == 1) {
+            true => Some(Stances { inputs: smallvec![Stance::Either], output: Stance::RowMajor }),
+            false => Some(Stances { inputs: smallvec![Stance::AsOutput], output: Stance::Either }),
+        }
+    }
+
+    fn prepare_laid_out(
+        &self,
+        inputs: &[Option<TensorDesc>],
+        outputs: &[TensorDesc],
+        layouts: &Layouts,
+    ) -> Result<Prepared, OpError> {
         let Some(Some(x)) = inputs.first() else { return Err(OpError::invalid("pooling needs data")) };
+        // Channels are pooled each for itself: lines of them are images that have so many.
+        let (images, blocked) = (x.shape.first().copied().unwrap_or(1), layouts.is_blocked(0));
+        let unsupported = || OpError::unsupported("pooling of parts of lines");
+        let lines = |desc: &TensorDesc| if blocked { in_lines(desc).ok_or_else(unsupported) } else { Ok(desc.clone()) };
+        let (x, output) = (&lines(x)?, lines(&outputs[0])?);
+        let outputs = &[&[output], &outputs[1..]].concat();
+        let images = (blocked && layouts.output == Layout::RowMajor).then_some(images);
         let floats = matches!(x.dtype, DType::F32 | DType::F64);
         let bytes = matches!(x.dtype, DType::U8 | DType::I8) && matches!(self.op.kind, PoolKind::Max { .. });
         let narrow = x.dtype == DType::Bf16 && self.op.channels_last;
@@ -59,7 +89,8 @@ impl Kernel for PoolKernel {
             if !(narrow || bytes || x.dtype == DType::F32) || outputs.len() > 1 || window.kernel[0] != 1 {
                 return Err(OpError::unsupported("this pooling with the channels last"));
             }
-            let step = PixelsStep { dtype: x.dtype, kind: self.op.kind, after, window, machine: self.machine.clone() };
+            let (dtype, kind, machine) = (x.dtype, self.op.kind, self.machine.clone());
+            let step = PixelsStep { dtype, kind, after, window, images, machine };
             return Ok(Prepared { step: Box::new(step), workspace: 0 });
         }
         let step = PoolStep {

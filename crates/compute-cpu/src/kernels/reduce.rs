@@ -1,17 +1,19 @@
 //! Reductions of every numeric datatype.
 
 use super::Machine;
+use super::lines::{ImagesOfLines, in_lines};
 use super::norm::sum_of;
 use super::rows::{Rows, part_mut};
 use super::softmax::{larger, max_of, min_of, smaller};
 use crate::isa::multiversion;
 use crate::real::Real;
 use half::{bf16, f16};
+use halimede_compute::layout::{Layouts, Stance, Stances};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::{Reduce, ReduceKind};
 use halimede_tensor::{DType, Element};
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 /// Elements below which one thread does it all.
 const PARALLEL_ELEMENTS: usize = 16 * 1024;
@@ -24,6 +26,33 @@ pub(super) struct ReduceKernel {
 impl Kernel for ReduceKernel {
     fn name(&self) -> &str {
         "reduce"
+    }
+
+    fn stances(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Stances> {
+        // A number of each channel, as the mean of an image.
+        let ([Some(x)], [_]) = (inputs, outputs) else { return None };
+        let is_of_channels = self.op.axes.iter().copied().eq(1..x.shape.len().saturating_sub(1));
+        let stances = Stances { inputs: smallvec![Stance::Either], output: Stance::RowMajor };
+        (is_of_channels && !self.op.axes.is_empty() && in_lines(x).is_some()).then_some(stances)
+    }
+
+    fn prepare_laid_out(
+        &self,
+        inputs: &[Option<TensorDesc>],
+        outputs: &[TensorDesc],
+        layouts: &Layouts,
+    ) -> Result<Prepared, OpError> {
+        let ([Some(x)], true) = (inputs, layouts.is_blocked(0)) else { return self.prepare(inputs, outputs) };
+        let whole = in_lines(x).ok_or_else(|| OpError::unsupported("a reduction of parts of lines"))?;
+        let (images, lines) = (x.shape[0], whole.shape[0] / x.shape[0].max(1));
+        let shape = [&whole.shape[..1], &whole.shape[whole.shape.len() - 1..]].concat().into();
+        let each = TensorDesc { shape, ..outputs[0].clone() };
+        let line = each.shape[1] * each.dtype.size();
+        let Prepared { step: inner, workspace } = self.prepare(&[Some(whole)], &[each])?;
+        match images {
+            1 => Ok(Prepared { step: inner, workspace }),
+            _ => Ok(ImagesOfLines { images, lines, line, inner, workspace }.prepared()),
+        }
     }
 
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {

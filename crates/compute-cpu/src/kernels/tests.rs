@@ -1,7 +1,7 @@
 //! Every kernel against the definition of its operator, on every instruction set and thread count.
 
 use super::{Blocking, Kernels, Machine};
-use crate::{Blas, IntegerMatrix, Isa, Matrix, Winograd};
+use crate::{Blas, BlockedLayouts, IntegerMatrix, Isa, Matrix, Winograd};
 use halimede_compute::packed::{Key, Packer, Store};
 use halimede_compute::{CompileOptions, Executable, Program};
 use halimede_graph::ops::*;
@@ -105,6 +105,7 @@ pub(super) fn machines(op: &Op) -> Vec<Machine> {
                 blas: None,
                 winograd: Winograd::default(),
                 winograd_beside_bf16: Winograd::Never,
+                blocked: BlockedLayouts::default(),
                 pool: pool.clone(),
                 choices: Arc::default(),
                 blocking: Blocking::default(),

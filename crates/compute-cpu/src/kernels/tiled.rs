@@ -13,13 +13,14 @@ use crate::matrix::{self, BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_
 use crate::real::Converts;
 pub(super) use finishing::Finishing;
 use half::bf16;
+use halimede_compute::layout::{LINE_BYTES, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, TensorDesc};
 use halimede_graph::OpError;
-use halimede_graph::ops::Map;
+use halimede_graph::ops::{Factors, Map};
 use halimede_tensor::{DType, Element};
 pub(super) use integers::IntegerWeights;
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 
 /// Weights in panels of 32 columns, each as many steps deep as the summed axis needs.
@@ -98,6 +99,9 @@ impl<N: Element> TiledWeights<N> {
 const REGISTER_MOST: usize = 16;
 /// Factors whose sums a kernel finishes.
 pub(super) trait Product: Factor {
+    /// What the operators that multiply these call them.
+    const FACTORS: Factors;
+
     /// What becomes of sums before the epilogue in f32.
     type Scaling: Send + Sync;
 
@@ -119,6 +123,8 @@ pub(super) trait Product: Factor {
 }
 
 impl Product for bf16 {
+    const FACTORS: Factors = Factors::Bf16;
+
     type Scaling = ();
 
     type Columns = ();
@@ -203,9 +209,35 @@ impl Finish {
 }
 
 impl<F: Product> Finish<F> {
+    /// How what it reads and writes may lie, where a result that may be blocked has the stance `output`, and the data have
+    /// `data`. A residual is read where the result is written.
+    pub fn stances(&self, data: Stance, output: Stance) -> Stances {
+        let mut stances = Stances { inputs: smallvec![data], output };
+        let common = self.epilogue.as_ref().map(Epilogue::common);
+        // Lines of both must have as many numbers, and general epilogues read what they know the shape of.
+        let of_bytes = |dtype: DType| dtype.size() == self.output.size();
+        let residual = common.flatten().and_then(|common| common.residual);
+        let is_known = common != Some(None) && residual.is_none_or(|residual| of_bytes(residual.dtype));
+        // What ends sums writes a block of columns as one: a line is as long, or longer.
+        if output == Stance::RowMajor || !is_known || LINE_BYTES / self.output.size() < BLOCK {
+            return Stances { output: Stance::RowMajor, ..stances };
+        }
+        if let Some(residual) = residual {
+            let input = self.extra + residual.input;
+            stances.inputs.resize(stances.inputs.len().max(input + 1), Stance::RowMajor);
+            stances.inputs[input] = Stance::AsOutput;
+        }
+        stances
+    }
+
     /// What stands beyond the border of a convolution's data.
     pub fn border(&self, arguments: &Arguments<'_>) -> F {
         F::border(&self.scaling, arguments)
+    }
+
+    /// Numbers of a line of a blocked output.
+    pub fn line(&self) -> usize {
+        LINE_BYTES / self.output.size()
     }
 
     /// In which order blocks are best finished.

@@ -195,7 +195,7 @@ impl Memory {
     }
 
     /// A step as it runs on a slice, where it does.
-    fn sliced(&self, program: &Program, draft: &Draft, slices: usize) -> Option<Sliced> {
+    pub(super) fn sliced(&self, program: &Program, draft: &Draft, slices: usize) -> Option<Sliced> {
         draft.prepared.as_ref()?;
         let node = &program.graph().nodes[draft.node];
         let inputs: SmallVec<[Option<TensorDesc>; 4]> =

@@ -1,5 +1,6 @@
 //! Any contraction as a batch of matrix products, by merging axes that lie together.
 
+use halimede_compute::layout::{LINE_BYTES, Layout::Blocked, Layouts};
 use halimede_graph::ops::Contract;
 use smallvec::SmallVec;
 
@@ -24,6 +25,10 @@ pub(in crate::kernels) struct Layout {
     pub out_row: usize,
     /// The contraction's right operand is the left one here.
     pub swapped: bool,
+    /// Where the left operand is blocked: the distance of its lines of factors. Its rows are as far apart as a line is long.
+    pub left_lines: Option<usize>,
+    /// Where the output is: how long its lines are, and their distance.
+    pub out_lines: Option<(usize, usize)>,
     batches: SmallVec<[Batch; 4]>,
 }
 
@@ -50,7 +55,8 @@ impl Layout {
     /// One product of row-major matrices.
     pub fn plain(m: usize, n: usize, k: usize) -> Layout {
         let (left, right) = (Operand { free: k, k: 1 }, Operand { free: 1, k: n });
-        Layout { m, n, k, left, right, out_row: n, swapped: false, batches: SmallVec::new() }
+        let (swapped, left_lines, out_lines) = (false, None, None);
+        Layout { m, n, k, left, right, out_row: n, swapped, left_lines, out_lines, batches: SmallVec::new() }
     }
 
     /// `None` where the axes cannot be merged into one of each kind. With `keep_right` the right
@@ -128,8 +134,44 @@ impl Layout {
             right: Operand { free: n_axis.stride, k: right_k },
             out_row: m_axis.other,
             swapped,
+            left_lines: None,
+            out_lines: None,
             batches,
         })
+    }
+
+    /// Whether the left operand, whose numbers have so many bytes, may be blocked: it is one matrix without gaps, of
+    /// whole lines.
+    pub fn takes_blocked_left(&self, bytes: usize) -> bool {
+        let is_plain = self.left == Operand { free: self.k, k: 1 } && self.batches() == 1 && !self.swapped;
+        is_plain && (self.k * bytes).is_multiple_of(LINE_BYTES)
+    }
+
+    /// The same of the output.
+    pub fn takes_blocked_output(&self, bytes: usize) -> bool {
+        self.out_row == self.n && self.batches() == 1 && (self.n * bytes).is_multiple_of(LINE_BYTES)
+    }
+
+    /// The layout where operands lie so; `left` and `output` are the bytes of their numbers.
+    pub fn laid_out(self, layouts: &Layouts, left: usize, output: usize) -> Layout {
+        let mut layout = self;
+        if layouts.is_blocked(0) {
+            let line = LINE_BYTES / left;
+            (layout.left.free, layout.left_lines) = (line, Some(layout.m * line));
+        }
+        if layouts.output == Blocked {
+            let line = LINE_BYTES / output;
+            (layout.out_row, layout.out_lines) = (line, Some((line, layout.m * line)));
+        }
+        layout
+    }
+
+    /// Where a column of the output begins.
+    pub fn out_column(&self, column: usize) -> usize {
+        match self.out_lines {
+            None => column,
+            Some((line, apart)) => column / line * apart + column % line,
+        }
     }
 
     /// Number of products.

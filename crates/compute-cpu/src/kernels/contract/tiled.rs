@@ -60,7 +60,11 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     ) -> TiledStep<F, L, R> {
         let steps = layout.k.div_ceil(F::STEP);
         let packing = Packing::of(&layout, matrix, L::DTYPE == F::DTYPE);
-        let step_bytes = if matches!(packing, Packing::Tiles) { TILE * STEP_BYTES } else { STEP_BYTES };
+        let step_bytes = match layout.left_lines {
+            Some(apart) => apart * size_of::<F>(),
+            None if matches!(packing, Packing::Tiles) => TILE * STEP_BYTES,
+            None => STEP_BYTES,
+        };
         let offsets = (0..steps).map(|step| step * step_bytes).collect();
         let depths = matrix::depths::<F>(layout.k, 1);
         let panels = layout.n.div_ceil(BLOCK);
@@ -114,9 +118,11 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         }
     }
 
-    /// Whether the last rows that are read where they lie are no whole tile, and so are copied.
+    /// Whether the last rows that are read where they lie are no whole tile, and so are copied: behind blocked ones there is
+    /// something to read.
     fn has_last_line(&self) -> bool {
-        !self.matrix.takes_lines() && !self.layout.m.is_multiple_of(TILE)
+        let is_followed = self.layout.left_lines.is_some();
+        !self.matrix.takes_lines() && !self.layout.m.is_multiple_of(TILE) && !is_followed
     }
 
     fn sums(&self) -> usize {
@@ -196,6 +202,9 @@ impl Packing {
     fn of<F: Factor>(layout: &Layout, matrix: MatrixUnit<F>, are_factors: bool) -> Packing {
         let Operand { free: row, k: column } = layout.left;
         let bytes = row * size_of::<F>();
+        if layout.left_lines.is_some() {
+            return Packing::None;
+        }
         if column != 1 || layout.k == 0 {
             return Packing::Tiles;
         }
@@ -407,7 +416,7 @@ struct Target<'a, F: Product> {
 impl<F: Product> Target<'_, F> {
     fn piece(&self, (row, p): (usize, usize), rows: Range<usize>) -> Piece {
         let (column, layout) = (p * BLOCK, self.layout);
-        let start = self.start + (row + rows.start) * layout.out_row + column;
+        let start = self.start + (row + rows.start) * layout.out_row + layout.out_column(column);
         Piece { rows: rows.len(), columns: BLOCK.min(layout.n - column), column, start, row: layout.out_row }
     }
 }

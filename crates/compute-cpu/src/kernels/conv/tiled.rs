@@ -31,6 +31,7 @@ use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{self, BLOCK, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Sink, Sums, TILE, step};
 use crate::real::Converts;
+use halimede_compute::layout::{LINE_BYTES, Layout, Layouts};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Element, Tensor, View};
@@ -186,6 +187,7 @@ pub(super) struct TiledConvStep<F: Product, T> {
     /// Images of a task, where one is not cut.
     images: usize,
     panel_parts: usize,
+    layouts: Layouts,
     data: PhantomData<T>,
 }
 
@@ -223,8 +225,26 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let tasks = window.batch.div_ceil(images.max(1)) * down;
         let panels = parts.len() * window.rows.div_ceil(BLOCK);
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
-        let data = PhantomData;
-        TiledConvStep { window, parts, finish, machine, matrix, copy, across, strips, down, images, panel_parts, data }
+        TiledConvStep {
+            window,
+            parts,
+            finish,
+            machine,
+            matrix,
+            copy,
+            across,
+            strips,
+            down,
+            images,
+            panel_parts,
+            layouts: Layouts::default(),
+            data: PhantomData,
+        }
+    }
+
+    /// The same where operands lie so.
+    pub fn laid_out(self, layouts: &Layouts) -> TiledConvStep<F, T> {
+        TiledConvStep { layouts: layouts.clone(), ..self }
     }
 
     fn sums(&self) -> usize {
@@ -316,7 +336,8 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let left = self.left(copies.as_ptr().cast(), rows, images.1 - images.0);
         // Rows of the product from one image to the next.
         let apart = left.count.next_multiple_of(left.block).max(1);
-        let pixels = Pixels { across: self.across, width: window.out[2], channels: window.rows };
+        let channels = self.lines(window.rows, self.finish.line(), window.out, self.layouts.output);
+        let pixels = Pixels { across: self.across, width: window.out[2], columns: window.rows, channels };
         // Of each part.
         let each = window.rows.div_ceil(BLOCK);
         let panels = self.parts.len() * each;
@@ -348,19 +369,21 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         strip: &mut [F],
     ) {
         let window = &self.window;
-        let len = window.x[1] * window.x[2] * window.inputs;
-        let image = &data[image * len..][..len];
+        let layout = self.layouts.inputs.first().copied().unwrap_or_default();
+        let lines = self.lines(window.inputs, LINE_BYTES / size_of::<T>(), window.x, layout);
         let place = self.copy.pitch / size_of::<F>();
         for &([y, x], start) in &self.copy.planes {
-            let lines = numbers[start / size_of::<F>()..].chunks_exact_mut(self.copy.width * place);
-            for (row, line) in lines.enumerate().take(rows + self.copy.below) {
+            let to = numbers[start / size_of::<F>()..].chunks_exact_mut(self.copy.width * place);
+            for (row, to) in to.enumerate().take(rows + self.copy.below) {
                 let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
-                match usize::try_from(source).ok().filter(|&row| row < window.x[1]) {
-                    Some(row) if self.strips => {
-                        self.fill_strips(&image[row * window.x[2] * window.inputs..], border, strip, line)
-                    }
-                    Some(row) => self.fill_line(&image[row * window.x[2] * window.inputs..], x, border, line),
-                    None => line.fill(border),
+                let Some(row) = usize::try_from(source).ok().filter(|&row| row < window.x[1]) else {
+                    to.fill(border);
+                    continue;
+                };
+                let from = &data[(image * window.x[1] + row) * window.x[2] * lines.pixel..];
+                match self.strips {
+                    true => self.fill_strips(from, border, strip, to),
+                    false => self.fill_line(from, lines, x, border, to),
                 }
             }
         }
@@ -385,8 +408,19 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         spread(self.machine.isa, line, (across * bytes, strip * bytes), places, self.copy.pitch);
     }
 
+    /// How the channels of a pixel lie in a tensor whose images have this size.
+    fn lines(&self, channels: usize, line: usize, size: [usize; 3], layout: Layout) -> Lines {
+        match layout {
+            Layout::RowMajor => Lines { pixel: channels, len: channels, apart: channels },
+            Layout::Blocked => {
+                let pixels = self.window.batch * size.iter().product::<usize>();
+                Lines { pixel: line, len: line, apart: pixels * line }
+            }
+        }
+    }
+
     /// One row of a plane: every stride-th pixel of a row of the data.
-    fn fill_line(&self, source: &[T], remainder: usize, border: F, line: &mut [F]) {
+    fn fill_line(&self, source: &[T], lines: Lines, remainder: usize, border: F, line: &mut [F]) {
         let (window, isa) = (&self.window, self.machine.isa);
         let (channels, place) = (window.inputs, self.copy.pitch / size_of::<F>());
         let stride = window.stride[2] as isize;
@@ -399,13 +433,15 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         line[..from * place].fill(border);
         line[to * place..].fill(border);
         let first = (from as isize * stride + shift) as usize;
-        if stride == 1 && place == channels && from < to {
+        if stride == 1 && place == channels && lines.len == channels && from < to {
             let count = (to - from) * channels;
             return T::convert_all(isa, &source[first * channels..][..count], &mut line[from * place..to * place]);
         }
         for (index, pixel) in line[from * place..to * place].chunks_exact_mut(place).enumerate() {
-            let at = (first + index * window.stride[2]) * channels;
-            T::convert_all(isa, &source[at..at + channels], &mut pixel[..channels]);
+            let at = (first + index * window.stride[2]) * lines.pixel;
+            for (number, to) in pixel[..channels].chunks_exact_mut(lines.len).enumerate() {
+                T::convert_all(isa, &source[at + number * lines.apart..][..lines.len], to);
+            }
             pixel[channels..].fill(F::zeroed());
         }
     }
@@ -425,18 +461,36 @@ struct Target<'a, F: Product> {
     pixels: Pixels,
 }
 
+/// How the channels of a pixel lie: in lines of so many numbers.
+#[derive(Clone, Copy)]
+struct Lines {
+    /// Numbers from one pixel to the next.
+    pixel: usize,
+    len: usize,
+    /// From one line of a pixel to the next.
+    apart: usize,
+}
+
+impl Lines {
+    /// Where a channel of the first pixel lies.
+    fn channel(&self, channel: usize) -> usize {
+        channel / self.len * self.apart + channel % self.len
+    }
+}
+
 /// What the pixels of the output are among the rows of a product.
 struct Pixels {
     /// Rows of the product from one row of the output to the next, and how many of them are pixels.
     across: usize,
     width: usize,
-    channels: usize,
+    columns: usize,
+    channels: Lines,
 }
 
 impl<F: Product> Target<'_, F> {
     /// Rows of a block from one on that are pixels next to each other, at most so many; and how many are done with them.
     fn piece(&self, (row, p): (usize, usize), at: usize, most: usize) -> (Option<Piece>, usize) {
-        let &Pixels { across, width, channels } = &self.pixels;
+        let &Pixels { across, width, columns, channels } = &self.pixels;
         let (target, column) = (self.parts[p / self.each].0, p % self.each * BLOCK);
         let (image, at) = (self.image + row / self.apart, row % self.apart + at);
         let (y, x) = (at / across, at % across);
@@ -445,10 +499,10 @@ impl<F: Product> Target<'_, F> {
         let run = if is_whole { most } else { (across - x).min(most) };
         let piece = (x < width).then(|| Piece {
             rows: if is_whole { run } else { run.min(width - x) },
-            columns: BLOCK.min(channels - column),
+            columns: BLOCK.min(columns - column),
             column,
-            start: target.pixel(image, self.first + y, x) * channels + column,
-            row: target.step[1] * channels,
+            start: target.pixel(image, self.first + y, x) * channels.pixel + channels.channel(column),
+            row: target.step[1] * channels.pixel,
         });
         (piece, run)
     }

@@ -148,6 +148,8 @@ fn store_each_row(sums: &[i32], added: &[i32; BLOCK], Place { piece, target }: P
 macro_rules! integers {
     ($($factor:ty, $in_registers:expr);*) => {
         $(impl Product for $factor {
+            const FACTORS: Factors = Factors::Integers;
+
             type Scaling = Scaling;
 
             type Columns = Columns;

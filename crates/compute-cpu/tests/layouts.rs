@@ -1,0 +1,201 @@
+//! Values between products are blocked where that is asked for, and nothing else changes by it.
+
+#![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
+
+use halimede_compute::{Model, ModelOptions, Precision, StepReport};
+use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, Matrix, MatrixChoice};
+use halimede_graph::ops::{Binary, Contract, Conv, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Unary};
+use halimede_graph::{Builder, Dim, Fact, Graph, ValueId};
+use halimede_tensor::{DType, Tensor, Value};
+
+fn numbers(shape: &[usize], seed: usize) -> Tensor {
+    let count: usize = shape.iter().product();
+    let elements: Vec<f32> = (0..count).map(|i| ((i + seed) * 37 % 101) as f32 * 0.02 - 1.0).collect();
+    Tensor::from_slice(shape, &elements).unwrap()
+}
+
+/// A convolution of so many channels to so many, of a square kernel, with a stride and a bias.
+fn conv(b: &mut Builder, x: ValueId, inputs: usize, outputs: usize, size: usize, stride: usize) -> ValueId {
+    let pad = (size / 2) as i64;
+    let op = Conv {
+        strides: [stride, stride].as_slice().into(),
+        dilations: [1, 1].as_slice().into(),
+        padding: Padding::Explicit([pad; 4].as_slice().into()),
+        groups: 1,
+        transposed: None,
+        channels_last: false,
+        multiply: None,
+        epilogue: None,
+    };
+    let weights = b.constant(numbers(&[outputs, inputs, size, size], outputs + size));
+    let bias = b.constant(numbers(&[outputs], 3));
+    b.add(Op::Conv(op), &[x, weights, bias]).unwrap()
+}
+
+fn relu(b: &mut Builder, x: ValueId) -> ValueId {
+    let zero = b.constant(Tensor::scalar(0f32));
+    b.binary(Binary::Max, x, zero).unwrap()
+}
+
+/// A stem, a pool, two bottlenecks of which the second halves the image, the mean of each channel, a classifier.
+fn images(side: usize) -> Graph {
+    let mut graph = Graph::default();
+    let shape = [Dim::symbol("batch"), 3.into(), side.into(), side.into()];
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
+    graph.inputs.push(image);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let stem = conv(b, image, 3, 64, 3, 1);
+    let stem = relu(b, stem);
+    let pool = Pool {
+        kind: PoolKind::Max { column_major: false },
+        kernel: [3, 3].as_slice().into(),
+        strides: [2, 2].as_slice().into(),
+        dilations: [1, 1].as_slice().into(),
+        padding: Padding::Explicit([1, 1, 1, 1].as_slice().into()),
+        ceil_mode: false,
+        outputs: 1,
+        channels_last: false,
+    };
+    let mut x = b.add(Op::Pool(pool), &[stem]).unwrap();
+    for (inputs, outputs, stride) in [(64, 64, 1), (64, 128, 2)] {
+        let y = conv(b, x, inputs, 64, 1, 1);
+        let y = relu(b, y);
+        let y = conv(b, y, 64, 64, 3, stride);
+        let y = relu(b, y);
+        let y = conv(b, y, 64, outputs, 1, 1);
+        let shortcut = if stride == 1 { x } else { conv(b, x, inputs, outputs, 1, stride) };
+        let sum = b.binary(Binary::Add, y, shortcut).unwrap();
+        x = relu(b, sum);
+    }
+    let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
+    let x = b.add(Op::Reduce(mean), &[x]).unwrap();
+    let weights = b.constant(numbers(&[128, 10], 5));
+    let scores = b.add(Op::Contract(Contract::matmul(0)), &[x, weights]).unwrap();
+    graph.outputs = vec![scores];
+    graph
+}
+
+/// Convolutions of large images by few weights.
+fn large_images(side: usize) -> Graph {
+    let mut graph = Graph::default();
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, [4, 32, side, side].map(Dim::from)));
+    graph.inputs.push(image);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let mut x = conv(b, image, 32, 64, 3, 2);
+    for _ in 0..4 {
+        x = relu(b, x);
+        x = conv(b, x, 64, 64, 1, 1);
+    }
+    let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
+    graph.outputs = vec![b.add(Op::Reduce(mean), &[x]).unwrap()];
+    graph
+}
+
+/// Two layers of which the second adds what the first was given.
+fn rows() -> Graph {
+    let mut graph = Graph::default();
+    let x = graph.add_value("x".to_owned(), Fact::tensor(DType::F32, [Dim::symbol("batch"), 128.into()]));
+    graph.inputs.push(x);
+    let mut b = Builder::new(&mut graph);
+    let product = |b: &mut Builder, x, k, n| {
+        let (weights, bias) = (b.constant(numbers(&[k, n], n)), b.constant(numbers(&[n], 7)));
+        let product = b.add(Op::Contract(Contract::matmul(0)), &[x, weights]).unwrap();
+        b.binary(Binary::Add, product, bias).unwrap()
+    };
+    let first = product(&mut b, x, 128, 256);
+    let first = b.unary(Unary::Tanh, first).unwrap();
+    let second = product(&mut b, first, 256, 256);
+    let sum = b.binary(Binary::Add, second, first).unwrap();
+    graph.outputs = vec![product(&mut b, sum, 256, 33)];
+    graph
+}
+
+fn units() -> Vec<Matrix> {
+    [Matrix::PORTABLE].into_iter().chain(Matrix::available()).collect()
+}
+
+/// Steps whose result is blocked.
+fn blocked(steps: &[StepReport]) -> usize {
+    steps.iter().filter(|step| step.outputs[0].ends_with("blocked")).count()
+}
+
+/// Answers of a model in both layouts, and the steps of the second.
+fn both(
+    graph: &Graph,
+    precision: Precision,
+    matrix: Matrix,
+    threads: usize,
+    input: &Tensor,
+) -> (Tensor, Tensor, Vec<StepReport>) {
+    let run = |layouts: BlockedLayouts| {
+        let matrix = MatrixChoice::Only(matrix);
+        let unit =
+            CpuUnit::new(&CpuOptions { threads: Some(threads), matrix, blocked: layouts, ..CpuOptions::default() });
+        let options = ModelOptions { compile: precision.into(), ..ModelOptions::default() };
+        let samples = vec![vec![Value::from(input.clone())]];
+        // What a guard would demote is no matter here.
+        let model = match precision {
+            Precision::Fast => Model::compile_guarded(graph.clone(), &unit, &options, samples).unwrap().0,
+            _ => Model::compile(graph.clone(), &unit, &options).unwrap(),
+        };
+        let mut session = model.session();
+        // A second run finds in the arena what the first left there.
+        for _ in 0..2 {
+            session.run(&[Value::from(input.clone())]).unwrap();
+        }
+        let steps = session.steps();
+        (session.take_outputs().unwrap()[0].tensor().unwrap().clone(), steps)
+    };
+    let ((plain, none), (made, steps)) = (run(BlockedLayouts::Never), run(BlockedLayouts::Everywhere));
+    assert_eq!(blocked(&none), 0);
+    (plain, made, steps)
+}
+
+#[test]
+fn images_answer_alike() {
+    for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
+        // One image, and several of which none ends with a tile.
+        for (side, batch) in [(18, 1), (21, 3)] {
+            let input = numbers(&[batch, 3, side, side], batch);
+            let (plain, made, steps) = both(&images(side), Precision::Balanced, matrix, threads, &input);
+            assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
+            assert_eq!(blocked(&steps), 9, "{} {batch}", matrix.name());
+        }
+    }
+}
+
+#[test]
+fn slices_answer_alike() {
+    let input = numbers(&[4, 32, 130, 130], 1);
+    let (plain, made, steps) = both(&large_images(130), Precision::Balanced, units()[units().len() - 1], 1, &input);
+    assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap());
+    // What a run of slices reads or writes as a whole is row-major.
+    let sliced: Vec<&StepReport> = steps.iter().filter(|step| step.slices > 1).collect();
+    let whole = |step: &&StepReport| !step.outputs[0].ends_with("blocked");
+    assert!(sliced.len() > 3 && blocked(&steps) > 2, "{steps:?}");
+    assert!(sliced.last().is_some_and(whole) && steps.iter().filter(|step| step.slices == 1).all(|step| whole(&step)));
+}
+
+#[test]
+fn rows_answer_alike() {
+    for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
+        for batch in [1, 16, 49, 70] {
+            let input = numbers(&[batch, 128], batch);
+            let (plain, made, steps) = both(&rows(), Precision::Balanced, matrix, threads, &input);
+            assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
+            // Fewer rows are no tile.
+            assert_eq!(blocked(&steps), if batch < 16 { 0 } else { 2 }, "{} {batch}", matrix.name());
+        }
+    }
+}
+
+#[test]
+fn integers_answer_alike() {
+    for (graph, input) in [(images(12), numbers(&[2, 3, 12, 12], 1)), (rows(), numbers(&[49, 128], 1))] {
+        let (plain, made, steps) = both(&graph, Precision::Fast, Matrix::PORTABLE, 1, &input);
+        assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap());
+        assert!(blocked(&steps) > 0);
+    }
+}

@@ -1,0 +1,152 @@
+//! Which values of a plan are blocked.
+//!
+//! A value may be blocked if everybody who writes or reads it can deal with that, and is if somebody is faster by it.
+//! Some operands of a step have to lie alike, such as a result and what is added to it, so values are decided about in
+//! groups. No value is converted from one layout to the other: a pass over it takes longer than a product gains by reading
+//! it in blocks (`docs/benchmarks/layouts.md`).
+
+use super::{Draft, Memory, Place, prepared_or_none};
+use crate::layout::{Layout, Layouts, Stance, Stances};
+use crate::program::{Code, Program};
+use crate::{Prepared, RunError, TensorDesc};
+use halimede_graph::{Node, ValueId};
+
+/// Values that lie alike, by a representative of each group.
+struct Groups {
+    parents: Vec<usize>,
+    /// Of representatives: some value of the group has to be row-major.
+    are_fixed: Vec<bool>,
+    /// Of representatives: somebody is faster where they are blocked.
+    are_wanted: Vec<bool>,
+}
+
+impl Groups {
+    fn new(count: usize) -> Groups {
+        Groups { parents: (0..count).collect(), are_fixed: vec![false; count], are_wanted: vec![false; count] }
+    }
+
+    fn of(&self, mut value: usize) -> usize {
+        while self.parents[value] != value {
+            value = self.parents[value];
+        }
+        value
+    }
+
+    fn fix(&mut self, value: usize) {
+        let group = self.of(value);
+        self.are_fixed[group] = true;
+    }
+
+    fn want(&mut self, value: usize) {
+        let group = self.of(value);
+        self.are_wanted[group] = true;
+    }
+
+    fn join(&mut self, a: usize, b: usize) {
+        let (a, b) = (self.of(a), self.of(b));
+        if a != b {
+            self.parents[b] = a;
+            self.are_fixed[a] |= self.are_fixed[b];
+            self.are_wanted[a] |= self.are_wanted[b];
+        }
+    }
+
+    fn is_blocked(&self, value: usize) -> bool {
+        let group = self.of(value);
+        self.are_wanted[group] && !self.are_fixed[group]
+    }
+}
+
+impl Memory {
+    /// Decides which values are blocked, and prepares the steps that write and read them for that. Values that share
+    /// bytes, because one is the other under another shape, are known already.
+    pub(super) fn lay_out(&mut self, program: &Program, drafts: &mut [Draft]) -> Result<(), RunError> {
+        let stances: Vec<Option<Stances>> = drafts.iter().map(|draft| self.stances(program, draft)).collect();
+        if stances.iter().all(Option::is_none) {
+            return Ok(());
+        }
+        let graph = program.graph();
+        let mut groups = Groups::new(self.roots.len());
+        for value in 0..self.roots.len() {
+            let root = self.root(value);
+            if root != value {
+                // Its rows are others.
+                groups.fix(value);
+                groups.fix(root);
+            }
+            if self.places[value] != Place::Nothing {
+                groups.fix(value);
+            }
+        }
+        graph.outputs.iter().for_each(|output| groups.fix(output.index()));
+        for (draft, stances) in drafts.iter().zip(&stances) {
+            let node = &graph.nodes[draft.node];
+            for (value, stance) in operands(node, stances.as_ref()) {
+                // A slice of what is there as a whole does not lie together in blocks.
+                let is_whole = draft.sliced.is_some() && self.slices[value.index()] == 1;
+                match stance {
+                    _ if is_whole => groups.fix(value.index()),
+                    Stance::RowMajor => groups.fix(value.index()),
+                    Stance::Either => {}
+                    Stance::Faster => groups.want(value.index()),
+                    Stance::AsOutput => groups.join(value.index(), node.outputs[0].index()),
+                }
+            }
+        }
+        let blocked: Vec<bool> = (0..self.roots.len()).map(|value| groups.is_blocked(value)).collect();
+        let layout = |value: ValueId| if blocked[value.index()] { Layout::Blocked } else { Layout::RowMajor };
+        let mut made = Vec::new();
+        for (index, draft) in drafts.iter().enumerate() {
+            let node = &graph.nodes[draft.node];
+            let inputs = node.inputs.iter().map(|input| input.map_or(Layout::RowMajor, layout)).collect();
+            let layouts =
+                Layouts { inputs, output: node.outputs.first().map_or(Layout::RowMajor, |&value| layout(value)) };
+            if !layouts.are_row_major() {
+                // A kernel that thinks better of what it said leaves all as it was.
+                let Some(prepared) = self.laid_out(program, draft, &layouts)? else { return Ok(()) };
+                made.push((index, prepared));
+            }
+        }
+        made.into_iter().for_each(|(index, prepared)| drafts[index].prepared = Some(prepared));
+        self.blocked = blocked;
+        Ok(())
+    }
+
+    /// What a step, whole or of a slice, reads and writes.
+    fn described(&self, program: &Program, draft: &Draft) -> Option<(Vec<Option<TensorDesc>>, Vec<TensorDesc>)> {
+        if let Some((slices, _)) = draft.sliced {
+            let sliced = self.sliced(program, draft, slices)?;
+            return Some((sliced.inputs.into_vec(), sliced.outputs.into_vec()));
+        }
+        let node = &program.graph().nodes[draft.node];
+        let inputs = node.inputs.iter().map(|input| input.and_then(|value| self.desc(value))).collect();
+        Some((inputs, node.outputs.iter().map(|&value| self.desc(value)).collect::<Option<_>>()?))
+    }
+
+    /// How the operands of a step may lie; `None` where all of them are row-major.
+    fn stances(&self, program: &Program, draft: &Draft) -> Option<Stances> {
+        draft.prepared.as_ref()?;
+        let Code::Kernel(kernel) = &program.codes()[draft.node] else { return None };
+        let (inputs, outputs) = self.described(program, draft)?;
+        kernel.stances(&inputs, &outputs)
+    }
+
+    fn laid_out(&self, program: &Program, draft: &Draft, layouts: &Layouts) -> Result<Option<Prepared>, RunError> {
+        let node = &program.graph().nodes[draft.node];
+        let (Code::Kernel(kernel), Some((inputs, outputs))) =
+            (&program.codes()[draft.node], self.described(program, draft))
+        else {
+            return Ok(None);
+        };
+        prepared_or_none(node, kernel.prepare_laid_out(&inputs, &outputs, layouts))
+    }
+}
+
+/// The values that a node reads and writes, each with how it may lie.
+fn operands<'a>(node: &'a Node, stances: Option<&'a Stances>) -> impl Iterator<Item = (ValueId, Stance)> + 'a {
+    let input = move |index: usize| stances.and_then(|stances| stances.inputs.get(index).copied());
+    let inputs = node.inputs.iter().enumerate();
+    let inputs = inputs.filter_map(move |(index, value)| Some(((*value)?, input(index).unwrap_or(Stance::RowMajor))));
+    let output = move |index: usize| stances.filter(|_| index == 0).map_or(Stance::RowMajor, |stances| stances.output);
+    inputs.chain(node.outputs.iter().enumerate().map(move |(index, &value)| (value, output(index))))
+}
