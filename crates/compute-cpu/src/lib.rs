@@ -23,4 +23,4 @@ pub use isa::Isa;
 pub use kernels::VERSION as KERNELS_VERSION;
 pub use matrix::{IntegerMatrix, Matrix};
 pub use pool::Pool;
-pub use unit::{BlockedLayouts, CpuOptions, CpuUnit, MatrixChoice, Winograd};
+pub use unit::{BlockedLayouts, CpuOptions, CpuUnit, MatrixChoice, UnknownLayouts, Winograd};

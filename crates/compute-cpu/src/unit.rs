@@ -8,6 +8,8 @@ use halimede_compute::{
 };
 use halimede_graph::{Graph, Node, Op, passes};
 use halimede_tensor::Tensor;
+use std::fmt;
+use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
 /// The hash of the sources that decide how weights are packed, `build.rs` makes it: packed weights that another version
@@ -80,6 +82,31 @@ pub enum BlockedLayouts {
     /// All that can be.
     Everywhere,
 }
+
+impl FromStr for BlockedLayouts {
+    type Err = UnknownLayouts;
+
+    fn from_str(name: &str) -> Result<BlockedLayouts, UnknownLayouts> {
+        match name {
+            "where-pays" => Ok(BlockedLayouts::WherePays),
+            "row-major" => Ok(BlockedLayouts::Never),
+            "blocked" => Ok(BlockedLayouts::Everywhere),
+            _ => Err(UnknownLayouts(name.to_owned())),
+        }
+    }
+}
+
+/// A name that is no choice of layouts.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct UnknownLayouts(String);
+
+impl fmt::Display for UnknownLayouts {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "'{}' is no choice of layouts: it is where-pays, row-major or blocked", self.0)
+    }
+}
+
+impl std::error::Error for UnknownLayouts {}
 
 impl Winograd {
     /// The choice where nothing was measured.

@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use halimede_compute::{ComputeUnit, tuning::Choices};
-use halimede_compute_cpu::{CpuOptions, CpuUnit, MatrixChoice};
+use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, MatrixChoice};
 
 /// Names of the units that there are.
 pub const NAMES: &[&str] = &["cpu"];
@@ -18,18 +18,21 @@ pub struct Choice {
     pub threads: Option<usize>,
     /// Whether the matrix unit may be used.
     pub matrix: bool,
+    /// Which values between products are blocked.
+    pub blocked: BlockedLayouts,
     /// Configurations of kernels that were measured to be fastest.
     pub choices: Arc<Choices>,
 }
 
 impl Default for Choice {
     fn default() -> Choice {
-        Choice { threads: None, matrix: true, choices: Arc::default() }
+        Choice { threads: None, matrix: true, blocked: BlockedLayouts::default(), choices: Arc::default() }
     }
 }
 
 /// The unit of that name.
-pub fn find(name: &str, Choice { threads, matrix, choices }: Choice) -> Result<Box<dyn ComputeUnit>, String> {
+pub fn find(name: &str, choice: Choice) -> Result<Box<dyn ComputeUnit>, String> {
+    let Choice { threads, matrix, blocked, choices } = choice;
     let most = MOST_THREADS_PER_CORE * std::thread::available_parallelism().map_or(1, |cores| cores.get());
     if let Some(threads) = threads.filter(|threads| !(1..=most).contains(threads)) {
         return Err(format!("--threads {threads}: it is a number from 1 to {most} on this machine"));
@@ -37,7 +40,7 @@ pub fn find(name: &str, Choice { threads, matrix, choices }: Choice) -> Result<B
     match name {
         "cpu" => {
             let matrix = if matrix { MatrixChoice::Fastest } else { MatrixChoice::None };
-            Ok(Box::new(CpuUnit::new(&CpuOptions { threads, matrix, choices, ..CpuOptions::default() })))
+            Ok(Box::new(CpuUnit::new(&CpuOptions { threads, matrix, blocked, choices, ..CpuOptions::default() })))
         }
         other => Err(format!("no compute unit '{other}' here; there is: {}", NAMES.join(", "))),
     }

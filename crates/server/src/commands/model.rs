@@ -8,6 +8,7 @@ use std::{
 };
 
 use halimede_compute::{ComputeUnit, Model as Compiled, ModelOptions, Precision, calibrated, tuning::Choices};
+use halimede_compute_cpu::BlockedLayouts;
 use halimede_graph::{
     onnx::import::{self, Model},
     passes::{PassOptions, PassReport, optimize},
@@ -51,6 +52,10 @@ pub struct UnitArgs {
     /// fast multiplies integers by vector instructions.
     #[arg(long)]
     pub disable_matrix: bool,
+    /// How values between products lie in memory: where-pays (in blocks, as tiles are read, where products are multiplied
+    /// tile by tile), row-major, or blocked (wherever it can be). The other two are for measurements.
+    #[arg(long, value_name = "CHOICE", default_value = "where-pays")]
+    pub layouts: BlockedLayouts,
     /// Where it is kept which configurations of its kernels are the fastest, instead of `tuning.jsonl` in the
     /// user's cache; `off` lets every kernel do what it does by itself.
     #[arg(long, value_name = "FILE|off", visible_alias = "database")]
@@ -68,7 +73,8 @@ impl UnitArgs {
 
     /// The unit with those configurations of its kernels.
     pub fn find_with(&self, choices: Arc<Choices>) -> Result<Box<dyn ComputeUnit>, String> {
-        units::find(&self.unit, Choice { threads: self.threads, matrix: self.matrix(), choices })
+        let choice = Choice { threads: self.threads, matrix: self.matrix(), blocked: self.layouts, choices };
+        units::find(&self.unit, choice)
     }
 
     /// Where the fastest configurations are kept.

@@ -187,7 +187,7 @@ pub(super) fn options(
     let matrix = flags.matrix;
     let unit = move |threads: Option<usize>, choices| {
         let threads = threads.map(|count| count.min(cores));
-        units::find("cpu", Choice { threads, matrix, choices }).map(Arc::from)
+        units::find("cpu", Choice { threads, matrix, choices, ..Choice::default() }).map(Arc::from)
     };
     let kept = Kept {
         verdicts: directories::cache().map(|cache| cache.join("precision")),
