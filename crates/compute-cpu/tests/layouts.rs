@@ -16,18 +16,28 @@ fn numbers(shape: &[usize], seed: usize) -> Tensor {
 
 /// A convolution of so many channels to so many, of a square kernel, with a stride and a bias.
 fn conv(b: &mut Builder, x: ValueId, inputs: usize, outputs: usize, size: usize, stride: usize) -> ValueId {
+    conv_of_groups(b, x, (inputs, outputs, 1), size, stride)
+}
+
+fn conv_of_groups(
+    b: &mut Builder,
+    x: ValueId,
+    (inputs, outputs, groups): (usize, usize, usize),
+    size: usize,
+    stride: usize,
+) -> ValueId {
     let pad = (size / 2) as i64;
     let op = Conv {
         strides: [stride, stride].as_slice().into(),
         dilations: [1, 1].as_slice().into(),
         padding: Padding::Explicit([pad; 4].as_slice().into()),
-        groups: 1,
+        groups,
         transposed: None,
         channels_last: false,
         multiply: None,
         epilogue: None,
     };
-    let weights = b.constant(numbers(&[outputs, inputs, size, size], outputs + size));
+    let weights = b.constant(numbers(&[outputs, inputs / groups, size, size], outputs + size));
     let bias = b.constant(numbers(&[outputs], 3));
     b.add(Op::Conv(op), &[x, weights, bias]).unwrap()
 }
@@ -73,6 +83,28 @@ fn images(side: usize) -> Graph {
     let weights = b.constant(numbers(&[128, 10], 5));
     let scores = b.add(Op::Contract(Contract::matmul(0)), &[x, weights]).unwrap();
     graph.outputs = vec![scores];
+    graph
+}
+
+/// Two blocks that widen the channels, see each by itself, and narrow them; the first adds what it was given.
+fn light_images(side: usize) -> Graph {
+    let mut graph = Graph::default();
+    let shape = [Dim::symbol("batch"), 32.into(), side.into(), side.into()];
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
+    graph.inputs.push(image);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let mut x = conv(b, image, 32, 32, 1, 1);
+    for (size, stride) in [(3, 1), (5, 2)] {
+        let y = conv(b, x, 32, 96, 1, 1);
+        let y = relu(b, y);
+        let y = conv_of_groups(b, y, (96, 96, 96), size, stride);
+        let y = b.unary(Unary::HardSwish, y).unwrap();
+        let y = conv(b, y, 96, 32, 1, 1);
+        x = if stride == 1 { b.binary(Binary::Add, y, x).unwrap() } else { y };
+    }
+    let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
+    graph.outputs = vec![b.add(Op::Reduce(mean), &[x]).unwrap()];
     graph
 }
 
@@ -162,6 +194,19 @@ fn images_answer_alike() {
             let (plain, made, steps) = both(&images(side), Precision::Balanced, matrix, threads, &input);
             assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
             assert_eq!(blocked(&steps), 9, "{} {batch}", matrix.name());
+        }
+    }
+}
+
+#[test]
+fn channels_by_themselves_answer_alike() {
+    for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
+        for batch in [1, 3] {
+            let input = numbers(&[batch, 32, 11, 11], batch);
+            let (plain, made, steps) = both(&light_images(11), Precision::Balanced, matrix, threads, &input);
+            assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
+            // What the mean reads is in f32.
+            assert_eq!(blocked(&steps), 6, "{steps:?}");
         }
     }
 }

@@ -32,7 +32,7 @@ use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
 use half::bf16;
-use halimede_compute::layout::{Layouts, Stances};
+use halimede_compute::layout::{Layout::Blocked, Layouts, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -301,6 +301,9 @@ impl Kernel for ConvKernel {
     fn stances(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Stances> {
         let (x, w, output) = (inputs.first()?.as_ref()?, inputs.get(1)?.as_ref()?, outputs.first()?);
         let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..])?;
+        if let Packed::Taps(taps) = weights {
+            return self.depthwise(taps, x, w, inputs, output).ok()?.stances();
+        }
         let window = self.window_of_pixels(x, w, output).ok()?;
         let (map, isa, layout) = (self.op.epilogue.as_ref(), self.machine.isa, layout_of(&window));
         let stances = match weights {
@@ -334,9 +337,6 @@ impl Kernel for ConvKernel {
         if self.op.multiply.is_some() {
             return self.prepare_tiled(x, w, inputs, output, layouts, machine);
         }
-        if !layouts.are_row_major() {
-            return Err(OpError::unsupported("a convolution of f32 in blocks"));
-        }
         let has_bias = inputs.get(2).is_some_and(Option::is_some);
         let extra = inputs.get(3..).unwrap_or_default();
         let (map, isa) = (self.op.epilogue.as_ref(), self.machine.isa);
@@ -344,12 +344,13 @@ impl Kernel for ConvKernel {
         if let Some(Packed::Taps(taps)) = weights
             && [x, output].iter().all(|desc| matches!(desc.dtype, DType::F32 | DType::Bf16))
         {
-            let window = self.window_of_pixels(x, w, output)?;
-            let epilogue = Epilogue::narrowed(map, extra, output, isa)?;
-            let (taps, types) = (taps.clone(), (x.dtype, output.dtype));
-            let step = DepthwisePixelsStep::new(window, taps, has_bias, epilogue, types, self.machine.clone());
+            let step = self.depthwise(taps, x, w, inputs, output)?;
+            let step = if layouts.output == Blocked { step.in_blocks() } else { step };
             let workspace = step.workspace();
             return Ok(Prepared { step: Box::new(step), workspace });
+        }
+        if !layouts.are_row_major() {
+            return Err(OpError::unsupported("a convolution of f32 in blocks"));
         }
         if [x, w, output].iter().any(|desc| desc.dtype != DType::F32) {
             return Err(OpError::unsupported(format!("a convolution of {}", x.dtype)));
@@ -422,6 +423,21 @@ impl ConvKernel {
             return Err(OpError::unsupported("a convolution over three axes with the channels last"));
         }
         Ok(window)
+    }
+
+    fn depthwise(
+        &self,
+        taps: &Arc<TapWeights>,
+        x: &TensorDesc,
+        w: &TensorDesc,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+    ) -> Result<DepthwisePixelsStep, OpError> {
+        let window = self.window_of_pixels(x, w, output)?;
+        let (map, extra) = (self.op.epilogue.as_ref(), inputs.get(3..).unwrap_or_default());
+        let epilogue = Epilogue::narrowed(map, extra, output, self.machine.isa)?;
+        let (has_bias, types) = (inputs.get(2).is_some_and(Option::is_some), (x.dtype, output.dtype));
+        Ok(DepthwisePixelsStep::new(window, taps.clone(), has_bias, epilogue, types, self.machine.clone()))
     }
 
     /// Products of bf16 or integers on the matrix unit.

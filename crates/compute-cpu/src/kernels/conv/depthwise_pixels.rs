@@ -23,9 +23,11 @@ use crate::real::{Numbers, Real};
 use crate::vector::within;
 use crate::vector::{Four, MOST_LANES, Vector};
 use half::bf16;
+use halimede_compute::layout::{LINE_BYTES, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, Tensor, View};
+use smallvec::smallvec;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -35,6 +37,8 @@ const WIDE: usize = 2;
 const PIXELS: usize = 7;
 /// The same with 16 registers, and in images whose rows are so divided with less left over.
 const FEW_PIXELS: usize = 4;
+/// The first input that an epilogue reads, behind data, weights and bias.
+const FIRST_EXTRA: usize = 3;
 /// Bytes of the input that a strip of rows reads: they stay near while the channels take their turns.
 const STRIP_BYTES: usize = 256 << 10;
 
@@ -45,6 +49,10 @@ pub(super) struct TapWeights {
 }
 
 impl TapWeights {
+    fn channels(&self) -> usize {
+        self.shape.first().copied().unwrap_or(0)
+    }
+
     pub fn pack(tensor: &Tensor, packer: &Packer) -> Option<TapWeights> {
         let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape().to_vec());
         let (&channels, taps) = (shape.first()?, shape[1..].iter().product::<usize>());
@@ -66,6 +74,8 @@ pub(super) struct DepthwisePixelsStep {
     epilogue: Option<Epilogue>,
     data: DType,
     output: DType,
+    /// Where both are blocked: so many images share a line of channels. Those lines are the images of the window then.
+    images: Option<usize>,
     machine: Machine,
 }
 
@@ -79,7 +89,34 @@ impl DepthwisePixelsStep {
         (data, output): (DType, DType),
         machine: Machine,
     ) -> DepthwisePixelsStep {
-        DepthwisePixelsStep { window, weights, has_bias, epilogue, data, output, machine }
+        DepthwisePixelsStep { window, weights, has_bias, epilogue, data, output, images: None, machine }
+    }
+
+    /// The same where data, result and what is added to it are blocked.
+    pub fn in_blocks(self) -> DepthwisePixelsStep {
+        let (line, images) = (LINE_BYTES / self.data.size(), self.window.batch);
+        let window = Window { batch: images * self.window.groups / line, groups: line, ..self.window };
+        DepthwisePixelsStep { window, images: Some(images), ..self }
+    }
+
+    /// How operands may lie.
+    pub fn stances(&self) -> Option<Stances> {
+        let is_whole = (self.window.groups * self.data.size()).is_multiple_of(LINE_BYTES);
+        // A general epilogue reads what it knows the shape of.
+        let common = match self.end() {
+            End::Bounds(_) => None,
+            End::Blocks(common) => Some(common),
+            End::Rows(_) => return None,
+        };
+        let residual = common.and_then(|common| common.residual);
+        let is_alike = self.data == self.output && residual.is_none_or(|residual| residual.dtype == self.output);
+        let mut stances = Stances { inputs: smallvec![Stance::AsOutput], output: Stance::Either };
+        if let Some(residual) = residual {
+            let input = FIRST_EXTRA + residual.input;
+            stances.inputs.resize(input + 1, Stance::RowMajor);
+            stances.inputs[input] = Stance::AsOutput;
+        }
+        (is_whole && is_alike).then_some(stances)
     }
 
     fn row_len(&self) -> usize {
@@ -141,7 +178,10 @@ impl DepthwisePixelsStep {
             let rows = first..(first + strip).min(window.out[1]);
             let start = (image * window.out[1] + first) * self.row_len();
             let target = Numbers::of(arguments.outputs[0], self.output, start, rows.len() * self.row_len());
-            let weights = &self.weights.elements;
+            // The first channel of a line.
+            let line = self.images.map_or(0, |images| image / images * window.groups);
+            let bias = bias.get(line..).unwrap_or_default();
+            let weights = Weights { elements: &self.weights.elements[line..], apart: self.weights.channels() };
             let block =
                 Block { window, weights, x, bias, rows, bounds: UNBOUNDED, channel: 0, target, apart: window.groups };
             // SAFETY: each task has rows of the output and each thread its part of the workspace.
@@ -188,7 +228,7 @@ impl DepthwisePixelsStep {
         sums: &mut [f32],
     ) {
         let (channels, width) = (self.window.groups, self.window.out[2]);
-        let extra = arguments.inputs.get(3..).unwrap_or_default();
+        let extra = arguments.inputs.get(FIRST_EXTRA..).unwrap_or_default();
         let mut form = None;
         for channel in blocks(convolve.channels, channels) {
             for (index, row) in strip.rows.clone().enumerate() {
@@ -222,7 +262,7 @@ impl DepthwisePixelsStep {
         target: Numbers,
         registers: &mut [Register],
     ) {
-        let extra = arguments.inputs.get(3..).unwrap_or_default();
+        let extra = arguments.inputs.get(FIRST_EXTRA..).unwrap_or_default();
         for (index, block) in line.chunks_mut(BLOCK).enumerate() {
             let (place, columns) = ((start + index * BLOCK, 0), block.len());
             epilogue.apply(extra, block, columns, (1, columns), place, registers);
@@ -251,11 +291,19 @@ impl Step for DepthwisePixelsStep {
     }
 }
 
+/// Weights from a channel on, by tap.
+#[derive(Clone, Copy)]
+struct Weights<'a> {
+    elements: &'a [f32],
+    /// Distance of taps.
+    apart: usize,
+}
+
 /// Rows of the output, of a block of channels.
 #[derive(Clone)]
 struct Block<'a, T> {
     window: &'a Window,
-    weights: &'a [f32],
+    weights: Weights<'a>,
     /// The image.
     x: &'a [T],
     bias: &'a [f32],
@@ -387,7 +435,8 @@ unsafe fn convolve_few<T: Real>(block: &Block<'_, T>) {
             for tap_x in 0..window.kernel[2] {
                 let Some(from) = window.source(2, column, tap_x) else { continue };
                 let x = &block.x[(y * window.x[2] + from) * channels..][..channels];
-                let weights = &block.weights[(tap_y * window.kernel[2] + tap_x) * channels..][..channels];
+                let tap = tap_y * window.kernel[2] + tap_x;
+                let weights = &block.weights.elements[tap * block.weights.apart..][..channels];
                 for (sum, (&x, &weight)) in sums.iter_mut().zip(x.iter().zip(weights)) {
                     *sum += x.widen() * weight;
                 }
@@ -454,7 +503,8 @@ impl<T: Real> Block<'_, T> {
         let (window, channels, channel) = (self.window, self.window.groups, self.channel);
         let (width, len) = (window.x[2], WIDE * V::LANES);
         assert!(channel + len <= channels && self.x.len() >= window.x[1] * width * channels);
-        assert!(self.weights.len() >= window.kernel[1] * window.kernel[2] * channels);
+        let Weights { elements: weights, apart: taps_apart } = self.weights;
+        assert!(weights.len() >= (window.kernel[1] * window.kernel[2] - 1) * taps_apart + channels);
         // SAFETY: the caller's promise; pixels inside the image and taps of the kernel have `len` channels
         // from the first on (just checked).
         unsafe {
@@ -473,10 +523,10 @@ impl<T: Real> Block<'_, T> {
                     continue;
                 }
                 for piece in 0..pieces {
-                    let taps = self.weights.as_ptr().add((tap_y * pieces + piece) * TAPS * channels + channel);
+                    let taps = weights.as_ptr().add((tap_y * pieces + piece) * TAPS * taps_apart + channel);
                     let mut weights = [[V::splat(0.0); WIDE]; TAPS];
                     for tap in 0..TAPS {
-                        weights[tap] = T::split(f32::load_pair(taps.add(tap * channels)));
+                        weights[tap] = T::split(f32::load_pair(taps.add(tap * taps_apart)));
                     }
                     let first = (column * window.stride[2] + piece * window.dilation[2]) as isize - window.before[2];
                     let from = (y * width) as isize + first;
