@@ -5,7 +5,7 @@ pub(crate) mod slices;
 
 use crate::arena::{self, Lifetime};
 use crate::footprint::multiplied;
-use crate::layout::{LINE_BYTES, LINES_BEHIND};
+use crate::layout::blocked_bytes;
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::{planned, specialise};
 use crate::tuning::{Config, Part, Tunable};
@@ -428,7 +428,13 @@ impl Memory {
     }
 
     fn bytes(&self, value: usize) -> usize {
-        self.descs[value].as_ref().map_or(0, TensorDesc::bytes) / self.slices[value]
+        let Some(desc) = &self.descs[value] else { return 0 };
+        if !self.blocked[value] {
+            return desc.bytes() / self.slices[value];
+        }
+        let mut slice = desc.clone();
+        slice.shape.first_mut().into_iter().for_each(|images| *images /= self.slices[value]);
+        blocked_bytes(&slice).unwrap_or(0)
     }
 
     fn elements(&self, value: usize) -> usize {
@@ -454,8 +460,7 @@ impl Memory {
                 if self.places[root] != Place::Nothing || self.descs[root].is_none() {
                     continue;
                 }
-                let behind = if self.blocked[root] { LINES_BEHIND * LINE_BYTES } else { 0 };
-                let bytes = self.bytes(root).saturating_add(behind);
+                let bytes = self.bytes(root);
                 // What a run of slices reads or writes as a whole is there for all of them.
                 let run = runs.iter().find(|run| run.slices > self.slices[root] && run.steps.contains(&position));
                 let (first, last) = run.map_or((position, position), |run| (run.steps.start, run.steps.end - 1));
@@ -485,10 +490,10 @@ impl Memory {
         let (offsets, arena_bytes) = arena::layout(&lifetimes).ok_or_else(too_large)?;
         let mut workspaces = vec![Place::Nothing; end];
         for ((root, life), offset) in arena_values.iter().zip(offsets) {
+            let place = Place::Arena { offset, bytes: life.bytes };
             match root {
-                // What may be read behind it is no part of it.
-                Some(root) => self.places[*root] = Place::Arena { offset, bytes: self.bytes(*root) },
-                None => workspaces[life.first] = Place::Arena { offset, bytes: life.bytes },
+                Some(root) => self.places[*root] = place,
+                None => workspaces[life.first] = place,
             }
         }
 

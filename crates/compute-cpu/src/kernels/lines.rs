@@ -1,6 +1,6 @@
 //! Blocked values for kernels that treat each channel by itself: lines of channels are images that have so many.
 
-use halimede_compute::layout::LINE_BYTES;
+use halimede_compute::layout::{LINE_BYTES, rows_apart};
 use halimede_compute::{Arguments, Prepared, Step, TensorDesc};
 
 /// A tensor whose channels lie last as images of a line of channels each, in the order in which they lie where it is
@@ -13,39 +13,80 @@ pub(super) fn in_lines(desc: &TensorDesc) -> Option<TensorDesc> {
     Some(TensorDesc { dtype: desc.dtype, shape })
 }
 
-/// A step that makes a line of `line` bytes of each line of channels and image; afterwards the lines of an image follow
-/// each other.
-pub(super) struct ImagesOfLines {
+/// Where images begin, in elements.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Images {
+    /// Images that share a line of channels.
+    count: usize,
+    /// From one to the next.
+    apart: usize,
+    /// From one line to the next.
+    lines_apart: usize,
+}
+
+impl Images {
+    /// One after the other, of so many elements each.
+    pub fn of(len: usize) -> Images {
+        Images { count: usize::MAX, apart: len, lines_apart: 0 }
+    }
+
+    /// Images of lines of a blocked value: `count` of them share a line, and each has so many pixels.
+    pub fn blocked(count: usize, pixels: usize, line: usize) -> Images {
+        Images { count, apart: pixels * line, lines_apart: rows_apart(count * pixels) * line }
+    }
+
+    /// Images of one pixel in a row-major value that has so many channels.
+    pub fn pixels(count: usize, channels: usize, line: usize) -> Images {
+        Images { count, apart: channels, lines_apart: line }
+    }
+
+    /// Where an image begins.
+    pub fn start(&self, image: usize) -> usize {
+        image / self.count * self.lines_apart + image % self.count * self.apart
+    }
+}
+
+/// A step that reads images of a line of channels and makes a line of each, for all lines of a blocked value: its result
+/// is row-major.
+pub(super) struct EachLine {
     pub images: usize,
     pub lines: usize,
+    /// Bytes of what the inner step reads at a time.
+    pub input: usize,
+    /// The same of the result of an image.
     pub line: usize,
     pub inner: Box<dyn Step>,
     /// Bytes that the inner step wants.
     pub workspace: usize,
 }
 
-impl ImagesOfLines {
-    fn bytes(&self) -> usize {
-        self.images * self.lines * self.line
+impl EachLine {
+    /// Bytes of the lines of all images.
+    fn made(&self) -> usize {
+        self.images * self.line
     }
 
     pub fn prepared(self) -> Prepared {
-        let workspace = self.bytes().next_multiple_of(LINE_BYTES) + self.workspace;
+        let workspace = self.made().next_multiple_of(LINE_BYTES) + self.workspace;
         Prepared { step: Box::new(self), workspace }
     }
 }
 
-impl Step for ImagesOfLines {
+impl Step for EachLine {
     fn run(&self, arguments: &Arguments<'_>) {
-        let made = arguments.workspace.part(0, self.bytes());
-        let workspace = arguments.workspace.part(self.bytes().next_multiple_of(LINE_BYTES), self.workspace);
-        self.inner.run(&Arguments { outputs: &[made], workspace, ..*arguments });
-        assert_eq!(arguments.outputs[0].len(), self.bytes());
-        // SAFETY: the inner step is done, and nobody else writes either of them.
-        let (made, output) = unsafe { (made.slice::<u8>(), arguments.outputs[0].slice_mut::<u8>()) };
-        for (number, to) in output.chunks_exact_mut(self.line).enumerate() {
-            let (image, line) = (number / self.lines, number % self.lines);
-            to.copy_from_slice(&made[(line * self.images + image) * self.line..][..self.line]);
+        let Some(input) = arguments.inputs[0] else { return };
+        assert_eq!(arguments.outputs[0].len(), self.made() * self.lines);
+        let apart = input.len() / self.lines.max(1);
+        let made = arguments.workspace.part(0, self.made());
+        let workspace = arguments.workspace.part(self.made().next_multiple_of(LINE_BYTES), self.workspace);
+        for number in 0..self.lines {
+            let inputs = &[Some(input.part(number * apart, self.input))];
+            self.inner.run(&Arguments { inputs, outputs: &[made], workspace, is_far: false });
+            // SAFETY: the inner step is done, and nobody else writes either of them.
+            let (made, output) = unsafe { (made.slice::<u8>(), arguments.outputs[0].slice_mut::<u8>()) };
+            for (made, row) in made.chunks_exact(self.line).zip(output.chunks_exact_mut(self.line * self.lines)) {
+                row[number * self.line..][..self.line].copy_from_slice(made);
+            }
         }
     }
 }

@@ -4,7 +4,7 @@ mod pixels;
 
 use super::Machine;
 use super::conv::window::Window;
-use super::lines::in_lines;
+use super::lines::{Images, in_lines};
 use super::rows::part_mut;
 use halimede_compute::layout::{Layout, Layouts, Stance, Stances};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -51,12 +51,12 @@ impl Kernel for PoolKernel {
     ) -> Result<Prepared, OpError> {
         let Some(Some(x)) = inputs.first() else { return Err(OpError::invalid("pooling needs data")) };
         // Channels are pooled each for itself: lines of them are images that have so many.
-        let (images, blocked) = (x.shape.first().copied().unwrap_or(1), layouts.is_blocked(0));
+        let (count, blocked) = (x.shape.first().copied().unwrap_or(1), layouts.is_blocked(0));
+        let channels = x.shape.last().copied().unwrap_or(1);
         let unsupported = || OpError::unsupported("pooling of parts of lines");
         let lines = |desc: &TensorDesc| if blocked { in_lines(desc).ok_or_else(unsupported) } else { Ok(desc.clone()) };
         let (x, output) = (&lines(x)?, lines(&outputs[0])?);
         let outputs = &[&[output], &outputs[1..]].concat();
-        let images = (blocked && layouts.output == Layout::RowMajor).then_some(images);
         let floats = matches!(x.dtype, DType::F32 | DType::F64);
         let bytes = matches!(x.dtype, DType::U8 | DType::I8) && matches!(self.op.kind, PoolKind::Max { .. });
         let narrow = x.dtype == DType::Bf16 && self.op.channels_last;
@@ -90,6 +90,16 @@ impl Kernel for PoolKernel {
                 return Err(OpError::unsupported("this pooling with the channels last"));
             }
             let (dtype, kind, machine) = (x.dtype, self.op.kind, self.machine.clone());
+            let line = window.groups;
+            let images = match (blocked, layouts.output) {
+                (false, _) => [window.image_len(), window.pixels() * line].map(Images::of),
+                (true, Layout::Blocked) => {
+                    [window.plane_len(), window.pixels()].map(|pixels| Images::blocked(count, pixels, line))
+                }
+                (true, Layout::RowMajor) => {
+                    [Images::blocked(count, window.plane_len(), line), Images::pixels(count, channels, line)]
+                }
+            };
             let step = PixelsStep { dtype, kind, after, window, images, machine };
             return Ok(Prepared { step: Box::new(step), workspace: 0 });
         }

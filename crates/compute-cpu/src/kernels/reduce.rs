@@ -1,7 +1,7 @@
 //! Reductions of every numeric datatype.
 
 use super::Machine;
-use super::lines::{ImagesOfLines, in_lines};
+use super::lines::{EachLine, in_lines};
 use super::norm::sum_of;
 use super::rows::{Rows, part_mut};
 use super::softmax::{larger, max_of, min_of, smaller};
@@ -45,14 +45,14 @@ impl Kernel for ReduceKernel {
         let ([Some(x)], true) = (inputs, layouts.is_blocked(0)) else { return self.prepare(inputs, outputs) };
         let whole = in_lines(x).ok_or_else(|| OpError::unsupported("a reduction of parts of lines"))?;
         let (images, lines) = (x.shape[0], whole.shape[0] / x.shape[0].max(1));
-        let shape = [&whole.shape[..1], &whole.shape[whole.shape.len() - 1..]].concat().into();
-        let each = TensorDesc { shape, ..outputs[0].clone() };
-        let line = each.shape[1] * each.dtype.size();
-        let Prepared { step: inner, workspace } = self.prepare(&[Some(whole)], &[each])?;
-        match images {
-            1 => Ok(Prepared { step: inner, workspace }),
-            _ => Ok(ImagesOfLines { images, lines, line, inner, workspace }.prepared()),
-        }
+        // What the inner step sees of one line.
+        let mut of_line = whole;
+        of_line.shape[0] = images;
+        let channels = of_line.shape[of_line.shape.len() - 1];
+        let made = TensorDesc { shape: [images, channels].as_slice().into(), ..outputs[0].clone() };
+        let (input, line) = (of_line.bytes(), channels * made.dtype.size());
+        let Prepared { step: inner, workspace } = self.prepare(&[Some(of_line)], &[made])?;
+        Ok(EachLine { images, lines, input, line, inner, workspace }.prepared())
     }
 
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {

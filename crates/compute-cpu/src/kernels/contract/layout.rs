@@ -1,6 +1,6 @@
 //! Any contraction as a batch of matrix products, by merging axes that lie together.
 
-use halimede_compute::layout::{LINE_BYTES, Layout::Blocked, Layouts};
+use halimede_compute::layout::{LINE_BYTES, Layout::Blocked, Layouts, rows_apart};
 use halimede_graph::ops::Contract;
 use smallvec::SmallVec;
 
@@ -157,11 +157,11 @@ impl Layout {
         let mut layout = self;
         if layouts.is_blocked(0) {
             let line = LINE_BYTES / left;
-            (layout.left.free, layout.left_lines) = (line, Some(layout.m * line));
+            (layout.left.free, layout.left_lines) = (line, Some(rows_apart(layout.m) * line));
         }
         if layouts.output == Blocked {
             let line = LINE_BYTES / output;
-            (layout.out_row, layout.out_lines) = (line, Some((line, layout.m * line)));
+            (layout.out_row, layout.out_lines) = (line, Some((line, rows_apart(layout.m) * line)));
         }
         layout
     }

@@ -16,6 +16,7 @@ use crate::Isa;
 use crate::kernels::Machine;
 use crate::kernels::ending::{Ending, UNBOUNDED};
 use crate::kernels::epilogue::{Common, Epilogue};
+use crate::kernels::lines::Images;
 use crate::kernels::packed::{PackedWeights, f32_bytes};
 use crate::kernels::rows::{part_mut, registers_of};
 use crate::map::{BLOCK, Register};
@@ -74,8 +75,8 @@ pub(super) struct DepthwisePixelsStep {
     epilogue: Option<Epilogue>,
     data: DType,
     output: DType,
-    /// Where both are blocked: so many images share a line of channels. Those lines are the images of the window then.
-    images: Option<usize>,
+    /// Images that share a line of channels, where both are blocked: the lines are the images of the window then.
+    in_line: Option<usize>,
     machine: Machine,
 }
 
@@ -89,14 +90,14 @@ impl DepthwisePixelsStep {
         (data, output): (DType, DType),
         machine: Machine,
     ) -> DepthwisePixelsStep {
-        DepthwisePixelsStep { window, weights, has_bias, epilogue, data, output, images: None, machine }
+        DepthwisePixelsStep { window, weights, has_bias, epilogue, data, output, in_line: None, machine }
     }
 
     /// The same where data, result and what is added to it are blocked.
     pub fn in_blocks(self) -> DepthwisePixelsStep {
         let (line, images) = (LINE_BYTES / self.data.size(), self.window.batch);
         let window = Window { batch: images * self.window.groups / line, groups: line, ..self.window };
-        DepthwisePixelsStep { window, images: Some(images), ..self }
+        DepthwisePixelsStep { window, in_line: Some(images), ..self }
     }
 
     /// How operands may lie.
@@ -171,15 +172,21 @@ impl DepthwisePixelsStep {
             let bias: &[f32] = if self.has_bias { view(2).slice() } else { &[] };
             (view(0).slice::<T>(), bias)
         };
+        let pixels = [window.plane_len(), window.pixels()];
+        let images = pixels.map(|pixels| match self.in_line {
+            Some(count) => Images::blocked(count, pixels, window.groups),
+            None => Images::of(pixels * window.groups),
+        });
         let convolve = Convolve::<T>::new(self.machine.isa, window.groups, self.output);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
             let (image, first) = (task / strips, task % strips * strip);
-            let x = &x[image * window.image_len()..][..window.image_len()];
+            let [from, to] = images.map(|images| images.start(image));
+            let x = &x[from..][..window.image_len()];
             let rows = first..(first + strip).min(window.out[1]);
-            let start = (image * window.out[1] + first) * self.row_len();
+            let start = to + first * self.row_len();
             let target = Numbers::of(arguments.outputs[0], self.output, start, rows.len() * self.row_len());
             // The first channel of a line.
-            let line = self.images.map_or(0, |images| image / images * window.groups);
+            let line = self.in_line.map_or(0, |count| image / count * window.groups);
             let bias = bias.get(line..).unwrap_or_default();
             let weights = Weights { elements: &self.weights.elements[line..], apart: self.weights.channels() };
             let block =

@@ -31,7 +31,7 @@ use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{self, BLOCK, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Sink, Sums, TILE, step};
 use crate::real::Converts;
-use halimede_compute::layout::{LINE_BYTES, Layout, Layouts};
+use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, rows_apart};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Element, Tensor, View};
@@ -414,7 +414,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             Layout::RowMajor => Lines { pixel: channels, len: channels, apart: channels },
             Layout::Blocked => {
                 let pixels = self.window.batch * size.iter().product::<usize>();
-                Lines { pixel: line, len: line, apart: pixels * line }
+                Lines { pixel: line, len: line, apart: rows_apart(pixels) * line }
             }
         }
     }

@@ -5,6 +5,7 @@ use super::covered;
 use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::conv::window::Window;
+use crate::kernels::lines::Images;
 use crate::kernels::rows::part_mut;
 use crate::real::Real;
 use crate::vector::{Vector, on_vectors};
@@ -24,8 +25,8 @@ pub(super) struct PixelsStep {
     /// Border after each axis.
     pub after: [usize; 3],
     pub window: Window,
-    /// Where the data are blocked and the result is not: so many images share each line of channels, and have a pixel.
-    pub images: Option<usize>,
+    /// Where images of the data and of the result begin.
+    pub images: [Images; 2],
     pub machine: Machine,
 }
 
@@ -68,25 +69,18 @@ impl PixelsStep {
         Seen { first: (y * window.x[2] + x) * channels, count: [rows, columns], apart }
     }
 
-    /// Where the row of a task lies among those of the output.
-    fn place(&self, task: usize) -> usize {
-        match self.images {
-            None => task,
-            Some(images) => task % images * (self.window.batch / images) + task / images,
-        }
-    }
-
     /// Runs `pool` for every row of output pixels: with an image, the row's number and its elements.
     fn each_row<T: Element>(&self, arguments: &Arguments<'_>, pool: impl Fn(&[T], usize, &mut [T]) + Sync) {
         let (window, row_len) = (&self.window, self.window.out[2] * self.window.groups);
         self.machine.pool.run(window.batch * window.out[1], &|task| {
+            let (image, row) = (task / window.out[1], task % window.out[1]);
+            let [from, to] = self.images.map(|images| images.start(image));
             // SAFETY: inputs are not written during the step; each part has a row of the output.
             let (x, line) = unsafe {
                 let x = arguments.inputs[0].unwrap_or(View::empty()).slice::<T>();
-                (x, part_mut::<T>(arguments.outputs[0], self.place(task) * row_len, row_len))
+                (x, part_mut::<T>(arguments.outputs[0], to + row * row_len, row_len))
             };
-            let (image, row) = (task / window.out[1], task % window.out[1]);
-            pool(&x[image * window.image_len()..][..window.image_len()], row, line);
+            pool(&x[from..][..window.image_len()], row, line);
         });
     }
 }
