@@ -437,6 +437,13 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             let count = (to - from) * channels;
             return T::convert_all(isa, &source[first * channels..][..count], &mut line[from * place..to * place]);
         }
+        if T::DTYPE == F::DTYPE && lines.len < channels && from < to {
+            let bytes = size_of::<T>();
+            let source = bytemuck::cast_slice(&source[first * lines.pixel..]);
+            let apart = (window.stride[2] * lines.pixel * bytes, lines.apart * bytes);
+            let line = bytemuck::cast_slice_mut(&mut line[from * place..to * place]);
+            return copy_lines(isa, source, apart, line, (place * bytes, channels / lines.len));
+        }
         for (index, pixel) in line[from * place..to * place].chunks_exact_mut(place).enumerate() {
             let at = (first + index * window.stride[2]) * lines.pixel;
             for (number, to) in pixel[..channels].chunks_exact_mut(lines.len).enumerate() {
@@ -528,6 +535,21 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         let piece = self.piece(block, 0, rows).0.filter(|piece| piece.rows == rows)?;
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
+    }
+}
+
+multiversion! {
+    /// Copies so many lines of a cache line each of every pixel, next to each other, to places of so many bytes. `apart` are
+    /// pixels, and lines of a pixel.
+    fn copy_lines(from: &[u8], apart: (usize, usize), to: &mut [u8], place: (usize, usize)) = copy_each_line
+}
+
+#[inline(always)]
+fn copy_each_line(from: &[u8], (pixel, line): (usize, usize), to: &mut [u8], (place, count): (usize, usize)) {
+    for (index, place) in to.chunks_exact_mut(place).enumerate() {
+        for (number, to) in place.as_chunks_mut::<LINE_BYTES>().0.iter_mut().enumerate().take(count) {
+            to.copy_from_slice(&from[index * pixel + number * line..][..LINE_BYTES]);
+        }
     }
 }
 

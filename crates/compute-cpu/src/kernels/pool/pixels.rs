@@ -54,17 +54,25 @@ impl Seen {
 }
 
 impl PixelsStep {
-    fn seen(&self, row: usize, column: usize) -> Seen {
-        let (window, channels) = (&self.window, self.window.groups);
-        let inside = |axis: usize, place: usize| {
-            let (size, apart) = (window.x[axis] as isize, window.dilation[axis]);
-            // Where the window begins in the data.
-            let start = (place * window.stride[axis]) as isize - window.before[axis];
-            let first = (-start).max(0).unsigned_abs().div_ceil(apart);
-            let end = (size - start).max(0).unsigned_abs().div_ceil(apart).min(window.kernel[axis]);
-            ((start + (first * apart) as isize).max(0) as usize, end.saturating_sub(first))
+    /// The first of the data that a window sees along an axis, and how many taps lie inside.
+    fn inside(&self, axis: usize, place: usize) -> (usize, usize) {
+        let window = &self.window;
+        let (size, apart) = (window.x[axis] as isize, window.dilation[axis]);
+        // A division by something known is none.
+        let taps = |length: isize| match (length.max(0).unsigned_abs(), apart) {
+            (length, 1) => length,
+            (length, apart) => length.div_ceil(apart),
         };
-        let ((y, rows), (x, columns)) = (inside(1, row), inside(2, column));
+        // Where the window begins in the data.
+        let start = (place * window.stride[axis]) as isize - window.before[axis];
+        let (first, end) = (taps(-start), taps(size - start).min(window.kernel[axis]));
+        ((start + (first * apart) as isize).max(0) as usize, end.saturating_sub(first))
+    }
+
+    /// What is seen of the rows that [`PixelsStep::inside`] gives.
+    fn seen(&self, (y, rows): (usize, usize), column: usize) -> Seen {
+        let (window, channels) = (&self.window, self.window.groups);
+        let (x, columns) = self.inside(2, column);
         let apart = [window.dilation[1] * window.x[2] * channels, window.dilation[2] * channels];
         Seen { first: (y * window.x[2] + x) * channels, count: [rows, columns], apart }
     }
@@ -107,8 +115,9 @@ multiversion! {
 
 #[inline(always)]
 fn max_of_bytes(step: &PixelsStep, x: &[u8], row: usize, sign: u8, line: &mut [u8]) {
+    let rows = step.inside(1, row);
     for (column, out) in line.chunks_exact_mut(step.window.groups.max(1)).enumerate() {
-        let seen = step.seen(row, column);
+        let seen = step.seen(rows, column);
         let (wide, rest) = out.as_chunks_mut::<BYTES>();
         for (index, out) in wide.iter_mut().enumerate() {
             *out = most_bytes(x, index * BYTES, seen, sign);
@@ -166,8 +175,9 @@ unsafe fn pool_narrow<V: Vector>(step: &PixelsStep, x: &[bf16], row: usize, line
 /// As [`Vector`].
 #[inline(always)]
 unsafe fn pool<V: Vector, T: Real>(step: &PixelsStep, x: &[T], row: usize, line: &mut [T]) {
+    let rows = step.inside(1, row);
     for (column, out) in line.chunks_exact_mut(step.window.groups.max(1)).enumerate() {
-        let seen = step.seen(row, column);
+        let seen = step.seen(rows, column);
         // SAFETY: the caller's promise.
         unsafe {
             match step.kind {
@@ -205,6 +215,11 @@ unsafe fn channels<V: Vector, T: Real, const MAX: bool>(x: &[T], seen: Seen, fac
         while channel + TOGETHER * V::LANES <= out.len() {
             registers::<V, T, MAX, TOGETHER>(from.add(channel), seen, factor, to.add(channel));
             channel += TOGETHER * V::LANES;
+        }
+        // A line of a blocked value, in the widest registers.
+        while channel + 2 * V::LANES <= out.len() {
+            registers::<V, T, MAX, 2>(from.add(channel), seen, factor, to.add(channel));
+            channel += 2 * V::LANES;
         }
         while channel + V::LANES <= out.len() {
             registers::<V, T, MAX, 1>(from.add(channel), seen, factor, to.add(channel));
