@@ -8,7 +8,7 @@ from onnx import TensorProto
 from tritonclient.grpc import service_pb2 as pb
 
 from support import models
-from support.grpc import FOUR, Grpc, add_sub, tensor
+from support.grpc import FOUR, PREFACE, Grpc, add_sub, frames_until, tensor
 
 
 @pytest.fixture(scope="module")
@@ -253,20 +253,7 @@ def test_unknown_method(grpc):
         call(b"")
 
 
-PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 PING = bytes([0, 0, 8, 6, 0, 0, 0, 0, 0]) + b"12345678"
-
-
-def frames_until(stream, is_last):
-    """Type, flags and payload of the frames that arrive, up to the one that `is_last` accepts or the end."""
-    while True:
-        head = stream.read(9)
-        if len(head) < 9:
-            return
-        frame = (head[3], head[4], stream.read(int.from_bytes(head[:3], "big")))
-        yield frame
-        if is_last(frame):
-            return
 
 
 def pings(address, count):

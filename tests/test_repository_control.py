@@ -12,7 +12,7 @@ from onnx import TensorProto
 from tritonclient.grpc import service_pb2 as pb
 
 from support import models
-from support.grpc import Grpc
+from support.grpc import PREFACE, SETTINGS_ACK, Grpc, frames_of, frames_until
 
 BROKEN = 'backend: "no_such_backend"\nmax_batch_size: 0\n' + models.io("input", "INPUT0", "FP32", [1]) + models.io(
     "output", "OUTPUT0", "FP32", [1]
@@ -88,6 +88,27 @@ def test_a_client_that_does_not_wait(explicit):
         os.kill(explicit.process.pid, signal.SIGCONT)
         explicit.wait_ready("/v2/models/simple/ready")
         assert explicit.http.post("/v2/repository/models/simple/unload").status == 200
+
+
+@pytest.mark.halimede_only("2.51.0 drops a call whose connection ends right behind it")
+@pytest.mark.parametrize("is_new", [False, True])
+def test_a_grpc_client_that_does_not_wait(explicit, is_new):
+    def send(method, request):
+        with socket.create_connection(("127.0.0.1", explicit.grpc_port), timeout=60) as connection:
+            if not is_new:
+                connection.sendall(PREFACE)
+                with connection.makefile("rb") as stream:
+                    assert (4, 1, b"") in frames_until(stream, lambda frame: frame[:2] == (4, 1))
+                connection.sendall(SETTINGS_ACK)
+            os.kill(explicit.process.pid, signal.SIGSTOP)
+            connection.sendall((PREFACE if is_new else b"") + frames_of(method, request))
+        os.kill(explicit.process.pid, signal.SIGCONT)
+
+    for _ in range(3):
+        send("RepositoryModelLoad", pb.RepositoryModelLoadRequest(model_name="simple"))
+        explicit.wait_ready("/v2/models/simple/ready")
+        send("RepositoryModelUnload", pb.RepositoryModelUnloadRequest(model_name="simple"))
+        wait_for(lambda: states(explicit.http)["simple"] == "UNAVAILABLE")
 
 
 def test_unknown_models(explicit):

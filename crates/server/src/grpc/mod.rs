@@ -3,6 +3,7 @@
 //! Hyper's HTTP/2 connection hands each call to [`dispatch`], which compares the path; tonic frames and
 //! decodes the messages. There are no layers between.
 
+mod begun;
 mod call;
 pub(crate) mod codec;
 mod decoupled;
@@ -25,6 +26,7 @@ use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tonic::{Status, body::Body, codec::CompressionEncoding, codegen::Service};
 
 use self::{
+    begun::{Calls, Heard},
     call::{Pauses, pause},
     pings::Watched,
     proto::{grpc_inference_service_server::GrpcInferenceServiceServer, health::health_server::HealthServer},
@@ -166,7 +168,7 @@ fn method_group(path: &str) -> Option<Group> {
 
 /// Serves the calls of one connection until it ends; after [`Stop`], to the end of those that run.
 pub(crate) async fn serve_connection(stream: Stream, routes: Routes, settings: Settings, mut stop: Stop) {
-    let service = service_fn(move |request| dispatch(&mut routes.clone(), request));
+    let calls = Calls::default();
     let mut builder = hyper::server::conn::http2::Builder::new(TokioExecutor::new());
     builder
         .timer(TokioTimer::new())
@@ -176,6 +178,8 @@ pub(crate) async fn serve_connection(stream: Stream, routes: Routes, settings: S
         .keep_alive_timeout(settings.keepalive_timeout);
     let stream = Watched::new(stream, settings.ping_limits);
     let has_begun = stream.has_begun();
+    let stream = Heard::new(stream, calls.clone());
+    let service = service_fn(move |request| calls.begin(dispatch(&mut routes.clone(), request)));
     let mut connection = std::pin::pin!(builder.serve_connection(TokioIo::new(stream), service));
     let too_old = async {
         match settings.connection_age_max {
