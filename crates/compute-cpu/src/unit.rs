@@ -74,7 +74,7 @@ pub enum Winograd {
 /// Which values between products are blocked ([`halimede_compute::layout`]).
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum BlockedLayouts {
-    /// Those of products that are multiplied tile by tile (`docs/benchmarks/layouts.md`).
+    /// Those of products on Intel AMX, where it was measured to be faster (`docs/benchmarks/layouts.md`).
     #[default]
     WherePays,
     /// None. This and the following are for measurements and tests.

@@ -2,9 +2,10 @@
 
 #![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
-use halimede_compute::{Model, ModelOptions, Precision, StepReport};
+use halimede_compute::{Model, ModelOptions, Precision, StepReport, calibrated};
 use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, Matrix, MatrixChoice};
 use halimede_graph::ops::{Binary, Contract, Conv, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Unary};
+use halimede_graph::passes::{PassOptions, optimize};
 use halimede_graph::{Builder, Dim, Fact, Graph, ValueId};
 use halimede_tensor::{DType, Tensor, Value};
 
@@ -47,40 +48,44 @@ fn relu(b: &mut Builder, x: ValueId) -> ValueId {
     b.binary(Binary::Max, x, zero).unwrap()
 }
 
+fn max_pool(b: &mut Builder, x: ValueId, size: usize, stride: usize, pad: i64) -> ValueId {
+    let pool = Pool {
+        kind: PoolKind::Max { column_major: false },
+        kernel: [size, size].as_slice().into(),
+        strides: [stride, stride].as_slice().into(),
+        dilations: [1, 1].as_slice().into(),
+        padding: Padding::Explicit([pad; 4].as_slice().into()),
+        ceil_mode: false,
+        outputs: 1,
+        channels_last: false,
+    };
+    b.add(Op::Pool(pool), &[x]).unwrap()
+}
+
 /// A stem, a pool, two bottlenecks of which the second halves the image, the mean of each channel, a classifier.
-fn images(side: usize) -> Graph {
+fn images(side: usize, channels: usize) -> Graph {
     let mut graph = Graph::default();
     let shape = [Dim::symbol("batch"), 3.into(), side.into(), side.into()];
     let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
     graph.inputs.push(image);
     let mut builder = Builder::new(&mut graph);
     let b = &mut builder;
-    let stem = conv(b, image, 3, 64, 3, 1);
+    let stem = conv(b, image, 3, channels, 3, 1);
     let stem = relu(b, stem);
-    let pool = Pool {
-        kind: PoolKind::Max { column_major: false },
-        kernel: [3, 3].as_slice().into(),
-        strides: [2, 2].as_slice().into(),
-        dilations: [1, 1].as_slice().into(),
-        padding: Padding::Explicit([1, 1, 1, 1].as_slice().into()),
-        ceil_mode: false,
-        outputs: 1,
-        channels_last: false,
-    };
-    let mut x = b.add(Op::Pool(pool), &[stem]).unwrap();
-    for (inputs, outputs, stride) in [(64, 64, 1), (64, 128, 2)] {
-        let y = conv(b, x, inputs, 64, 1, 1);
+    let mut x = max_pool(b, stem, 3, 2, 1);
+    for (inputs, outputs, stride) in [(channels, channels, 1), (channels, 2 * channels, 2)] {
+        let y = conv(b, x, inputs, channels, 1, 1);
         let y = relu(b, y);
-        let y = conv(b, y, 64, 64, 3, stride);
+        let y = conv(b, y, channels, channels, 3, stride);
         let y = relu(b, y);
-        let y = conv(b, y, 64, outputs, 1, 1);
+        let y = conv(b, y, channels, outputs, 1, 1);
         let shortcut = if stride == 1 { x } else { conv(b, x, inputs, outputs, 1, stride) };
         let sum = b.binary(Binary::Add, y, shortcut).unwrap();
         x = relu(b, sum);
     }
     let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
     let x = b.add(Op::Reduce(mean), &[x]).unwrap();
-    let weights = b.constant(numbers(&[128, 10], 5));
+    let weights = b.constant(numbers(&[2 * channels, 10], 5));
     let scores = b.add(Op::Contract(Contract::matmul(0)), &[x, weights]).unwrap();
     graph.outputs = vec![scores];
     graph
@@ -97,14 +102,64 @@ fn light_images(side: usize) -> Graph {
     let mut x = conv(b, image, 32, 32, 1, 1);
     for (size, stride) in [(3, 1), (5, 2)] {
         let y = conv(b, x, 32, 96, 1, 1);
-        let y = relu(b, y);
-        let y = conv_of_groups(b, y, (96, 96, 96), size, stride);
-        let y = b.unary(Unary::HardSwish, y).unwrap();
+        let wide = relu(b, y);
+        let y = conv_of_groups(b, wide, (96, 96, 96), size, stride);
+        let mut y = b.unary(Unary::HardSwish, y).unwrap();
+        if stride == 1 {
+            // What a convolution of channels by themselves adds.
+            y = b.binary(Binary::Add, y, wide).unwrap();
+        }
         let y = conv(b, y, 96, 32, 1, 1);
         x = if stride == 1 { b.binary(Binary::Add, y, x).unwrap() } else { y };
     }
     let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
     graph.outputs = vec![b.add(Op::Reduce(mean), &[x]).unwrap()];
+    graph
+}
+
+/// Many channels that a convolution copies, then the largest number of each channel.
+fn small_images() -> Graph {
+    let mut graph = Graph::default();
+    let shape = [Dim::symbol("batch"), 32.into(), 6.into(), 6.into()];
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
+    graph.inputs.push(image);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let x = conv(b, image, 32, 1024, 1, 1);
+    let x = relu(b, x);
+    let x = conv(b, x, 1024, 32, 3, 1);
+    let x = relu(b, x);
+    let x = conv(b, x, 32, 64, 1, 1);
+    let x = relu(b, x);
+    let x = max_pool(b, x, 6, 1, 0);
+    graph.outputs = vec![conv(b, x, 64, 10, 1, 1)];
+    graph
+}
+
+/// Steps on slices whose operand is there for the whole batch, being read behind them: a pool, a sum, channels by themselves.
+fn whole_operands(side: usize) -> Graph {
+    let mut graph = Graph::default();
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, [4, 32, side, side].map(Dim::from)));
+    graph.inputs.push(image);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let stem = conv(b, image, 32, 64, 3, 1);
+    let stem = relu(b, stem);
+    let pool = max_pool(b, stem, 3, 1, 1);
+    let x = conv(b, pool, 64, 64, 1, 1);
+    let sum = b.binary(Binary::Add, x, stem).unwrap();
+    let sum = relu(b, sum);
+    let x = conv(b, sum, 64, 64, 1, 1);
+    let x = relu(b, x);
+    let each = conv_of_groups(b, stem, (64, 64, 64), 3, 1);
+    let each = conv(b, each, 64, 64, 1, 1);
+    let each = relu(b, each);
+    let x = b.binary(Binary::Add, x, each).unwrap();
+    let x = conv(b, x, 64, 64, 1, 1);
+    let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
+    // So many weights that it has no slices.
+    let last = conv(b, stem, 64, 1024, 3, 8);
+    graph.outputs = [x, last].map(|x| b.add(Op::Reduce(mean.clone()), &[x]).unwrap()).to_vec();
     graph
 }
 
@@ -165,13 +220,10 @@ fn both(
         let matrix = MatrixChoice::Only(matrix);
         let unit =
             CpuUnit::new(&CpuOptions { threads: Some(threads), matrix, blocked: layouts, ..CpuOptions::default() });
-        let options = ModelOptions { compile: precision.into(), ..ModelOptions::default() };
-        let samples = vec![vec![Value::from(input.clone())]];
-        // What a guard would demote is no matter here.
-        let model = match precision {
-            Precision::Fast => Model::compile_guarded(graph.clone(), &unit, &options, samples).unwrap().0,
-            _ => Model::compile(graph.clone(), &unit, &options).unwrap(),
-        };
+        let mut graph = graph.clone();
+        optimize(&mut graph, &PassOptions::default());
+        let compile = calibrated(&graph, &unit, precision.into(), &[vec![Value::from(input.clone())]]).unwrap();
+        let model = Model::compile(graph, &unit, &ModelOptions { passes: None, compile }).unwrap();
         let mut session = model.session();
         // A second run finds in the arena what the first left there.
         for _ in 0..2 {
@@ -191,7 +243,7 @@ fn images_answer_alike() {
         // One image, and several of which none ends with a tile.
         for (side, batch) in [(18, 1), (21, 3)] {
             let input = numbers(&[batch, 3, side, side], batch);
-            let (plain, made, steps) = both(&images(side), Precision::Balanced, matrix, threads, &input);
+            let (plain, made, steps) = both(&images(side, 64), Precision::Balanced, matrix, threads, &input);
             assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
             assert_eq!(blocked(&steps), 9, "{} {batch}", matrix.name());
         }
@@ -224,6 +276,28 @@ fn slices_answer_alike() {
 }
 
 #[test]
+fn operands_of_whole_batches_are_row_major() {
+    for threads in [1, 2] {
+        let input = numbers(&[4, 32, 65, 65], 1);
+        let (plain, made, steps) =
+            both(&whole_operands(65), Precision::Balanced, units()[units().len() - 1], threads, &input);
+        assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap());
+        let outputs: Vec<_> = steps.iter().map(|step| (step.slices, &step.outputs)).collect();
+        assert!(steps.iter().any(|step| step.slices > 1), "{outputs:?}");
+    }
+}
+
+#[test]
+fn small_images_answer_alike() {
+    for (matrix, batch) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
+        let input = numbers(&[batch, 32, 6, 6], batch);
+        let (plain, made, steps) = both(&small_images(), Precision::Balanced, matrix, 1, &input);
+        assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
+        assert_eq!(blocked(&steps), 3, "{steps:?}");
+    }
+}
+
+#[test]
 fn rows_answer_alike() {
     for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
         for batch in [1, 16, 49, 70] {
@@ -238,9 +312,16 @@ fn rows_answer_alike() {
 
 #[test]
 fn integers_answer_alike() {
-    for (graph, input) in [(images(12), numbers(&[2, 3, 12, 12], 1)), (rows(), numbers(&[49, 128], 1))] {
-        let (plain, made, steps) = both(&graph, Precision::Fast, Matrix::PORTABLE, 1, &input);
+    for threads in [1, 3] {
+        let input = numbers(&[2, 3, 12, 12], 1);
+        let (plain, made, steps) = both(&images(12, 128), Precision::Fast, Matrix::PORTABLE, threads, &input);
         assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap());
-        assert!(blocked(&steps) > 0);
+        // Lines of 64 numbers, of which products end 32 at a time.
+        let is_of_bytes =
+            |step: &&StepReport| step.outputs[0].starts_with("u8") && step.outputs[0].ends_with("blocked");
+        assert!(steps.iter().any(|step| is_of_bytes(&step)), "{steps:?}");
+        // A residual whose lines are half as long.
+        let (plain, made, _) = both(&rows(), Precision::Fast, Matrix::PORTABLE, threads, &numbers(&[49, 128], 1));
+        assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap());
     }
 }

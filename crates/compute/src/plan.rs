@@ -337,11 +337,7 @@ pub(crate) fn prepare(
     if bytes > bytes_max {
         return Err(RunError::Memory { bytes, bytes_max });
     }
-    prepared_or_none(node, kernel.prepare(inputs, outputs))
-}
-
-fn prepared_or_none(node: &Node, prepared: Result<Prepared, OpError>) -> Result<Option<Prepared>, RunError> {
-    match prepared {
+    match kernel.prepare(inputs, outputs) {
         Ok(prepared) => Ok(Some(prepared)),
         Err(OpError::Unsupported(_)) => Ok(None),
         Err(source) => Err(node_error(node, source).into()),
@@ -447,7 +443,7 @@ impl Memory {
         let mut drafts: Vec<Draft> = drafts.into_iter().flatten().collect();
         let end = drafts.len();
         let runs = self.slice(program, &mut drafts)?;
-        self.lay_out(program, &mut drafts)?;
+        self.lay_out(program, &mut drafts);
         let position_of = positions(graph.nodes.len(), &drafts);
         self.grant_wishes(program, &drafts, &position_of);
 

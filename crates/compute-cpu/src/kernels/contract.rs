@@ -167,6 +167,7 @@ impl Kernel for ContractKernel {
 
     fn stances(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Stances> {
         let (lhs, rhs, output) = (inputs.first()?.as_ref()?, inputs.get(1)?.as_ref()?, outputs.first()?);
+        self.machine.blocked_stance(self.op.multiply?)?;
         let weights = self.weights.as_ref().filter(|weights| weights.shape() == Some(&rhs.shape[..]))?;
         let layout = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, true)?;
         let map = self.op.epilogue.as_ref();

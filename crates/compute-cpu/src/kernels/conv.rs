@@ -304,6 +304,7 @@ impl Kernel for ConvKernel {
         if let Packed::Taps(taps) = weights {
             return self.depthwise(taps, x, w, inputs, output).ok()?.stances();
         }
+        self.machine.blocked_stance(self.op.multiply?)?;
         let window = self.window_of_pixels(x, w, output).ok()?;
         let (map, isa, layout) = (self.op.epilogue.as_ref(), self.machine.isa, layout_of(&window));
         let stances = match weights {

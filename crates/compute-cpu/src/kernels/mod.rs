@@ -98,12 +98,12 @@ impl Machine {
 
     /// The stance of products of such factors about operands that may be blocked; `None` where nothing is.
     pub fn blocked_stance(&self, multiply: Factors) -> Option<Stance> {
-        let has_tiles = match multiply {
-            Factors::Bf16 => self.matrix.is_some_and(Matrix::has_tiles),
-            Factors::Integers => self.integers.has_tiles(),
+        let gains = || match multiply {
+            Factors::Bf16 => self.matrix.is_some_and(Matrix::gains_by_blocks),
+            Factors::Integers => self.integers.gains_by_blocks(),
         };
         let is_blocked = match self.blocked {
-            BlockedLayouts::WherePays => has_tiles,
+            BlockedLayouts::WherePays => gains(),
             BlockedLayouts::Never => false,
             BlockedLayouts::Everywhere => true,
         };

@@ -220,9 +220,12 @@ impl<F: Factor> MatrixUnit<F> {
         peak::peak(self)
     }
 
-    /// Whether it multiplies tiles, in a state of its own, rather than vectors.
-    pub(crate) fn has_tiles(self) -> bool {
-        self.0.has_tiles()
+    /// Whether it was measured to read and write blocked values faster (`docs/benchmarks/layouts.md`).
+    pub(crate) fn gains_by_blocks(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Amx;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 
     /// Whether rows may lie in lines of any length, and are computed and read one by one, rather than as whole tiles.
@@ -269,6 +272,11 @@ impl IntegerMatrix {
     pub fn choose(tiles: bool) -> IntegerMatrix {
         let units = MatrixUnit::available().into_iter().filter(|unit| tiles || !unit.0.has_tiles());
         MatrixUnit::fastest_of(units.collect()).map_or(MatrixUnit::PORTABLE, |(unit, _)| unit)
+    }
+
+    /// Whether it multiplies tiles, in a state of its own, rather than vectors.
+    pub(crate) fn has_tiles(self) -> bool {
+        self.0.has_tiles()
     }
 
     /// Whether it multiplies numbers of 16 bits, which bytes have to become before.

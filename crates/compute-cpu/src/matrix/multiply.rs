@@ -196,7 +196,8 @@ pub(crate) unsafe fn multiply<F: Factor>(
         if outer == Outer::Rows && passes == 1 && is_small {
             for (pair, p) in (0..pairs).flat_map(|pair| (p0..p1).map(move |p| (pair, p))) {
                 // The next rows, where they lie as in memory: packed ones are near.
-                let is_row_major = left.pitch >= steps * STEP_BYTES;
+                // Of blocked rows each step lies elsewhere.
+                let is_row_major = left.pitch > steps.saturating_sub(1) * STEP_BYTES;
                 let in_order = left.line_bytes == left.line * left.pitch && left.groups == 1 && is_row_major;
                 let bytes = if in_order { left.block * left.pitch } else { 0 };
                 let start = left.start.wrapping_add((pair + 1) * bytes + (p - p0) * steps * LINE);

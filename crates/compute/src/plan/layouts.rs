@@ -5,10 +5,10 @@
 //! groups. No value is converted from one layout to the other: a pass over it takes longer than a product gains by reading
 //! it in blocks (`docs/benchmarks/layouts.md`).
 
-use super::{Draft, Memory, Place, prepared_or_none};
+use super::{Draft, Memory, Place};
 use crate::layout::{Layout, Layouts, Stance, Stances};
 use crate::program::{Code, Program};
-use crate::{Prepared, RunError, TensorDesc};
+use crate::{Prepared, TensorDesc};
 use halimede_graph::{Node, ValueId};
 
 /// Values that lie alike, by a representative of each group.
@@ -60,10 +60,10 @@ impl Groups {
 impl Memory {
     /// Decides which values are blocked, and prepares the steps that write and read them for that. Values that share
     /// bytes, because one is the other under another shape, are known already.
-    pub(super) fn lay_out(&mut self, program: &Program, drafts: &mut [Draft]) -> Result<(), RunError> {
+    pub(super) fn lay_out(&mut self, program: &Program, drafts: &mut [Draft]) {
         let stances: Vec<Option<Stances>> = drafts.iter().map(|draft| self.stances(program, draft)).collect();
         if stances.iter().all(Option::is_none) {
-            return Ok(());
+            return;
         }
         let graph = program.graph();
         let mut groups = Groups::new(self.roots.len());
@@ -85,11 +85,14 @@ impl Memory {
                 // A slice of what is there as a whole does not lie together in blocks.
                 let is_whole = draft.sliced.is_some() && self.slices[value.index()] == 1;
                 match stance {
-                    _ if is_whole => groups.fix(value.index()),
                     Stance::RowMajor => groups.fix(value.index()),
                     Stance::Either => {}
                     Stance::Faster => groups.want(value.index()),
                     Stance::AsOutput => groups.join(value.index(), node.outputs[0].index()),
+                }
+                if is_whole {
+                    // Together with what has to lie as it does.
+                    groups.fix(value.index());
                 }
             }
         }
@@ -103,13 +106,15 @@ impl Memory {
                 Layouts { inputs, output: node.outputs.first().map_or(Layout::RowMajor, |&value| layout(value)) };
             if !layouts.are_row_major() {
                 // A kernel that thinks better of what it said leaves all as it was.
-                let Some(prepared) = self.laid_out(program, draft, &layouts)? else { return Ok(()) };
+                let Some(prepared) = self.laid_out(program, draft, &layouts) else {
+                    debug_assert!(false, "{} is not prepared for what it takes: {layouts:?}", node.name);
+                    return;
+                };
                 made.push((index, prepared));
             }
         }
         made.into_iter().for_each(|(index, prepared)| drafts[index].prepared = Some(prepared));
         self.blocked = blocked;
-        Ok(())
     }
 
     /// What a step, whole or of a slice, reads and writes.
@@ -131,14 +136,10 @@ impl Memory {
         kernel.stances(&inputs, &outputs)
     }
 
-    fn laid_out(&self, program: &Program, draft: &Draft, layouts: &Layouts) -> Result<Option<Prepared>, RunError> {
-        let node = &program.graph().nodes[draft.node];
-        let (Code::Kernel(kernel), Some((inputs, outputs))) =
-            (&program.codes()[draft.node], self.described(program, draft))
-        else {
-            return Ok(None);
-        };
-        prepared_or_none(node, kernel.prepare_laid_out(&inputs, &outputs, layouts))
+    fn laid_out(&self, program: &Program, draft: &Draft, layouts: &Layouts) -> Option<Prepared> {
+        let Code::Kernel(kernel) = &program.codes()[draft.node] else { return None };
+        let (inputs, outputs) = self.described(program, draft)?;
+        kernel.prepare_laid_out(&inputs, &outputs, layouts).ok()
     }
 }
 
@@ -149,4 +150,28 @@ fn operands<'a>(node: &'a Node, stances: Option<&'a Stances>) -> impl Iterator<I
     let inputs = inputs.filter_map(move |(index, value)| Some(((*value)?, input(index).unwrap_or(Stance::RowMajor))));
     let output = move |index: usize| stances.filter(|_| index == 0).map_or(Stance::RowMajor, |stances| stances.output);
     inputs.chain(node.outputs.iter().enumerate().map(move |(index, &value)| (value, output(index))))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_lies_alike_is_decided_about_together() {
+        let mut groups = Groups::new(7);
+        // A residual, its sum and the next one; somebody is faster with the first of them.
+        groups.join(0, 1);
+        groups.want(0);
+        groups.join(2, 1);
+        // Somebody is faster, but another one cannot.
+        groups.want(3);
+        groups.join(3, 4);
+        groups.fix(4);
+        // Nobody cares.
+        groups.join(5, 6);
+        let blocked: Vec<bool> = (0..7).map(|value| groups.is_blocked(value)).collect();
+        assert_eq!(blocked, [true, true, true, false, false, false, false]);
+        groups.join(2, 4);
+        assert!((0..7).all(|value| !groups.is_blocked(value)), "one of them has to be row-major, and so all have");
+    }
 }
