@@ -8,7 +8,6 @@ use halimede_compute::{
 };
 use halimede_graph::{Graph, Node, Op, passes};
 use halimede_tensor::Tensor;
-use std::fmt;
 use std::str::FromStr;
 use std::sync::{Arc, OnceLock};
 
@@ -97,16 +96,9 @@ impl FromStr for BlockedLayouts {
 }
 
 /// A name that is no choice of layouts.
-#[derive(Debug, Clone, PartialEq, Eq)]
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' is no choice of layouts: it is where-pays, row-major or blocked")]
 pub struct UnknownLayouts(String);
-
-impl fmt::Display for UnknownLayouts {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "'{}' is no choice of layouts: it is where-pays, row-major or blocked", self.0)
-    }
-}
-
-impl std::error::Error for UnknownLayouts {}
 
 impl Winograd {
     /// The choice where nothing was measured.

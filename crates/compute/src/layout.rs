@@ -16,15 +16,15 @@ use smallvec::SmallVec;
 
 /// Bytes of a line, which holds adjacent columns of a row.
 pub const LINE_BYTES: usize = 64;
-/// Rows of a tile.
-const TILE: usize = 16;
+/// Rows of a tile: of a blocked value one row less can be read behind the last, whatever is there.
+pub const TILE: usize = 16;
 
 /// Rows from a piece of columns to the next, where there are so many rows. Behind them there is memory to read, whatever it
 /// holds: the rows of a last tile that are none. A row of tiles is read from every piece in turn, so that these lie an odd
 /// number of KiB from each other: at a power of two all would fall into the same few sets of the caches.
 pub fn rows_apart(rows: usize) -> usize {
     // The next odd multiple of a tile that leaves room for what is behind.
-    (rows + TILE - 1).saturating_sub(TILE).next_multiple_of(2 * TILE) + TILE
+    rows.saturating_sub(1).next_multiple_of(2 * TILE) + TILE
 }
 
 /// Bytes of a blocked value of this datatype and shape; `None` where rows are no whole lines.
@@ -68,6 +68,11 @@ pub struct Stances {
 }
 
 impl Stances {
+    /// Whether the step is faster with some operand blocked.
+    pub fn wants_blocks(&self) -> bool {
+        self.output == Stance::Faster || self.inputs.contains(&Stance::Faster)
+    }
+
     /// The same for a step to which it makes no difference.
     pub fn indifferent(self) -> Stances {
         let or_either = |stance: Stance| if stance == Stance::Faster { Stance::Either } else { stance };

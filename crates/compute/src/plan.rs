@@ -283,8 +283,7 @@ struct Draft {
 
 /// Decides how a node runs and where its outputs may lie. `None` where nothing runs.
 fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> Result<Option<Draft>, RunError> {
-    let descs: SmallVec<[Option<TensorDesc>; 4]> =
-        node.inputs.iter().map(|input| input.and_then(|value| memory.desc(value))).collect();
+    let descs = memory.input_descs(node);
     let planned_inputs = node.inputs.iter().zip(&descs).all(|(input, desc)| input.is_none() || desc.is_some());
     let outputs: Option<SmallVec<[TensorDesc; 1]>> =
         node.outputs.iter().map(|output| planned(&memory.facts[output.index()])).collect();
@@ -393,6 +392,16 @@ impl Memory {
     /// The datatype and shape of a value that lies in memory; `None` on the heap.
     fn desc(&self, value: ValueId) -> Option<TensorDesc> {
         self.descs[value.index()].clone()
+    }
+
+    /// The same of what a node reads.
+    fn input_descs(&self, node: &Node) -> SmallVec<[Option<TensorDesc>; 4]> {
+        node.inputs.iter().map(|input| input.and_then(|value| self.desc(value))).collect()
+    }
+
+    /// The same of what it writes; `None` where some of it is on the heap.
+    fn output_descs(&self, node: &Node) -> Option<SmallVec<[TensorDesc; 1]>> {
+        node.outputs.iter().map(|&value| self.desc(value)).collect()
     }
 
     fn on_heap(&mut self, value: ValueId) {

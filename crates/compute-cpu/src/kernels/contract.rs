@@ -168,16 +168,17 @@ impl Kernel for ContractKernel {
     fn stances(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Stances> {
         let (lhs, rhs, output) = (inputs.first()?.as_ref()?, inputs.get(1)?.as_ref()?, outputs.first()?);
         self.machine.blocked_stance(self.op.multiply?)?;
-        let weights = self.weights.as_ref().filter(|weights| weights.shape() == Some(&rhs.shape[..]))?;
         let layout = Layout::new(&self.op, &lhs.shape, &rhs.shape, &output.shape, true)?;
         let map = self.op.epilogue.as_ref();
-        match weights {
-            Packed::Tiled(_) => {
+        match self.weights.as_ref()? {
+            Packed::Tiled(weights) if weights.shape == rhs.shape[..] => {
                 let finish = Finish::new(map, inputs, None, 2, output, self.machine.isa).ok()?;
-                layout.stances(lhs.dtype, &finish, output, &self.machine)
+                layout.stances(lhs.dtype, lhs.dtype == DType::Bf16, &finish, output, &self.machine)
             }
-            Packed::Integers(weights) => layout.integer_stances(lhs.dtype, weights, map, inputs, output, &self.machine),
-            Packed::Panels(_) | Packed::Grouped(_) => None,
+            Packed::Integers(weights) if weights.tiled.shape == rhs.shape[..] => {
+                layout.integer_stances(lhs.dtype, weights, map, inputs, output, &self.machine)
+            }
+            _ => None,
         }
     }
 
@@ -365,23 +366,12 @@ impl ContractKernel {
     }
 }
 
-impl Packed {
-    /// The shape of the weights as the model has them, where that matters.
-    fn shape(&self) -> Option<&[usize]> {
-        match self {
-            Packed::Tiled(weights) => Some(&weights.shape),
-            Packed::Integers(weights) => Some(&weights.tiled.shape),
-            Packed::Panels(weights) => Some(&weights.shape),
-            Packed::Grouped(_) => None,
-        }
-    }
-}
-
 impl Layout {
     /// How data of `data` and a result that ends so may lie, on a unit that multiplies `F`.
     pub fn stances<F: Product>(
         &self,
         data: DType,
+        are_factors: bool,
         finish: &Finish<F>,
         output: &TensorDesc,
         machine: &Machine,
@@ -391,7 +381,7 @@ impl Layout {
         let stance = if self.m < TILE { Stance::Either } else { stance };
         let or_row_major = |takes: bool| if takes { stance } else { Stance::RowMajor };
         // What is not factors yet is packed row by row.
-        let left = data == F::DTYPE && self.takes_blocked_left(data.size());
+        let left = are_factors && self.takes_blocked_left(data.size());
         let output = self.takes_blocked_output(output.dtype.size());
         Some(finish.stances(or_row_major(left), or_row_major(output)))
     }
@@ -406,16 +396,10 @@ impl Layout {
         output: &TensorDesc,
         machine: &Machine,
     ) -> Option<Stances> {
-        match data {
-            DType::I8 if machine.integers.signed().is_some() => {
-                let finish = Finish::<i8>::of_integers(map, inputs, weights, output, machine.isa).ok()?;
-                self.stances(data, &finish, output, machine)
-            }
-            _ => {
-                let finish = Finish::<u8>::of_integers(map, inputs, weights, output, machine.isa).ok()?;
-                self.stances(data, &finish, output, machine)
-            }
-        }
+        // Signs of the data make no difference to what ends the sums.
+        let finish = Finish::<u8>::of_integers(map, inputs, weights, output, machine.isa).ok()?;
+        let are_factors = data == DType::U8 || machine.integers.signed().is_some();
+        self.stances(data, are_factors, &finish, output, machine)
     }
 
     /// A step of a product of integers with constant weights.

@@ -302,6 +302,7 @@ impl Kernel for ConvKernel {
         let (x, w, output) = (inputs.first()?.as_ref()?, inputs.get(1)?.as_ref()?, outputs.first()?);
         let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..])?;
         if let Packed::Taps(taps) = weights {
+            self.machine.blocks_values().then_some(())?;
             return self.depthwise(taps, x, w, inputs, output).ok()?.stances();
         }
         self.machine.blocked_stance(self.op.multiply?)?;
@@ -310,7 +311,7 @@ impl Kernel for ConvKernel {
         let stances = match weights {
             Packed::Tiled(_) => {
                 let finish = Finish::new(map, inputs, Some(2), 3, output, isa).ok()?;
-                layout.stances(x.dtype, &finish, output, &self.machine)?
+                layout.stances(x.dtype, x.dtype == DType::Bf16, &finish, output, &self.machine)?
             }
             Packed::Integers(weights) => {
                 layout.integer_stances(x.dtype, weights, map, inputs, output, &self.machine)?

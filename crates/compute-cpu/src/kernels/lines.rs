@@ -1,7 +1,41 @@
-//! Blocked values for kernels that treat each channel by itself: lines of channels are images that have so many.
+//! Where the numbers of blocked values lie.
+//!
+//! For kernels that treat each channel by itself, lines of channels are images that have so many.
 
-use halimede_compute::layout::{LINE_BYTES, rows_apart};
+use crate::matrix;
+use halimede_compute::layout::{LINE_BYTES, Layout, TILE, rows_apart};
 use halimede_compute::{Arguments, Prepared, Step, TensorDesc};
+
+// Tiles are read a line for each row, whole, also where fewer rows are left: what they read is there.
+const _: () = assert!(matrix::TILE <= TILE && matrix::STEP_BYTES == LINE_BYTES);
+
+/// How the columns of a matrix lie: in lines of so many numbers.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Lines {
+    /// Numbers from one row to the next.
+    pub row: usize,
+    pub len: usize,
+    /// From one line of a row to the next.
+    pub apart: usize,
+}
+
+impl Lines {
+    /// Of so many rows and columns of numbers that have so many bytes.
+    pub fn of(layout: Layout, rows: usize, columns: usize, bytes: usize) -> Lines {
+        match layout {
+            Layout::RowMajor => Lines { row: columns, len: columns, apart: columns },
+            Layout::Blocked => {
+                let len = LINE_BYTES / bytes;
+                Lines { row: len, len, apart: rows_apart(rows) * len }
+            }
+        }
+    }
+
+    /// Where a column of the first row lies.
+    pub fn column(&self, column: usize) -> usize {
+        column / self.len * self.apart + column % self.len
+    }
+}
 
 /// A tensor whose channels lie last as images of a line of channels each, in the order in which they lie where it is
 /// blocked; `None` where channels fill no whole lines.

@@ -110,6 +110,11 @@ impl Machine {
         is_blocked.then_some(Stance::Faster)
     }
 
+    /// Whether some values may be blocked.
+    pub fn blocks_values(&self) -> bool {
+        [Factors::Bf16, Factors::Integers].into_iter().any(|factors| self.blocked_stance(factors).is_some())
+    }
+
     /// The name of the unit that multiplies such factors.
     pub fn unit_name(&self, multiply: Option<Factors>) -> Option<&'static str> {
         match multiply? {

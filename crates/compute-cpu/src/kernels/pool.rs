@@ -34,6 +34,7 @@ impl Kernel for PoolKernel {
 
     fn stances(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Stances> {
         let ([Some(x)], [output], true) = (inputs, outputs, self.op.channels_last) else { return None };
+        self.machine.blocks_values().then_some(())?;
         in_lines(x)?;
         let output = in_lines(output)?;
         // Of one pixel of each image the lines are found where they belong, so that who reads them need not know.

@@ -33,7 +33,8 @@ impl Kernel for ReduceKernel {
         let ([Some(x)], [_]) = (inputs, outputs) else { return None };
         let is_of_channels = self.op.axes.iter().copied().eq(1..x.shape.len().saturating_sub(1));
         let stances = Stances { inputs: smallvec![Stance::Either], output: Stance::RowMajor };
-        (is_of_channels && !self.op.axes.is_empty() && in_lines(x).is_some()).then_some(stances)
+        let is_blocked = self.machine.blocks_values() && in_lines(x).is_some();
+        (is_of_channels && !self.op.axes.is_empty() && is_blocked).then_some(stances)
     }
 
     fn prepare_laid_out(

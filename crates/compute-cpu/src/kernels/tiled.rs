@@ -235,9 +235,9 @@ impl<F: Product> Finish<F> {
         F::border(&self.scaling, arguments)
     }
 
-    /// Numbers of a line of a blocked output.
-    pub fn line(&self) -> usize {
-        LINE_BYTES / self.output.size()
+    /// Bytes of a number of the output.
+    pub fn output_bytes(&self) -> usize {
+        self.output.size()
     }
 
     /// In which order blocks are best finished.

@@ -10,6 +10,7 @@ use crate::layout::{Layout, Layouts, Stance, Stances};
 use crate::program::{Code, Program};
 use crate::{Prepared, TensorDesc};
 use halimede_graph::{Node, ValueId};
+use smallvec::SmallVec;
 
 /// Values that lie alike, by a representative of each group.
 struct Groups {
@@ -62,7 +63,7 @@ impl Memory {
     /// bytes, because one is the other under another shape, are known already.
     pub(super) fn lay_out(&mut self, program: &Program, drafts: &mut [Draft]) {
         let stances: Vec<Option<Stances>> = drafts.iter().map(|draft| self.stances(program, draft)).collect();
-        if stances.iter().all(Option::is_none) {
+        if !stances.iter().flatten().any(Stances::wants_blocks) {
             return;
         }
         let graph = program.graph();
@@ -118,14 +119,13 @@ impl Memory {
     }
 
     /// What a step, whole or of a slice, reads and writes.
-    fn described(&self, program: &Program, draft: &Draft) -> Option<(Vec<Option<TensorDesc>>, Vec<TensorDesc>)> {
+    fn described(&self, program: &Program, draft: &Draft) -> Option<Described> {
         if let Some((slices, _)) = draft.sliced {
             let sliced = self.sliced(program, draft, slices)?;
-            return Some((sliced.inputs.into_vec(), sliced.outputs.into_vec()));
+            return Some((sliced.inputs, sliced.outputs));
         }
         let node = &program.graph().nodes[draft.node];
-        let inputs = node.inputs.iter().map(|input| input.and_then(|value| self.desc(value))).collect();
-        Some((inputs, node.outputs.iter().map(|&value| self.desc(value)).collect::<Option<_>>()?))
+        Some((self.input_descs(node), self.output_descs(node)?))
     }
 
     /// How the operands of a step may lie; `None` where all of them are row-major.
@@ -142,6 +142,9 @@ impl Memory {
         kernel.prepare_laid_out(&inputs, &outputs, layouts).ok()
     }
 }
+
+/// Inputs and outputs of a step.
+type Described = (SmallVec<[Option<TensorDesc>; 4]>, SmallVec<[TensorDesc; 1]>);
 
 /// The values that a node reads and writes, each with how it may lie.
 fn operands<'a>(node: &'a Node, stances: Option<&'a Stances>) -> impl Iterator<Item = (ValueId, Stance)> + 'a {

@@ -198,13 +198,10 @@ impl Memory {
     pub(super) fn sliced(&self, program: &Program, draft: &Draft, slices: usize) -> Option<Sliced> {
         draft.prepared.as_ref()?;
         let node = &program.graph().nodes[draft.node];
-        let inputs: SmallVec<[Option<TensorDesc>; 4]> =
-            node.inputs.iter().map(|input| input.and_then(|value| self.desc(value))).collect();
-        let outputs: Option<SmallVec<[TensorDesc; 1]>> = node.outputs.iter().map(|&value| self.desc(value)).collect();
         let is_constant = |input: usize| {
             node.inputs[input].is_none_or(|value| matches!(self.places[value.index()], Place::Constant(_)))
         };
-        Sliced::new(node, is_constant, &inputs, &outputs?, slices)
+        Sliced::new(node, is_constant, &self.input_descs(node), &self.output_descs(node)?, slices)
     }
 
     /// The steps of a run, prepared for slices; `None` where one has no form for them, or where they would not lie on

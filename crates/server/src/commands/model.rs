@@ -52,8 +52,8 @@ pub struct UnitArgs {
     /// fast multiplies integers by vector instructions.
     #[arg(long)]
     pub disable_matrix: bool,
-    /// How values between products lie in memory: where-pays (in blocks, as tiles are read, where products are multiplied
-    /// tile by tile), row-major, or blocked (wherever it can be). The other two are for measurements.
+    /// How values between products lie in memory: where-pays (in blocks, as tiles are read, on Intel AMX), row-major, or
+    /// blocked (wherever it can be). The other two are for measurements.
     #[arg(long, value_name = "CHOICE", default_value = "where-pays")]
     pub layouts: BlockedLayouts,
     /// Where it is kept which configurations of its kernels are the fastest, instead of `tuning.jsonl` in the

@@ -1,6 +1,7 @@
 //! Any contraction as a batch of matrix products, by merging axes that lie together.
 
-use halimede_compute::layout::{LINE_BYTES, Layout::Blocked, Layouts, rows_apart};
+use crate::kernels::lines::Lines;
+use halimede_compute::layout::{LINE_BYTES, Layout::Blocked, Layouts};
 use halimede_graph::ops::Contract;
 use smallvec::SmallVec;
 
@@ -27,8 +28,8 @@ pub(in crate::kernels) struct Layout {
     pub swapped: bool,
     /// Where the left operand is blocked: the distance of its lines of factors. Its rows are as far apart as a line is long.
     pub left_lines: Option<usize>,
-    /// Where the output is: how long its lines are, and their distance.
-    pub out_lines: Option<(usize, usize)>,
+    /// How the output lies where it is blocked.
+    pub out_lines: Option<Lines>,
     batches: SmallVec<[Batch; 4]>,
 }
 
@@ -156,22 +157,20 @@ impl Layout {
     pub fn laid_out(self, layouts: &Layouts, left: usize, output: usize) -> Layout {
         let mut layout = self;
         if layouts.is_blocked(0) {
-            let line = LINE_BYTES / left;
-            (layout.left.free, layout.left_lines) = (line, Some(rows_apart(layout.m) * line));
+            let lines = Lines::of(Blocked, layout.m, layout.k, left);
+            (layout.left.free, layout.left_lines) = (lines.row, Some(lines.apart));
         }
         if layouts.output == Blocked {
-            let line = LINE_BYTES / output;
-            (layout.out_row, layout.out_lines) = (line, Some((line, rows_apart(layout.m) * line)));
+            let lines = Lines::of(Blocked, layout.m, layout.n, output);
+            (layout.out_row, layout.out_lines) = (lines.row, Some(lines));
         }
         layout
     }
 
     /// Where a column of the output begins.
     pub fn out_column(&self, column: usize) -> usize {
-        match self.out_lines {
-            None => column,
-            Some((line, apart)) => column / line * apart + column % line,
-        }
+        // Most are row-major, and need no division.
+        self.out_lines.map_or(column, |lines| lines.column(column))
     }
 
     /// Number of products.

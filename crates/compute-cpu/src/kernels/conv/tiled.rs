@@ -28,10 +28,11 @@ use super::window::Window;
 use crate::Isa;
 use crate::isa::multiversion;
 use crate::kernels::Machine;
+use crate::kernels::lines::Lines;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{self, BLOCK, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Sink, Sums, TILE, step};
 use crate::real::Converts;
-use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, rows_apart};
+use halimede_compute::layout::{LINE_BYTES, Layout, Layouts};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Element, Tensor, View};
@@ -336,7 +337,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let left = self.left(copies.as_ptr().cast(), rows, images.1 - images.0);
         // Rows of the product from one image to the next.
         let apart = left.count.next_multiple_of(left.block).max(1);
-        let channels = self.lines(window.rows, self.finish.line(), window.out, self.layouts.output);
+        let channels = self.lines(self.layouts.output, window.out, window.rows, self.finish.output_bytes());
         let pixels = Pixels { across: self.across, width: window.out[2], columns: window.rows, channels };
         // Of each part.
         let each = window.rows.div_ceil(BLOCK);
@@ -370,7 +371,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     ) {
         let window = &self.window;
         let layout = self.layouts.inputs.first().copied().unwrap_or_default();
-        let lines = self.lines(window.inputs, LINE_BYTES / size_of::<T>(), window.x, layout);
+        let lines = self.lines(layout, window.x, window.inputs, size_of::<T>());
         let place = self.copy.pitch / size_of::<F>();
         for &([y, x], start) in &self.copy.planes {
             let to = numbers[start / size_of::<F>()..].chunks_exact_mut(self.copy.width * place);
@@ -380,7 +381,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                     to.fill(border);
                     continue;
                 };
-                let from = &data[(image * window.x[1] + row) * window.x[2] * lines.pixel..];
+                let from = &data[(image * window.x[1] + row) * window.x[2] * lines.row..];
                 match self.strips {
                     true => self.fill_strips(from, border, strip, to),
                     false => self.fill_line(from, lines, x, border, to),
@@ -408,15 +409,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         spread(self.machine.isa, line, (across * bytes, strip * bytes), places, self.copy.pitch);
     }
 
-    /// How the channels of a pixel lie in a tensor whose images have this size.
-    fn lines(&self, channels: usize, line: usize, size: [usize; 3], layout: Layout) -> Lines {
-        match layout {
-            Layout::RowMajor => Lines { pixel: channels, len: channels, apart: channels },
-            Layout::Blocked => {
-                let pixels = self.window.batch * size.iter().product::<usize>();
-                Lines { pixel: line, len: line, apart: rows_apart(pixels) * line }
-            }
-        }
+    /// How the channels of pixels lie, numbers of so many bytes, in a tensor whose images have this size.
+    fn lines(&self, layout: Layout, size: [usize; 3], channels: usize, bytes: usize) -> Lines {
+        Lines::of(layout, self.window.batch * size.iter().product::<usize>(), channels, bytes)
     }
 
     /// One row of a plane: every stride-th pixel of a row of the data.
@@ -439,13 +434,13 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         }
         if T::DTYPE == F::DTYPE && lines.len < channels && from < to {
             let bytes = size_of::<T>();
-            let source = bytemuck::cast_slice(&source[first * lines.pixel..]);
-            let apart = (window.stride[2] * lines.pixel * bytes, lines.apart * bytes);
+            let source = bytemuck::cast_slice(&source[first * lines.row..]);
+            let apart = (window.stride[2] * lines.row * bytes, lines.apart * bytes);
             let line = bytemuck::cast_slice_mut(&mut line[from * place..to * place]);
             return copy_lines(isa, source, apart, line, (place * bytes, channels / lines.len));
         }
         for (index, pixel) in line[from * place..to * place].chunks_exact_mut(place).enumerate() {
-            let at = (first + index * window.stride[2]) * lines.pixel;
+            let at = (first + index * window.stride[2]) * lines.row;
             for (number, to) in pixel[..channels].chunks_exact_mut(lines.len).enumerate() {
                 T::convert_all(isa, &source[at + number * lines.apart..][..lines.len], to);
             }
@@ -466,23 +461,6 @@ struct Target<'a, F: Product> {
     /// The first row of the output.
     first: usize,
     pixels: Pixels,
-}
-
-/// How the channels of a pixel lie: in lines of so many numbers.
-#[derive(Clone, Copy)]
-struct Lines {
-    /// Numbers from one pixel to the next.
-    pixel: usize,
-    len: usize,
-    /// From one line of a pixel to the next.
-    apart: usize,
-}
-
-impl Lines {
-    /// Where a channel of the first pixel lies.
-    fn channel(&self, channel: usize) -> usize {
-        channel / self.len * self.apart + channel % self.len
-    }
 }
 
 /// What the pixels of the output are among the rows of a product.
@@ -508,8 +486,8 @@ impl<F: Product> Target<'_, F> {
             rows: if is_whole { run } else { run.min(width - x) },
             columns: BLOCK.min(columns - column),
             column,
-            start: target.pixel(image, self.first + y, x) * channels.pixel + channels.channel(column),
-            row: target.step[1] * channels.pixel,
+            start: target.pixel(image, self.first + y, x) * channels.row + channels.column(column),
+            row: target.step[1] * channels.row,
         });
         (piece, run)
     }
