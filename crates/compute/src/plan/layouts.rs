@@ -2,8 +2,8 @@
 //!
 //! A value may be blocked if everybody who writes or reads it can deal with that, and is if somebody is faster by it.
 //! Some operands of a step have to lie alike, such as a result and what is added to it, so values are decided about in
-//! groups. No value is converted from one layout to the other: a pass over it takes longer than a product gains by reading
-//! it in blocks (`docs/benchmarks/layouts.md`).
+//! groups. No value is converted from one layout to the other: by the rate of such passes one takes longer than a product gains
+//! by reading it in blocks (`docs/benchmarks/layouts.md`).
 
 use super::{Draft, Memory, Place};
 use crate::layout::{Layout, Layouts, Stance, Stances};
