@@ -124,7 +124,8 @@ def test_requests_are_refused_while_memory_is_scarce(repository, serve):
     wait_until(lambda: small(server).status == 200)
     assert gauge(server, "halimede_memory_scarce") == 0
     assert gauge(server, "halimede_memory_refused_requests") >= 3
-    assert "memory is scarce" in server.log_text() and "memory is no longer scarce" in server.log_text()
+    server.wait_log("memory is scarce")
+    server.wait_log("memory is no longer scarce")
 
 
 def pushback(server):
