@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 mod x86;
 
-use crate::map::{exp, sigmoid_near};
+use crate::map::{exp, share_near, sigmoid_near};
 use crate::real::{Real, nearest};
 use half::bf16;
 #[cfg(target_arch = "x86_64")]
@@ -140,21 +140,18 @@ pub(crate) trait Vector: Copy {
         unsafe { Self::store_pair(pair, bytes, to) };
     }
 
-    /// `a + b·x² + c·x⁴` of every lane `x`, with `x²` up to 25.
-    #[inline(always)]
-    unsafe fn polynomial_of_square(self, [a, b, c]: [f32; 3]) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let square = self.times(self).at_most(Self::splat(25.0));
-            Self::splat(a).plus_product(square, Self::splat(b).plus_product(square, Self::splat(c)))
-        }
-    }
-
     /// Logistic function of every lane, as near as [`sigmoid_near`].
     #[inline(always)]
     unsafe fn logistic(self) -> Self {
         // SAFETY: the caller's promise.
         unsafe { self.each(sigmoid_near) }
+    }
+
+    /// `1 / (1 + 2ˣ)` of every lane, as near as [`share_near`].
+    #[inline(always)]
+    unsafe fn share(self) -> Self {
+        // SAFETY: the caller's promise.
+        unsafe { self.each(share_near) }
     }
 
     /// `eˣ` of every lane within 1e-4 of its value, for x up to 80; 0 where it is below the normal numbers.
@@ -433,8 +430,14 @@ mod tests {
             let mut made = vec![0f32; V::LANES];
             // SAFETY: the caller's promise; as many numbers as a register holds.
             unsafe { V::load(numbers.as_ptr()).logistic().store(made.as_mut_ptr()) };
-            for (&number, made) in numbers.iter().zip(made) {
+            for (&number, &made) in numbers.iter().zip(&made) {
                 let expected = 1.0 / (1.0 + f64::from(-number).exp());
+                assert!((f64::from(made) - expected).abs() <= 2e-4 * expected, "{number}: {made}, not {expected}");
+            }
+            // SAFETY: as above.
+            unsafe { V::load(numbers.as_ptr()).share().store(made.as_mut_ptr()) };
+            for (&number, made) in numbers.iter().zip(made) {
+                let expected = 1.0 / (1.0 + f64::from(number).exp2());
                 assert!((f64::from(made) - expected).abs() <= 2e-4 * expected, "{number}: {made}, not {expected}");
             }
         }

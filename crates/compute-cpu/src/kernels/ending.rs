@@ -1,6 +1,7 @@
 //! The end of a product: what the commonest epilogues do to sums on their way to memory.
 
 mod block;
+mod gate;
 #[cfg(target_arch = "x86_64")]
 pub(super) mod registers;
 
@@ -12,6 +13,7 @@ use crate::real::Numbers;
 use crate::vector::Four;
 use crate::vector::Vector;
 use crate::vector::within;
+use gate::Gate;
 use halimede_graph::ops::Unary;
 use halimede_tensor::View;
 
@@ -176,7 +178,7 @@ pub(super) struct Form(unsafe fn(&Ending<'_>, *mut f32));
 macro_rules! forms {
     ($name:ident, $vector:ident $(, $features:literal)?) => {
         mod $name {
-            use super::block::{self, Added, Summed, Written};
+            use super::block::{self, Added, Applied, Summed, Written};
             use super::{Ending, Form, end};
             use crate::vector::$vector;
 
@@ -191,17 +193,17 @@ macro_rules! forms {
             /// # Safety
             /// As [`block::rows`], on a machine that has these features.
             $(#[target_feature(enable = $features)])?
-            unsafe fn wide<S: Summed, A: Added, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
+            unsafe fn wide<S: Summed, A: Added, F: Applied, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
                 // SAFETY: as above.
-                unsafe { block::rows::<$vector, S, A, W, true>(ending, sums) }
+                unsafe { block::rows::<$vector, S, A, F, W, true>(ending, sums) }
             }
 
             /// # Safety
             /// As [`block::rows`], on a machine that has these features.
             $(#[target_feature(enable = $features)])?
-            unsafe fn narrow<S: Summed, A: Added, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
+            unsafe fn narrow<S: Summed, A: Added, F: Applied, W: Written>(ending: &Ending<'_>, sums: *mut f32) {
                 // SAFETY: as above.
-                unsafe { block::rows::<$vector, S, A, W, false>(ending, sums) }
+                unsafe { block::rows::<$vector, S, A, F, W, false>(ending, sums) }
             }
 
             /// The form for an ending, on a machine that has these features.
@@ -557,7 +559,7 @@ unsafe fn add<V: Vector, const INTEGERS: bool, const N: usize>(
 
 /// Whether a function is made of the logistic one, as [`logistic`] makes it.
 fn is_logistic(function: Unary) -> bool {
-    matches!(function, Unary::Silu | Unary::QuickGelu | Unary::GeluErf | Unary::GeluTanh | Unary::Sigmoid)
+    function == Unary::Sigmoid || Gate::of(function).is_some()
 }
 
 /// # Safety
@@ -566,28 +568,20 @@ fn is_logistic(function: Unary) -> bool {
 unsafe fn logistic<V: Vector, const N: usize>(function: Unary, numbers: &mut [V; N]) {
     // SAFETY: the caller's promise.
     unsafe {
-        match function {
-            Unary::Silu => {
+        match Gate::of(function) {
+            Some(gate) if gate.is_curved() => {
+                let factors = gate.lanes();
                 for x in numbers {
-                    *x = x.times(x.logistic());
+                    *x = gate::pass::<V, true>(factors, *x);
                 }
             }
-            Unary::QuickGelu => {
+            Some(gate) => {
+                let factors = gate.lanes();
                 for x in numbers {
-                    *x = x.times(x.times(V::splat(1.702)).logistic());
+                    *x = gate::pass::<V, false>(factors, *x);
                 }
             }
-            Unary::GeluErf => {
-                for x in numbers {
-                    *x = x.times(x.times(x.polynomial_of_square(GELU_ERF)).logistic());
-                }
-            }
-            Unary::GeluTanh => {
-                for x in numbers {
-                    *x = x.times(x.times(x.polynomial_of_square(GELU_TANH)).logistic());
-                }
-            }
-            _ => {
+            None => {
                 for x in numbers {
                     *x = x.logistic();
                 }
@@ -595,13 +589,6 @@ unsafe fn logistic<V: Vector, const N: usize>(function: Unary, numbers: &mut [V;
         }
     }
 }
-
-/// The normal distribution function of `x` is about the logistic one of `x·(a + b·x² + c·x⁴)`, with these `a`,
-/// `b` and `c` (fitted by least powers; `x²` counts up to 25): `x` times it is within 4e-4 of
-/// `|gelu(x)| + 0.01`, a fifth of what rounding to bf16 takes.
-const GELU_ERF: [f32; 3] = [1.594_300_6, 0.074_562_86, -0.000_777_513_6];
-/// `(1 + tanh(y)) / 2` is the logistic function of `2·y`, here with `y = √(2/π)·(x + 0.044715·x³)`.
-const GELU_TANH: [f32; 3] = [1.595_769_2, 0.071_354_814, 0.0];
 
 multiversion! {
     /// Makes numbers of sums, given by their bits, in rows that lie `pitch` apart.
@@ -727,5 +714,65 @@ mod tests {
             }
         }
         assert!(middling < 100, "{middling} numbers lie between two steps");
+    }
+
+    /// Sums that go through a function before they are rounded, on every set of instructions, beside the function of the
+    /// numbers that they stand for.
+    #[test]
+    fn functions_of_sums_are_rounded_once() {
+        const ROWS: usize = 5;
+        let sigmoid = |x: f64| 1.0 / (1.0 + (-x).exp());
+        let exact = |function: Unary, x: f64| match function {
+            Unary::Silu => x * sigmoid(x),
+            Unary::QuickGelu => x * sigmoid(1.702 * x),
+            Unary::GeluErf => gelu_erf(x as f32).into(),
+            Unary::GeluTanh => gelu_tanh(x as f32).into(),
+            _ => sigmoid(x),
+        };
+        let functions = [Unary::Silu, Unary::QuickGelu, Unary::GeluErf, Unary::GeluTanh, Unary::Sigmoid];
+        let widths = [4, 8, 11, 16, 24, 32, 40];
+        for (isa, columns) in Isa::available().into_iter().flat_map(|isa| widths.map(|columns| (isa, columns))) {
+            let number = |seed: usize, at: usize| ((at * 7919 + seed * 104_729) % 2003) as f32 / 1001.5 - 1.0;
+            let each = |seed: usize, by: f32| -> Vec<f32> { (0..columns).map(|at| by * number(seed, at)).collect() };
+            let added: Vec<i32> = each(1, 1e4).into_iter().map(|number| number as i32).collect();
+            let (scales, bias) = (each(2, 2e-4), each(3, 2.0));
+            let sums: Vec<i32> = (0..ROWS * columns).map(|at| (3e4 * number(4, at)) as i32).collect();
+            let options = [(true, true), (true, false), (false, true), (false, false)];
+            for (function, (scaled, has_bias)) in
+                functions.into_iter().flat_map(|function| options.map(|options| (function, options)))
+            {
+                let number = |at: usize| {
+                    let column = at % columns;
+                    let number = match scaled {
+                        true => f64::from(sums[at] + added[column]) * f64::from(scales[column]),
+                        false => f64::from(sums[at] as f32 * 1e-4),
+                    };
+                    exact(function, number + if has_bias { f64::from(bias[column]) } else { 0.0 })
+                };
+                let (mut narrow, mut bytes) = (vec![bf16::ZERO; ROWS * columns], vec![0u8; ROWS * columns]);
+                let grid = Grid { inverse: 1.0 / 0.05, low: -30.0, high: 225.0 };
+                for target in [Numbers::Bf16(narrow.as_mut_ptr()), Numbers::U8(bytes.as_mut_ptr())] {
+                    let ending = Ending {
+                        integers: scaled.then_some(Scaling { added: &added, scales: &scales }),
+                        function: Some(function),
+                        quantize: matches!(target, Numbers::U8(_)).then_some((grid, 30.0)),
+                        is_rounded: true,
+                        ..Ending::new((ROWS, columns), columns, if has_bias { &bias } else { &[] }, target, columns)
+                    };
+                    let bits = |&sum: &i32| if scaled { f32::from_bits(sum as u32) } else { sum as f32 * 1e-4 };
+                    let mut bits: Vec<f32> = sums.iter().map(bits).collect();
+                    // SAFETY: the target is as large as the rows.
+                    unsafe { ending.run(isa, &mut bits) };
+                }
+                for at in 0..ROWS * columns {
+                    let (expected, made) = (number(at), f64::from(narrow[at]));
+                    let what = || format!("{function:?} with {columns} columns on {}, {at}: {made}, not {expected}", isa.name());
+                    // Half a step of bf16, and what the functions are off.
+                    assert!((made - expected).abs() <= (expected.abs() + 0.01) * (1.0 / 256.0 + 6e-4), "{}", what());
+                    let (steps, made) = (expected * f64::from(grid.inverse) + 30.0, f64::from(bytes[at]));
+                    assert!((made - steps.clamp(0.0, 255.0)).abs() <= 0.5 + 0.02, "{}: {made} steps", what());
+                }
+            }
+        }
     }
 }

@@ -99,9 +99,15 @@ pub(crate) fn sigmoid(x: f32) -> f32 {
 /// Logistic function for numbers that keep 8 bits of it: within 1e-4 of its value, and 1e-34.
 #[inline(always)]
 pub(crate) fn sigmoid_near(x: f32) -> f32 {
+    share_near(x * -LOG2_E)
+}
+
+/// `1 / (1 + 2ᵗ)`, the logistic function of `-t · ln 2`, as near as [`sigmoid_near`].
+#[inline(always)]
+pub(crate) fn share_near(t: f32) -> f32 {
     const ROUND: f32 = 12_582_912.0;
-    // 2^t = e^-x; as in `exp_parts`, with the series of 2^r to the fourth power.
-    let t = x.clamp(-80.0, 80.0) * -LOG2_E;
+    // As in `exp_parts`, with the series of 2^r to the fourth power.
+    let t = t.clamp(-118.0, 118.0);
     let shifted = t + ROUND;
     let r = t - (shifted - ROUND);
     let mut p = 0.009_618_129;

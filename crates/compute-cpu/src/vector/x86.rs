@@ -213,7 +213,12 @@ macro_rules! avx512_vector {
             #[inline(always)]
             unsafe fn logistic(self) -> Self {
                 // SAFETY: the caller's promise.
-                $name(unsafe { logistic_16(self.0) })
+                $name(unsafe { share_16(x86::_mm512_mul_ps(self.0, x86::_mm512_set1_ps(-std::f32::consts::LOG2_E))) })
+            },
+            #[inline(always)]
+            unsafe fn share(self) -> Self {
+                // SAFETY: the caller's promise.
+                $name(unsafe { share_16(self.0) })
             },
             #[inline(always)]
             unsafe fn exp_near(self) -> Self {
@@ -639,18 +644,15 @@ unsafe fn bytes_of_words_16(words: x86::__m512i) -> x86::__m256i {
     }
 }
 
-/// `1 / (1 + 2^t)` with `t = -x log2 e`: the power of t's fraction by a polynomial of the third degree, fitted
-/// for its relative error (7.5e-5), scaled by the power of t's whole part; the reciprocal is within 2^-14.
+/// `1 / (1 + 2ᵗ)`: the power of t's fraction by a polynomial of the third degree, fitted for its relative error
+/// (7.5e-5), scaled by the power of t's whole part; the reciprocal is within 2^-14.
 ///
 /// # Safety
-/// As [`Vector::logistic`], on a machine with AVX-512 (F, DQ).
+/// As [`Vector::share`], on a machine with AVX-512 (F, DQ).
 #[inline(always)]
-unsafe fn logistic_16(x: x86::__m512) -> x86::__m512 {
+unsafe fn share_16(t: x86::__m512) -> x86::__m512 {
     // SAFETY: the caller's promise.
-    unsafe {
-        let power = power_of_two_16(x86::_mm512_mul_ps(x, x86::_mm512_set1_ps(-std::f32::consts::LOG2_E)));
-        x86::_mm512_rcp14_ps(x86::_mm512_add_ps(power, x86::_mm512_set1_ps(1.0)))
-    }
+    unsafe { x86::_mm512_rcp14_ps(x86::_mm512_add_ps(power_of_two_16(t), x86::_mm512_set1_ps(1.0))) }
 }
 
 /// As [`Vector::exp_near`], on a machine with AVX-512 (F, DQ).

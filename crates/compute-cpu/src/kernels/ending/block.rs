@@ -2,7 +2,8 @@
 //! of floats or of integers, a bias, a residual, bounds, and what is written. What is done to a row is known to the
 //! compiler, and what all rows share stays in registers.
 
-use super::{Addend, Ending, PAIR, Place};
+use super::gate::{self, Gate};
+use super::{Addend, Ending, PAIR, Place, UNBOUNDED};
 use crate::real::Numbers;
 use crate::vector::{Bytes, Vector};
 use half::bf16;
@@ -65,6 +66,31 @@ impl Added for () {
     }
 }
 
+/// The function of sums and bias that is written. Numbers with one have no bounds.
+pub(super) trait Applied {
+    /// A [`Gate`]; there is none where this is `None`.
+    const CURVED: Option<bool>;
+}
+
+/// They are written as they are.
+pub(super) struct Plain;
+/// Through a [`Gate`] of one factor.
+pub(super) struct Straight;
+/// Through a [`Gate`] of three factors.
+pub(super) struct Curved;
+
+impl Applied for Plain {
+    const CURVED: Option<bool> = None;
+}
+
+impl Applied for Straight {
+    const CURVED: Option<bool> = Some(false);
+}
+
+impl Applied for Curved {
+    const CURVED: Option<bool> = Some(true);
+}
+
 /// What is done to a row before it is written, in registers.
 #[derive(Clone, Copy)]
 struct Limits<V> {
@@ -98,12 +124,18 @@ pub(super) trait Written: Copy {
     const FOLDED: bool = false;
 
     fn of(target: Numbers) -> Option<Self>;
-    /// Writes both registers, which where it is `WIDE` belong one behind the other.
+    /// Writes both registers, which where it is `WIDE` belong one behind the other; without bounds of numbers where it is not
+    /// `BOUNDED`.
     ///
     /// # Safety
     /// As [`Vector::store`] of both registers.
     #[expect(private_interfaces, reason = "nobody else writes")]
-    unsafe fn write<V: Vector, const WIDE: bool>(self, at: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>);
+    unsafe fn write<V: Vector, const WIDE: bool, const BOUNDED: bool>(
+        self,
+        at: [usize; PAIR],
+        pair: [V; PAIR],
+        limits: &Limits<V>,
+    );
 }
 
 /// # Safety
@@ -153,10 +185,18 @@ macro_rules! floats {
 
                 #[inline(always)]
                 #[expect(private_interfaces, reason = "as above")]
-                unsafe fn write<V: Vector, const WIDE: bool>(self, at: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
+                unsafe fn write<V: Vector, const WIDE: bool, const BOUNDED: bool>(
+                    self,
+                    at: [usize; PAIR],
+                    [mut first, mut second]: [V; PAIR],
+                    limits: &Limits<V>,
+                ) {
                     // SAFETY: as above.
                     unsafe {
-                        let [first, second] = pair.map(|number| number.at_least(limits.low).at_most(limits.high));
+                        if BOUNDED {
+                            first = first.at_least(limits.low).at_most(limits.high);
+                            second = second.at_least(limits.low).at_most(limits.high);
+                        }
                         if WIDE {
                             return $store_pair([first, second], self.wrapping_add(at[0]));
                         }
@@ -222,7 +262,12 @@ impl Written for *mut u8 {
 
     #[inline(always)]
     #[expect(private_interfaces, reason = "as above")]
-    unsafe fn write<V: Vector, const WIDE: bool>(self, [at, _]: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
+    unsafe fn write<V: Vector, const WIDE: bool, const BOUNDED: bool>(
+        self,
+        [at, _]: [usize; PAIR],
+        pair: [V; PAIR],
+        limits: &Limits<V>,
+    ) {
         // SAFETY: as above; bytes are written by ends as wide as two registers alone.
         unsafe {
             let [first, second] = pair;
@@ -246,7 +291,12 @@ impl Written for Near {
 
     #[inline(always)]
     #[expect(private_interfaces, reason = "as above")]
-    unsafe fn write<V: Vector, const WIDE: bool>(self, [at, _]: [usize; PAIR], pair: [V; PAIR], limits: &Limits<V>) {
+    unsafe fn write<V: Vector, const WIDE: bool, const BOUNDED: bool>(
+        self,
+        [at, _]: [usize; PAIR],
+        pair: [V; PAIR],
+        limits: &Limits<V>,
+    ) {
         // SAFETY: as above.
         unsafe {
             let Bytes { low, high, .. } = limits.bytes;
@@ -265,6 +315,8 @@ pub(in crate::kernels) struct Kind {
     pub written: Width,
     /// As [`Written::FOLDED`].
     pub folded: bool,
+    /// As [`Applied::CURVED`].
+    pub curved: Option<bool>,
 }
 
 /// Of numbers.
@@ -295,7 +347,14 @@ pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
         Some(residual) => Some(Width::of(residual.numbers)?),
         None => None,
     };
-    let is_plain = ending.function.is_none() && ending.snap.is_none();
+    let gate = match ending.function {
+        Some(function) => Some(Gate::of(function)?),
+        None => None,
+    };
+    // What is rounded next may be off by a small part of that rounding.
+    let may_be_near = folded || written == Width::Bf16 && (!scaled || ending.is_rounded);
+    let is_gated = may_be_near && added.is_none() && ending.bounds == UNBOUNDED;
+    let is_plain = (gate.is_none() || is_gated) && ending.snap.is_none();
     // A product by a scale and a bias become one operation, which rounds once.
     let is_fused = scaled && !ending.bias.is_empty();
     // Sums of floats that are quantised have a form of their own only as they are.
@@ -304,41 +363,48 @@ pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
         && (!is_fused || ending.is_rounded);
     let is_wide = ending.columns == PAIR * V::LANES;
     let fits = is_wide || written != Width::U8 && (V::LANES..PAIR * V::LANES).contains(&ending.columns);
-    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written, folded })
+    let curved = gate.map(Gate::is_curved);
+    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written, folded, curved })
 }
 
-/// `$rows::<S, A, W>` for a kind.
+/// `$rows::<S, A, F, W>` for a kind.
 macro_rules! with_types {
     ($kind:expr, $rows:ident) => {{
-        use super::block::{Floats, Integers, Kind, Near, Quantized, Width};
+        use super::block::{Curved, Floats, Integers, Kind, Near, Plain, Quantized, Straight, Width};
         use half::bf16;
         match $kind {
-            Kind { scaled: false, added: None, written: Width::F32, .. } => $rows::<Floats, (), *mut f32>,
-            Kind { scaled: false, added: None, .. } => $rows::<Floats, (), *mut bf16>,
+            Kind { scaled: false, curved: Some(false), .. } => $rows::<Floats, (), Straight, *mut bf16>,
+            Kind { scaled: false, curved: Some(true), .. } => $rows::<Floats, (), Curved, *mut bf16>,
+            Kind { folded: false, curved: Some(false), .. } => $rows::<Integers, (), Straight, *mut bf16>,
+            Kind { folded: false, curved: Some(true), .. } => $rows::<Integers, (), Curved, *mut bf16>,
+            Kind { curved: Some(false), .. } => $rows::<Integers, (), Straight, Near>,
+            Kind { curved: Some(true), .. } => $rows::<Integers, (), Curved, Near>,
+            Kind { scaled: false, added: None, written: Width::F32, .. } => $rows::<Floats, (), Plain, *mut f32>,
+            Kind { scaled: false, added: None, .. } => $rows::<Floats, (), Plain, *mut bf16>,
             Kind { scaled: false, added: Some(Width::F32), written: Width::F32, .. } => {
-                $rows::<Floats, *mut f32, *mut f32>
+                $rows::<Floats, *mut f32, Plain, *mut f32>
             }
-            Kind { scaled: false, added: Some(Width::F32), .. } => $rows::<Floats, *mut f32, *mut bf16>,
-            Kind { scaled: false, written: Width::F32, .. } => $rows::<Floats, *mut bf16, *mut f32>,
-            Kind { scaled: false, .. } => $rows::<Floats, *mut bf16, *mut bf16>,
-            Kind { added: None, written: Width::F32, .. } => $rows::<Integers, (), *mut f32>,
-            Kind { added: None, written: Width::Bf16, .. } => $rows::<Integers, (), *mut bf16>,
-            Kind { added: None, written: Width::U8, folded: true, .. } => $rows::<Integers, (), Near>,
-            Kind { added: None, written: Width::U8, .. } => $rows::<Integers, (), *mut u8>,
-            Kind { added: Some(Width::F32), written: Width::F32, .. } => $rows::<Integers, *mut f32, *mut f32>,
-            Kind { added: Some(Width::F32), written: Width::Bf16, .. } => $rows::<Integers, *mut f32, *mut bf16>,
-            Kind { added: Some(Width::F32), written: Width::U8, folded: true, .. } => $rows::<Integers, *mut f32, Near>,
-            Kind { added: Some(Width::F32), written: Width::U8, .. } => $rows::<Integers, *mut f32, *mut u8>,
-            Kind { added: Some(Width::Bf16), written: Width::F32, .. } => $rows::<Integers, *mut bf16, *mut f32>,
-            Kind { added: Some(Width::Bf16), written: Width::Bf16, .. } => $rows::<Integers, *mut bf16, *mut bf16>,
+            Kind { scaled: false, added: Some(Width::F32), .. } => $rows::<Floats, *mut f32, Plain, *mut bf16>,
+            Kind { scaled: false, written: Width::F32, .. } => $rows::<Floats, *mut bf16, Plain, *mut f32>,
+            Kind { scaled: false, .. } => $rows::<Floats, *mut bf16, Plain, *mut bf16>,
+            Kind { added: None, written: Width::F32, .. } => $rows::<Integers, (), Plain, *mut f32>,
+            Kind { added: None, written: Width::Bf16, .. } => $rows::<Integers, (), Plain, *mut bf16>,
+            Kind { added: None, written: Width::U8, folded: true, .. } => $rows::<Integers, (), Plain, Near>,
+            Kind { added: None, written: Width::U8, .. } => $rows::<Integers, (), Plain, *mut u8>,
+            Kind { added: Some(Width::F32), written: Width::F32, .. } => $rows::<Integers, *mut f32, Plain, *mut f32>,
+            Kind { added: Some(Width::F32), written: Width::Bf16, .. } => $rows::<Integers, *mut f32, Plain, *mut bf16>,
+            Kind { added: Some(Width::F32), written: Width::U8, folded: true, .. } => $rows::<Integers, *mut f32, Plain, Near>,
+            Kind { added: Some(Width::F32), written: Width::U8, .. } => $rows::<Integers, *mut f32, Plain, *mut u8>,
+            Kind { added: Some(Width::Bf16), written: Width::F32, .. } => $rows::<Integers, *mut bf16, Plain, *mut f32>,
+            Kind { added: Some(Width::Bf16), written: Width::Bf16, .. } => $rows::<Integers, *mut bf16, Plain, *mut bf16>,
             Kind { added: Some(Width::Bf16), written: Width::U8, folded: true, .. } => {
-                $rows::<Integers, *mut bf16, Near>
+                $rows::<Integers, *mut bf16, Plain, Near>
             }
-            Kind { added: Some(Width::Bf16), written: Width::U8, .. } => $rows::<Integers, *mut bf16, *mut u8>,
-            Kind { added: Some(Width::U8), written: Width::F32, .. } => $rows::<Integers, Quantized, *mut f32>,
-            Kind { added: Some(Width::U8), written: Width::Bf16, .. } => $rows::<Integers, Quantized, *mut bf16>,
-            Kind { added: Some(Width::U8), written: Width::U8, folded: true, .. } => $rows::<Integers, Quantized, Near>,
-            Kind { added: Some(Width::U8), written: Width::U8, .. } => $rows::<Integers, Quantized, *mut u8>,
+            Kind { added: Some(Width::Bf16), written: Width::U8, .. } => $rows::<Integers, *mut bf16, Plain, *mut u8>,
+            Kind { added: Some(Width::U8), written: Width::F32, .. } => $rows::<Integers, Quantized, Plain, *mut f32>,
+            Kind { added: Some(Width::U8), written: Width::Bf16, .. } => $rows::<Integers, Quantized, Plain, *mut bf16>,
+            Kind { added: Some(Width::U8), written: Width::U8, folded: true, .. } => $rows::<Integers, Quantized, Plain, Near>,
+            Kind { added: Some(Width::U8), written: Width::U8, .. } => $rows::<Integers, Quantized, Plain, *mut u8>,
         }
     }};
 }
@@ -354,6 +420,9 @@ pub(super) struct Shared<V> {
     shifts: [*const i32; PAIR],
     /// A residual is multiplied by, where that was worked into one product.
     factor: V,
+    /// The factors of a function, and what is added to quantised numbers behind it.
+    gate: [V; 3],
+    zero: V,
 }
 
 impl<V: Vector> Shared<V> {
@@ -362,7 +431,11 @@ impl<V: Vector> Shared<V> {
     /// # Safety
     /// As [`Ending::run`]; bias and scales have the columns.
     #[inline(always)]
-    pub unsafe fn of<S: Summed, A: Added, W: Written>(ending: &Ending<'_>, added: A, second: usize) -> Shared<V> {
+    pub unsafe fn of<S: Summed, A: Added, F: Applied, W: Written>(
+        ending: &Ending<'_>,
+        added: A,
+        second: usize,
+    ) -> Shared<V> {
         // SAFETY: the caller's promise.
         unsafe {
             let limits = Limits::<V>::of(ending);
@@ -378,15 +451,26 @@ impl<V: Vector> Shared<V> {
                 scales = [V::load(scaling.scales.as_ptr()), V::load(scaling.scales.as_ptr().add(second))];
             }
             let factor = limits.inverse.times(V::splat(added.scale()));
-            if W::FOLDED {
-                let rest = V::splat(limits.bytes.zero.into()).minus_product(V::splat(added.zero()), factor);
+            let zero = V::splat(limits.bytes.zero.into());
+            let mut gate = [zero; 3];
+            if F::CURVED.is_some() {
+                if let Some(function) = ending.function.and_then(Gate::of) {
+                    gate = function.lanes();
+                }
+                if S::SCALED {
+                    for half in 0..PAIR {
+                        bias[half] = bias[half].plus_product(V::load(shifts[half].cast()).whole(), scales[half]);
+                    }
+                }
+            } else if W::FOLDED {
+                let rest = zero.minus_product(V::splat(added.zero()), factor);
                 for half in 0..PAIR {
                     scales[half] = scales[half].times(limits.inverse);
                     let sums = V::load(shifts[half].cast()).whole().times(scales[half]);
                     bias[half] = rest.plus_product(bias[half], limits.inverse).plus(sums);
                 }
             }
-            Shared { limits, bias, scales, shifts, factor }
+            Shared { limits, bias, scales, shifts, factor, gate, zero }
         }
     }
 
@@ -395,10 +479,24 @@ impl<V: Vector> Shared<V> {
     /// # Safety
     /// As [`Ending::run`].
     #[inline(always)]
-    pub unsafe fn number<S: Summed, A: Added, W: Written>(&self, half: usize, sums: V, added: A, at: usize) -> V {
+    pub unsafe fn number<S: Summed, A: Added, F: Applied, W: Written>(
+        &self,
+        half: usize,
+        sums: V,
+        added: A,
+        at: usize,
+    ) -> V {
         let (bias, scales) = (self.bias[half], self.scales[half]);
         // SAFETY: the caller's promise.
         unsafe {
+            if let Some(curved) = F::CURVED {
+                let number = if S::SCALED { bias.plus_product(sums.whole(), scales) } else { sums.plus(bias) };
+                let number = match curved {
+                    true => gate::pass::<V, true>(self.gate, number),
+                    false => gate::pass::<V, false>(self.gate, number),
+                };
+                return if W::FOLDED { self.zero.plus_product(number, self.limits.inverse) } else { number };
+            }
             if W::FOLDED {
                 return added.add_product(at, bias.plus_product(sums.whole(), scales), self.factor);
             }
@@ -415,9 +513,19 @@ impl<V: Vector> Shared<V> {
     /// # Safety
     /// As [`Written::write`].
     #[inline(always)]
-    pub unsafe fn write<W: Written, const WIDE: bool>(&self, target: W, at: [usize; PAIR], pair: [V; PAIR]) {
+    pub unsafe fn write<F: Applied, W: Written, const WIDE: bool>(
+        &self,
+        target: W,
+        at: [usize; PAIR],
+        pair: [V; PAIR],
+    ) {
         // SAFETY: the caller's promise.
-        unsafe { target.write::<V, WIDE>(at, pair, &self.limits) };
+        unsafe {
+            match F::CURVED {
+                None => target.write::<V, WIDE, true>(at, pair, &self.limits),
+                Some(_) => target.write::<V, WIDE, false>(at, pair, &self.limits),
+            }
+        }
     }
 }
 
@@ -429,7 +537,7 @@ impl<V: Vector> Shared<V> {
 /// # Safety
 /// As [`Ending::run`]; there are sums for the rows.
 #[inline(always)]
-pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE: bool>(
+pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, F: Applied, W: Written, const WIDE: bool>(
     ending: &Ending<'_>,
     sums: *const f32,
 ) {
@@ -446,7 +554,7 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE
     };
     // SAFETY: the caller's promise; a row of sums, bias and scales has the columns.
     unsafe {
-        let shared = Shared::<V>::of::<S, A, W>(ending, added, second.column);
+        let shared = Shared::<V>::of::<S, A, F, W>(ending, added, second.column);
         let mut row = 0;
         while row < rows {
             ending.ask_ahead(row, Some(ending.target));
@@ -455,9 +563,9 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, W: Written, const WIDE
             let mut pair = [V::splat(0.0); PAIR];
             for (half, place) in [Place::default(), second].into_iter().enumerate() {
                 let sums = V::load(sums.add(row * pitch + place.sum));
-                pair[half] = shared.number::<S, A, W>(half, sums, added, row * apart + place.target);
+                pair[half] = shared.number::<S, A, F, W>(half, sums, added, row * apart + place.target);
             }
-            shared.write::<W, WIDE>(target, [row * apart, row * apart + second.target], pair);
+            shared.write::<F, W, WIDE>(target, [row * apart, row * apart + second.target], pair);
             row += together;
         }
     }

@@ -1,7 +1,7 @@
 //! Ends of rows whose sums are still in registers of AVX-512: those of [`super::block`] that products of few steps have most.
 
 pub(in crate::kernels) use super::block::Kind;
-use super::block::{Added, Floats, Integers, Near, Quantized, Shared, Summed, Width, Written};
+use super::block::{Added, Applied, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Width, Written};
 use super::{Addend, Ending};
 use crate::Isa;
 use crate::matrix::{BLOCK, End, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
@@ -14,7 +14,7 @@ use std::mem::MaybeUninit;
 
 /// Room for [`Shared`].
 #[repr(C, align(64))]
-struct Room([MaybeUninit<u8>; 640]);
+struct Room([MaybeUninit<u8>; 896]);
 
 /// What strips are told of the ends of a block's rows.
 pub(in crate::kernels) struct Told {
@@ -32,7 +32,7 @@ pub(in crate::kernels) struct Told {
 impl Told {
     /// Nothing yet.
     pub fn new(target: Numbers) -> Told {
-        let shared = Room([MaybeUninit::uninit(); 640]);
+        let shared = Room([MaybeUninit::uninit(); 896]);
         Told { residual: None, target, apart: 0, ahead: 0, shared, column: None }
     }
 
@@ -61,9 +61,9 @@ pub(in crate::kernels) struct Chosen {
 }
 
 /// Ends in registers `V`.
-struct InRegisters<V, S, A, W>(PhantomData<(V, S, A, W)>);
+struct InRegisters<V, S, A, F, W>(PhantomData<(V, S, A, F, W)>);
 
-impl<V: Wide, S: Summed, A: Added, W: Written> InRegisters<V, S, A, W> {
+impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, F, W> {
     /// # Safety
     /// As [`Shared::of`], of this kind, on a machine with AVX-512 (F, BW, DQ, VL).
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
@@ -72,13 +72,13 @@ impl<V: Wide, S: Summed, A: Added, W: Written> InRegisters<V, S, A, W> {
         let Some(added) = A::of(ending.residual) else { return debug_assert!(false, "an ending of another kind") };
         // SAFETY: the caller's promise; the room is large enough (just checked).
         unsafe {
-            let shared = Shared::<V>::of::<S, A, W>(ending, added, V::LANES);
+            let shared = Shared::<V>::of::<S, A, F, W>(ending, added, V::LANES);
             room.0.as_mut_ptr().cast::<Shared<V>>().write(shared);
         }
     }
 }
 
-impl<V: Wide, S: Summed, A: Added, W: Written> End for InRegisters<V, S, A, W> {
+impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V, S, A, F, W> {
     #[inline(always)]
     unsafe fn end<const ROWS: usize, const WHOLE: bool>(
         told: *mut u8,
@@ -105,9 +105,9 @@ impl<V: Wide, S: Summed, A: Added, W: Written> End for InRegisters<V, S, A, W> {
             }
             rows!(r in ROWS => {
                 let at = (row + r) * told.apart;
-                let first = shared.number::<S, A, W>(0, V::of_bits(low[r]), added, at);
-                let second = shared.number::<S, A, W>(1, V::of_bits(high[r]), added, at + V::LANES);
-                shared.write::<W, true>(target, [at, at + V::LANES], [first, second]);
+                let first = shared.number::<S, A, F, W>(0, V::of_bits(low[r]), added, at);
+                let second = shared.number::<S, A, F, W>(1, V::of_bits(high[r]), added, at + V::LANES);
+                shared.write::<F, W, true>(target, [at, at + V::LANES], [first, second]);
             });
         }
     }
@@ -116,12 +116,15 @@ impl<V: Wide, S: Summed, A: Added, W: Written> End for InRegisters<V, S, A, W> {
 /// What ends sums of products of integers, on a machine with AVX-512 VNNI.
 pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>() -> Chosen {
-        type Ends<A, W> = InRegisters<Avx512, Integers, A, W>;
+        type Ends<A, W> = InRegisters<Avx512, Integers, A, Plain, W>;
         Chosen { share: Ends::<A, W>::share, strips: u8_strips::<Ends<A, W>>() }
     }
     fn rounding<A: Added>() -> Chosen {
-        type Ends<A> = InRegisters<Avx512Bf16, Integers, A, *mut bf16>;
+        type Ends<A> = InRegisters<Avx512Bf16, Integers, A, Plain, *mut bf16>;
         Chosen { share: Ends::<A>::share, strips: u8_strips_to_bf16::<Ends<A>>() }
+    }
+    if kind.curved.is_some() {
+        return None;
     }
     Some(match kind {
         Kind { is_wide: true, scaled: true, added, written: Width::Bf16, .. } if isa.has_avx512_bf16() => match added {
@@ -129,12 +132,12 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
             Some(Width::Bf16) => rounding::<*mut bf16>(),
             Some(_) => return None,
         },
-        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: true } => chosen::<(), Near>(),
-        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: false } => chosen::<(), *mut u8>(),
-        Kind { is_wide: true, scaled: true, added: Some(Width::U8), written: Width::U8, folded: true } => {
+        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: true, .. } => chosen::<(), Near>(),
+        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: false, .. } => chosen::<(), *mut u8>(),
+        Kind { is_wide: true, scaled: true, added: Some(Width::U8), written: Width::U8, folded: true, .. } => {
             chosen::<Quantized, Near>()
         }
-        Kind { is_wide: true, scaled: true, added: Some(Width::U8), written: Width::U8, folded: false } => {
+        Kind { is_wide: true, scaled: true, added: Some(Width::U8), written: Width::U8, folded: false, .. } => {
             chosen::<Quantized, *mut u8>()
         }
         _ => return None,
@@ -144,8 +147,11 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
 /// What ends sums of products of bf16, on a machine with AVX-512 BF16.
 pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>() -> Chosen {
-        type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, W>;
+        type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, Plain, W>;
         Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>() }
+    }
+    if kind.curved.is_some() {
+        return None;
     }
     Some(match kind {
         Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => chosen::<(), *mut bf16>(),
