@@ -147,11 +147,13 @@ pub(crate) trait Vector: Copy {
         unsafe { self.each(sigmoid_near) }
     }
 
-    /// `1 / (1 + 2ˣ)` of every lane, as near as [`share_near`].
+    /// `1 / (1 + 2ˣ)` of every lane of some registers, as near as [`share_near`].
     #[inline(always)]
-    unsafe fn share(self) -> Self {
-        // SAFETY: the caller's promise.
-        unsafe { self.each(share_near) }
+    unsafe fn share_each<const N: usize>(numbers: &mut [Self; N]) {
+        for number in numbers {
+            // SAFETY: the caller's promise.
+            *number = unsafe { number.each(share_near) };
+        }
     }
 
     /// `eˣ` of every lane within 1e-4 of its value, for x up to 80; 0 where it is below the normal numbers.
@@ -435,7 +437,11 @@ mod tests {
                 assert!((f64::from(made) - expected).abs() <= 2e-4 * expected, "{number}: {made}, not {expected}");
             }
             // SAFETY: as above.
-            unsafe { V::load(numbers.as_ptr()).share().store(made.as_mut_ptr()) };
+            unsafe {
+                let mut one = [V::load(numbers.as_ptr())];
+                V::share_each(&mut one);
+                one[0].store(made.as_mut_ptr());
+            }
             for (&number, made) in numbers.iter().zip(made) {
                 let expected = 1.0 / (1.0 + f64::from(number).exp2());
                 assert!((f64::from(made) - expected).abs() <= 2e-4 * expected, "{number}: {made}, not {expected}");

@@ -42,6 +42,14 @@ impl Signal {
     }
 }
 
+/// Ends this process where nobody reads what it prints any more, as programs do whose output goes to `head`: Rust has its
+/// programs see an error instead, at which printing panics. For programs that print and do nothing else that would be left half
+/// done.
+pub fn end_with_reader() {
+    // SAFETY: no handler runs, and only the disposition of this signal changes.
+    unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
+}
+
 /// Where the handler writes: a descriptor, or one of the two states below. A signal handler has
 /// no argument of its own, so this has to be global; nothing but the handler reads it.
 static HANDLER_PIPE: AtomicI32 = AtomicI32::new(NO_LISTENER);

@@ -1,7 +1,10 @@
 //! Calls of a model to other models (Triton's business logic scripting).
 
 use std::{
-    sync::{Arc, Weak},
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     thread,
 };
 
@@ -45,8 +48,8 @@ pub(crate) fn infer(caller: &Arc<Shared>, call: u64, called: CalledRequest, deco
         )));
     }
     let parameters = parameters(&called.parameters)?;
-    caller.begin_call(call);
-    let answers = Answers { caller: Arc::downgrade(caller), call, early: None, decoupled };
+    let is_cancelled = caller.begin_call(call);
+    let answers = Answers { caller: Arc::downgrade(caller), call, is_cancelled, early: None, decoupled };
     let mut request = Request::new(model, Responder::new(answers));
     request.version = version;
     request.trace = called.trace.and_then(|origin| caller.trace(origin)).map(|origin| origin.child());
@@ -116,6 +119,8 @@ pub(crate) fn load_parameters(
 struct Answers {
     caller: Weak<Shared>,
     call: u64,
+    /// Told by the caller, or by the end of its process.
+    is_cancelled: Arc<AtomicBool>,
     /// The one response of a model that answers once, where it did not say that it is the last.
     early: Option<Response>,
     decoupled: bool,
@@ -135,7 +140,8 @@ impl Reply for Answers {
     }
 
     fn is_cancelled(&self) -> bool {
-        self.caller.upgrade().is_none_or(|caller| caller.is_call_cancelled(self.call))
+        // No lock of the caller: it may wait for one that is held by who asks, as where a model calls itself.
+        self.is_cancelled.load(SeqCst) || self.caller.strong_count() == 0
     }
 }
 

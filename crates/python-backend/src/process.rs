@@ -118,8 +118,9 @@ struct State {
     inputs: Pool,
     segments: HashMap<u32, Arc<Segment>>,
     segment_count: u32,
-    /// Calls of other models that are not answered to the end, and whether they were cancelled.
-    calls: HashMap<u64, bool>,
+    /// Calls of other models that are not answered to the end, and whether they were cancelled. Who answers one asks that
+    /// without the lock: it may be asked while somebody has it, here or in a process that called this one.
+    calls: HashMap<u64, Arc<AtomicBool>>,
 }
 
 /// Who waits for the answer to a task.
@@ -409,20 +410,17 @@ impl Shared {
         self.state.lock().traces.get(&request).cloned()
     }
 
-    /// A call of another model is on its way.
-    pub fn begin_call(&self, call: u64) {
-        self.state.lock().calls.insert(call, false);
+    /// A call of another model is on its way; given is whether it is cancelled.
+    pub fn begin_call(&self, call: u64) -> Arc<AtomicBool> {
+        let mut state = self.state.lock();
+        let is_cancelled = Arc::new(AtomicBool::new(state.is_gone));
+        state.calls.insert(call, is_cancelled.clone());
+        is_cancelled
     }
 
     /// A call has its last answer.
     pub fn end_call(&self, call: u64) {
         self.state.lock().calls.remove(&call);
-    }
-
-    /// Whether nobody waits for the answers to a call.
-    pub fn is_call_cancelled(&self, call: u64) -> bool {
-        let state = self.state.lock();
-        state.is_gone || state.calls.get(&call).copied().unwrap_or(true)
     }
 
     /// The tensors that entries of the host name, copied; their segments are freed.
@@ -489,6 +487,7 @@ impl Shared {
         let mut waiting = {
             let mut state = self.state.lock();
             state.is_gone = true;
+            state.calls.drain().for_each(|(_, is_cancelled)| is_cancelled.store(true, SeqCst));
             std::mem::take(&mut state.waiting)
         };
         let running = waiting.pop_front();
@@ -526,8 +525,8 @@ impl Shared {
             Message::Dropped { request } => drop(self.take_request(request)),
             Message::Call { call, what } => self.answer(call, what),
             Message::Cancel { call } => {
-                if let Some(is_cancelled) = self.state.lock().calls.get_mut(&call) {
-                    *is_cancelled = true;
+                if let Some(is_cancelled) = self.state.lock().calls.get(&call) {
+                    is_cancelled.store(true, SeqCst);
                 }
             }
             Message::ForgetMetric { number } => self.metrics.lock().forget(number),

@@ -31,6 +31,11 @@ pub fn run() -> ExitCode {
     if commands::serve::is_tritonserver(&own_name) {
         return run_tritonserver();
     }
+    // `--help` prints, too, and the server has its own way with what nobody reads.
+    let serves = std::env::args().nth(1).is_some_and(|verb| verb == "serve");
+    if !serves {
+        halimede_platform::signals::end_with_reader();
+    }
     match Cli::parse().command {
         Command::Serve(args) => commands::serve::run(&args.flags, Name::Halimede),
         Command::Run(args) => commands::run::run(&args),

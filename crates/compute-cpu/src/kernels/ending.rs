@@ -569,18 +569,8 @@ unsafe fn logistic<V: Vector, const N: usize>(function: Unary, numbers: &mut [V;
     // SAFETY: the caller's promise.
     unsafe {
         match Gate::of(function) {
-            Some(gate) if gate.is_curved() => {
-                let factors = gate.lanes();
-                for x in numbers {
-                    *x = gate::pass::<V, true>(factors, *x);
-                }
-            }
-            Some(gate) => {
-                let factors = gate.lanes();
-                for x in numbers {
-                    *x = gate::pass::<V, false>(factors, *x);
-                }
-            }
+            Some(gate) if gate.is_curved() => gate::pass::<V, true, N>(gate.lanes(), numbers),
+            Some(gate) => gate::pass::<V, false, N>(gate.lanes(), numbers),
             None => {
                 for x in numbers {
                     *x = x.logistic();
@@ -766,7 +756,9 @@ mod tests {
                 }
                 for at in 0..ROWS * columns {
                     let (expected, made) = (number(at), f64::from(narrow[at]));
-                    let what = || format!("{function:?} with {columns} columns on {}, {at}: {made}, not {expected}", isa.name());
+                    let what = || {
+                        format!("{function:?} with {columns} columns on {}, {at}: {made}, not {expected}", isa.name())
+                    };
                     // Half a step of bf16, and what the functions are off.
                     assert!((made - expected).abs() <= (expected.abs() + 0.01) * (1.0 / 256.0 + 6e-4), "{}", what());
                     let (steps, made) = (expected * f64::from(grid.inverse) + 30.0, f64::from(bytes[at]));

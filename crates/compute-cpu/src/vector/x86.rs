@@ -213,12 +213,23 @@ macro_rules! avx512_vector {
             #[inline(always)]
             unsafe fn logistic(self) -> Self {
                 // SAFETY: the caller's promise.
-                $name(unsafe { share_16(x86::_mm512_mul_ps(self.0, x86::_mm512_set1_ps(-std::f32::consts::LOG2_E))) })
+                unsafe {
+                    let mut one = [self.times(Self::splat(-std::f32::consts::LOG2_E))];
+                    Self::share_each(&mut one);
+                    one[0]
+                }
             },
             #[inline(always)]
-            unsafe fn share(self) -> Self {
+            unsafe fn share_each<const N: usize>(numbers: &mut [Self; N]) {
+                let mut bare = [numbers[0].0; N];
+                for index in 0..N {
+                    bare[index] = numbers[index].0;
+                }
                 // SAFETY: the caller's promise.
-                $name(unsafe { share_16(self.0) })
+                unsafe { shares_16(&mut bare) };
+                for index in 0..N {
+                    numbers[index] = $name(bare[index]);
+                }
             },
             #[inline(always)]
             unsafe fn exp_near(self) -> Self {
@@ -644,15 +655,22 @@ unsafe fn bytes_of_words_16(words: x86::__m512i) -> x86::__m256i {
     }
 }
 
-/// `1 / (1 + 2ᵗ)`: the power of t's fraction by a polynomial of the third degree, fitted for its relative error
-/// (7.5e-5), scaled by the power of t's whole part; the reciprocal is within 2^-14.
+/// `1 / (1 + 2ᵗ)`; the reciprocal is within 2^-14.
 ///
 /// # Safety
-/// As [`Vector::share`], on a machine with AVX-512 (F, DQ).
+/// As [`Vector::share_each`], on a machine with AVX-512 (F, DQ).
 #[inline(always)]
-unsafe fn share_16(t: x86::__m512) -> x86::__m512 {
+unsafe fn shares_16<const N: usize>(numbers: &mut [x86::__m512; N]) {
     // SAFETY: the caller's promise.
-    unsafe { x86::_mm512_rcp14_ps(x86::_mm512_add_ps(power_of_two_16(t), x86::_mm512_set1_ps(1.0))) }
+    unsafe {
+        powers_of_two_16(numbers);
+        for number in &mut *numbers {
+            *number = x86::_mm512_add_ps(*number, x86::_mm512_set1_ps(1.0));
+        }
+        for number in numbers {
+            *number = x86::_mm512_rcp14_ps(*number);
+        }
+    }
 }
 
 /// As [`Vector::exp_near`], on a machine with AVX-512 (F, DQ).
@@ -673,19 +691,42 @@ unsafe fn normal_power_of_two_16(t: x86::__m512) -> x86::__m512 {
     }
 }
 
-/// `2ᵗ` within 1e-4 of its value, on a machine with AVX-512 (F, DQ).
+/// As [`powers_of_two_16`], of one register.
+///
+/// # Safety
+/// As there.
 #[inline(always)]
 unsafe fn power_of_two_16(t: x86::__m512) -> x86::__m512 {
+    let mut one = [t];
+    // SAFETY: the caller's promise.
+    unsafe { powers_of_two_16(&mut one) };
+    one[0]
+}
+
+/// `2ᵗ` within 1e-4 of its value, on a machine with AVX-512 (F, DQ): the power of t's fraction by a polynomial of the third
+/// degree, fitted for its relative error (7.5e-5), scaled by the power of t's whole part.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn powers_of_two_16<const N: usize>(numbers: &mut [x86::__m512; N]) {
     /// Takes the whole part away, rounded down; no exceptions.
     const FRACTION: i32 = 0b1001;
     // SAFETY: the caller's promise.
     unsafe {
-        let r = x86::_mm512_reduce_ps::<FRACTION>(t);
-        let mut p = x86::_mm512_set1_ps(0.078_024_43);
-        p = x86::_mm512_fmadd_ps(p, r, x86::_mm512_set1_ps(0.226_067_3));
-        p = x86::_mm512_fmadd_ps(p, r, x86::_mm512_set1_ps(0.695_833_47));
-        p = x86::_mm512_fmadd_ps(p, r, x86::_mm512_set1_ps(0.999_925_2));
-        x86::_mm512_scalef_ps(p, t)
+        let mut fractions = *numbers;
+        for index in 0..N {
+            fractions[index] = x86::_mm512_reduce_ps::<FRACTION>(numbers[index]);
+        }
+        let mut powers = [x86::_mm512_set1_ps(0.078_024_43); N];
+        for factor in [0.226_067_3, 0.695_833_47, 0.999_925_2] {
+            for index in 0..N {
+                powers[index] = x86::_mm512_fmadd_ps(powers[index], fractions[index], x86::_mm512_set1_ps(factor));
+            }
+        }
+        for index in 0..N {
+            numbers[index] = x86::_mm512_scalef_ps(powers[index], numbers[index]);
+        }
     }
 }
 

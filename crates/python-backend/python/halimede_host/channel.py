@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import gc
 import itertools
 import json
 import mmap
@@ -19,6 +20,9 @@ LENGTH = struct.Struct("<I")
 JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 # The value that a text begins with, and where it ends: what the server sends has nothing around it.
 parse = json.JSONDecoder().raw_decode
+
+# Bytes that are read of the socket at a time.
+CHUNK = 1 << 16
 
 # A segment begins with a byte that says whether somebody uses it; tensors lie behind so many bytes, and at
 # multiples of them.
@@ -46,6 +50,21 @@ def server():
     if _server is None:
         raise RuntimeError("there is no server: this works inside a model that a server runs")
     return _server
+
+
+# Whether this is a process that a model forked: memory and messages are its parent's.
+_is_forked = False
+
+
+def note_fork():
+    """From now on this is a process that a model forked."""
+    global _is_forked
+    _is_forked = True
+
+
+def is_forked():
+    """Whether this is a process that a model forked."""
+    return _is_forked
 
 
 class ServerGone(Exception):
@@ -95,7 +114,9 @@ class Segment:
 
     def release(self, *_):
         self.lease = None
-        self.bytes[0] = FREE
+        # A copy of an array that is collected in a process that was forked says nothing of the parent's.
+        if not _is_forked:
+            self.bytes[0] = FREE
 
     def whole(self):
         """All bytes as an array. When it is gone, and every view of it, the segment is free."""
@@ -117,6 +138,7 @@ class Channel:
         self.unread = b""
         # Held by the one who reads; the others wait until something has changed.
         self.reading = threading.Lock()
+        self.reader = None
         self.changed = threading.Condition()
         self.waiting = 0
         self.is_gone = False
@@ -126,7 +148,7 @@ class Channel:
         self.answers = {}
         self.segments = {}
         self.output_segments = []
-        self.memory = threading.Lock()
+        self.memory = threading.RLock()
 
     # Messages.
 
@@ -165,11 +187,17 @@ class Channel:
             if self.is_gone:
                 raise ServerGone
             if self.reading.acquire(blocking=False):
+                self.reader = threading.get_ident()
                 try:
                     self._read_until(messages)
                 finally:
+                    self.reader = None
                     self.reading.release()
                     self._tell()
+            elif self.reader == threading.get_ident():
+                # What is collected as garbage while a message is put together, or a handler of a signal, asks something: nobody
+                # else would read the answer.
+                self._read_until(messages)
             else:
                 with self.changed:
                     # First counted, then looked: who reads looks the other way round.
@@ -198,21 +226,46 @@ class Channel:
 
     def _read(self):
         """The next message; None at the end."""
-        data = self.unread
         while True:
+            # Another message may have been read here meanwhile (`_wait`).
+            data = self.unread
             if len(data) >= LENGTH.size:
                 end = LENGTH.size + LENGTH.unpack_from(data)[0]
                 if len(data) >= end:
                     self.unread = data[end:]
                     # Of bytes, its encoding would be looked for first.
                     return parse(data[LENGTH.size : end].decode())[0]
+                if end > CHUNK:
+                    return self._read_long(data, end)
             try:
-                more = self.socket.recv(1 << 16)
+                more = self.socket.recv(CHUNK)
             except OSError:
                 return None
             if not more:
                 return None
-            data = data + more if data else more
+            self.unread = self.unread + more if self.unread else more
+
+    def _read_long(self, begun, end):
+        """A message of so many bytes that has begun."""
+        # Nothing is collected meanwhile: it might ask the server something, in the middle of this.
+        was_enabled = gc.isenabled()
+        gc.disable()
+        try:
+            whole = bytearray(end)
+            whole[: len(begun)] = begun
+            rest = memoryview(whole)[len(begun) :]
+            while rest:
+                count = self.socket.recv_into(rest)
+                if not count:
+                    return None
+                rest = rest[count:]
+            self.unread = b""
+            return parse(whole[LENGTH.size :].decode())[0]
+        except OSError:
+            return None
+        finally:
+            if was_enabled:
+                gc.enable()
 
     def wait_answer(self, answers):
         """The next of the answers to a call."""

@@ -1,6 +1,8 @@
 """Runs one instance of a model: takes tasks from the server until it asks for the end."""
 
 import asyncio
+import atexit
+import gc
 import importlib
 import os
 import select
@@ -8,10 +10,12 @@ import signal
 import sys
 import threading
 import time
+import traceback
 from time import monotonic_ns
 
 from . import logger
-from .channel import Channel, ServerGone, connect
+from .arguments import shortened
+from .channel import JSON, Channel, ServerGone, connect, note_fork
 from .messages import RELEASE_RESCHEDULE, InferenceRequest, InferenceResponse
 from .model_config import ModelConfig
 
@@ -45,7 +49,7 @@ def explain(error):
         text = str(error)
     except Exception as another:
         text = f"<no text: its __str__ raised {type(another).__name__}>"
-    return f"{type(error).__name__}: {text}{at}"
+    return shortened(f"{type(error).__name__}: {text}{at}")
 
 
 class Host:
@@ -76,11 +80,11 @@ class Host:
     def attempt(self, work, *arguments):
         """Does the work and tells the server how it went."""
         try:
-            answer = work(*arguments)
+            done = JSON.encode({"done": {"value": work(*arguments)}})
         except BaseException as error:
             self.channel.send("failed", error=explain(error))
         else:
-            self.channel.send("done", value=answer)
+            self.channel.send_text(done)
 
     def load(self, task):
         """Imports the model's module."""
@@ -130,12 +134,12 @@ class Host:
     def execute(self, task):
         """Runs a batch. How long is told, since the server may have sent it while another ran."""
         start = monotonic_ns()
-        wholes = self.channel.leases(task)
-        requests = [
-            InferenceRequest._received(entry, self.channel, wholes, self.is_decoupled) for entry in task["requests"]
-        ]
-        del wholes
+        requests = []
         try:
+            wholes = self.channel.leases(task)
+            for entry in task["requests"]:
+                requests.append(InferenceRequest._received(entry, self.channel, wholes, self.is_decoupled))
+            del wholes
             returned = self._execute(requests)
             self._leave_child(0)
             responses = self._responses(requests, returned, task["uses"])
@@ -230,8 +234,14 @@ class Host:
         self.attempt(self._finalize)
 
     def _finalize(self):
-        if self.model is not None and hasattr(self.model, "finalize"):
-            self.model.finalize()
+        try:
+            if self.model is not None and hasattr(self.model, "finalize"):
+                self.model.finalize()
+        finally:
+            # What the interpreter does at its end: the server waits for the answer to this, and for nothing else.
+            self.model = None
+            atexit._run_exitfuncs()
+            gc.collect()
 
 
 def default_signals():
@@ -263,12 +273,19 @@ def main():
         signal.signal(number, lambda *_: None)
     # Those that the model forks are the model's to end, as `Pool.terminate` does.
     os.register_at_fork(after_in_child=default_signals)
+    os.register_at_fork(after_in_child=note_fork)
     connect(channel)
+    status = 0
     try:
         Host(channel).run()
     except ServerGone:
         pass
-    sys.stdout.flush()
-    sys.stderr.flush()
-    # Threads of the model do not hold the process.
-    os._exit(0)
+    except BaseException:
+        traceback.print_exc()
+        status = 1
+    try:
+        sys.stdout.flush()
+        sys.stderr.flush()
+    finally:
+        # Threads of the model do not hold the process.
+        os._exit(status)

@@ -3,7 +3,7 @@
 import enum
 
 from . import channel
-from .arguments import check_kind, check_text
+from .arguments import check_kind, shortened, text
 
 
 class LogLevel(enum.Enum):
@@ -21,9 +21,10 @@ class Logger:
     @staticmethod
     def log(message, level=INFO):
         """Writes a message."""
-        check_text("message", message)
+        message = shortened(text("message", message))
         check_kind("level", level, LogLevel)
-        if channel.is_connected():
+        # A process that a model forks has no lock in common with its parent, and the way to the server is its.
+        if channel.is_connected() and not channel.is_forked():
             channel.server().send("log", level=level.value, text=message)
         else:
             print(message, flush=True)

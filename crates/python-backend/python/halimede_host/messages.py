@@ -5,8 +5,8 @@ import enum
 import json
 import threading
 
-from .arguments import check_kind, check_text, check_whole
-from .channel import JSON, CallFailed, quoted
+from .arguments import check_kind, shortened, text, whole
+from .channel import JSON, CallFailed, is_forked, quoted
 from .tensor import Tensor, TritonModelException, entry_json, store
 
 FLAG_FINAL = 1
@@ -19,9 +19,7 @@ class TritonError:
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
     def __init__(self, message, code=INTERNAL):
-        check_text("message", message)
-        check_whole("code", code, 3)
-        self._message, self._code = message, int(code)
+        self._message, self._code = shortened(text("message", message)), whole("code", code, 3)
 
     def message(self):
         """The text."""
@@ -46,8 +44,8 @@ class PreferredMemory:
 
     def __init__(self, preferred_memory_type, preferred_device_id=0):
         check_kind("preferred_memory_type", preferred_memory_type, MemoryType)
-        check_whole("preferred_device_id", preferred_device_id, 64, is_signed=True)
-        self._kind, self._device = preferred_memory_type, preferred_device_id
+        self._kind = preferred_memory_type
+        self._device = whole("preferred_device_id", preferred_device_id, 64, is_signed=True)
 
 
 class InferenceTrace:
@@ -161,8 +159,14 @@ class InferenceResponseSender:
         self._count_response(response, flags)
         last, content = "true" if flags == FLAG_FINAL else "false", "null"
         if response is not None:
-            # The server may write to shared memory again before it reads what is named here.
-            content = response._json(self._channel, self._wanted)
+            try:
+                # The server may write to shared memory again before it reads what is named here.
+                content = response._json(self._channel, self._wanted)
+            except BaseException:
+                # Nothing was sent: the model may send what went wrong.
+                with self._lock:
+                    self._is_closed, self._count = False, self._count - 1
+                raise
         self._channel.send_text(f'{{"response":{{"request":{self._handle},"last":{last},"response":{content}}}}}')
 
     def is_cancelled(self):
@@ -193,7 +197,7 @@ class InferenceResponseSender:
             return was_closed
 
     def __del__(self):
-        if not self._is_closed:
+        if not self._is_closed and not is_forked():
             try:
                 self._channel.send("dropped", request=self._handle)
             except OSError:
@@ -210,28 +214,31 @@ class InferenceRequest:
     __slots__ = ("_id", "_correlation_id", "_inputs", "_wanted", "_model_name", "_model_version", "_flags", "_timeout",
                  "_parameters", "_trace", "_origin", "_sender", "_is_answered", "_release_flags", "__weakref__")  # fmt: skip
 
-    def __init__(self, *, request_id="", correlation_id=0, inputs, requested_output_names, model_name,
+    def __init__(self, request_id="", correlation_id=0, inputs=None, requested_output_names=None, model_name=None,
                  model_version=-1, flags=0, timeout=0, preferred_memory=None, trace=None, parameters=None):  # fmt: skip
+        given = {"inputs": inputs, "requested_output_names": requested_output_names, "model_name": model_name}
+        for name, value in given.items():
+            if value is None:
+                raise TypeError(f"an InferenceRequest has to have {name}")
+        if isinstance(requested_output_names, (str, bytes)):
+            raise TypeError("requested_output_names has to be a list of str")
         if correlation_id is None:
             raise TypeError("correlation_id has to be an int or a str")
         if not isinstance(correlation_id, (int, str)):
             raise TritonModelException("Correlation ID must be integer or string")
         if isinstance(correlation_id, int):
-            check_whole("correlation_id", correlation_id, 64)
-        check_text("request_id", request_id)
-        check_text("model_name", model_name)
-        check_whole("model_version", model_version, 64, is_signed=True)
-        check_whole("flags", flags, 32)
-        check_whole("timeout", timeout, 64)
+            correlation_id = whole("correlation_id", correlation_id, 64)
+        request_id, model_name = text("request_id", request_id), text("model_name", model_name)
+        model_version = whole("model_version", model_version, 64, is_signed=True)
+        flags, timeout = whole("flags", flags, 32), whole("timeout", timeout, 64)
         self._id, self._correlation_id, self._inputs = request_id, correlation_id, list(inputs)
-        self._wanted = set(requested_output_names)
+        self._wanted = {text("requested_output_names", name) for name in requested_output_names}
         request = f"request with id '{request_id}' and model name '{model_name}' should not be empty."
         for tensor in self._inputs:
             if tensor is None:
                 raise TritonModelException(f"Input tensor for {request}")
             check_kind("inputs", tensor, Tensor)
         for name in self._wanted:
-            check_text("requested_output_names", name)
             if not name:
                 raise TritonModelException(f"Requested output name for {request}")
         self._model_name, self._model_version = model_name, model_version
@@ -283,8 +290,7 @@ class InferenceRequest:
 
     def set_flags(self, flags):
         """Sets start and end of a sequence."""
-        check_whole("flags", flags, 32)
-        self._flags = flags
+        self._flags = whole("flags", flags, 32)
 
     def timeout(self):
         """How long it may wait, in microseconds."""

@@ -4,6 +4,7 @@ import enum
 import json
 
 from . import channel
+from .arguments import text
 from .channel import CallFailed
 from .tensor import TritonModelException
 
@@ -24,6 +25,8 @@ def ask(failure, call, **arguments):
 
 def forget(number):
     """Tells the server that a metric or a family is not used any more."""
+    if channel.is_forked():
+        return  # they are the parent's
     try:
         channel.server().send("forget_metric", number=number)
     except OSError:
@@ -80,8 +83,9 @@ class MetricFamily:
 
     def __init__(self, name, description, kind):
         self._number = None
-        if not isinstance(name, str) or not isinstance(description, str) or not isinstance(kind, MetricKind):
+        if not isinstance(name, (str, bytes)) or not isinstance(description, (str, bytes)) or not isinstance(kind, MetricKind):
             raise TypeError("MetricFamily(name: str, description: str, kind: MetricKind)")
+        name, description = text("name", name), text("description", description)
         self._kind, self._metrics = kind, []
         self._number = ask(
             "Error when creating MetricFamily", "new_family", name=name, description=description, kind=int(kind)

@@ -3,7 +3,7 @@
 import numpy as np
 
 from . import channel
-from .arguments import check_text
+from .arguments import text
 from .channel import CallFailed
 from .tensor import Tensor, TritonModelException, store
 
@@ -19,15 +19,14 @@ def ask(failure, what, **arguments):
 def load_model(model_name, config="", files=None):
     """Loads a model, or loads it again; returns when it is ready. A configuration in JSON may take the place of the one
     in the repository, and files, by `file:` and their path, the place of the model's directory."""
-    check_text("model_name", model_name)
-    check_text("config", config)
+    model_name, config = text("model_name", model_name), text("config", config)
     if files is not None and not isinstance(files, dict):
         raise TritonModelException(
             f"failed to load model '{model_name}', files should be a dictionary of file paths and file contents"
         )
     tensors = []
     for path, content in (files or {}).items():
-        check_text("path", path)
+        path = text("path", path)
         if not isinstance(content, (bytes, bytearray)):
             raise TypeError(f"the content of '{path}' has to be bytes, found type {type(content)}")
         tensors.append(Tensor(path, np.asarray(memoryview(content))))
@@ -38,17 +37,18 @@ def load_model(model_name, config="", files=None):
 def unload_model(model_name, unload_dependents=False):
     """Unloads a model, and with it those that only it uses if that is wanted. Requests that it has are answered
     before it ends, which this does not wait for."""
-    check_text("model_name", model_name)
+    model_name = text("model_name", model_name)
     ask("Failed to unload model", "unload_model", model=model_name, dependents=bool(unload_dependents))
 
 
 def is_model_ready(model_name, model_version=""):
     """Whether a version of another model takes requests; an empty version is the newest."""
-    check_text("model_name", model_name)
-    check_text("model_version", model_version)
+    model_name, model_version = text("model_name", model_name), text("model_version", model_version)
     failure = "Failed to check model readiness: failed to get model version from specified version string"
     try:
         version = int(model_version) if model_version else -1
+        if not -(1 << 63) <= version < 1 << 63:
+            raise ValueError("out of range")
     except ValueError:
         raise TritonModelException(
             f"{failure} '{model_version}' (details: stol), version should be an integral value > 0"

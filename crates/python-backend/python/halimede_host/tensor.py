@@ -5,7 +5,8 @@ import struct
 import numpy as np
 
 from . import dlpack
-from .channel import ALIGNMENT, aligned, quoted
+from .arguments import text
+from .channel import ALIGNMENT, CallFailed, aligned, quoted
 
 
 class TritonModelException(Exception):
@@ -70,12 +71,18 @@ class Tensor:
     __slots__ = ("_name", "_dtype", "_shape", "_array", "_raw", "_place")
 
     def __init__(self, name, numpy_array):
-        if not isinstance(name, str) or not isinstance(numpy_array, np.ndarray):
+        if not isinstance(name, (str, bytes)) or not isinstance(numpy_array, np.ndarray):
             raise TypeError("Tensor(name: str, numpy_array: numpy.ndarray)")
         dtype = NUMBERS.get(numpy_array.dtype) or numpy_to_triton_type(numpy_array.dtype)
         if dtype is None:
             raise TritonModelException("NumPy dtype is not supported.")
-        self._set(name, dtype, list(numpy_array.shape), numpy_array, None, None)
+        # As in Triton, strings and what lies scattered are taken as they are now; other arrays are shared with the model.
+        raw, shape = None, numpy_array.shape
+        if dtype == BYTES:
+            raw = np.frombuffer(bytearray(serialize_byte_tensor(numpy_array)), np.uint8)
+        elif not numpy_array.flags.c_contiguous:
+            numpy_array = np.ascontiguousarray(numpy_array).reshape(shape)
+        self._set(text("name", name), dtype, list(shape), numpy_array, raw, None)
 
     def _set(self, name, dtype, shape, array, raw, place):
         if not name:
@@ -153,6 +160,7 @@ class Tensor:
     @classmethod
     def from_dlpack(cls, name, tensor):
         """A tensor that shares the memory of `tensor`, a DLPack capsule or what can give one."""
+        name = text("name", name)
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         if isinstance(tensor, np.ndarray):
@@ -178,11 +186,7 @@ class Tensor:
 
     def _content(self):
         """What is to be sent: an array, or bytes."""
-        if self._raw is not None:
-            return self._raw
-        if self._dtype == BYTES:
-            return np.frombuffer(bytes(serialize_byte_tensor(self._array)), np.uint8)
-        return self._array
+        return self._array if self._raw is None else self._raw
 
 
 def store(tensors, channel, kept=()):
@@ -200,7 +204,10 @@ def store(tensors, channel, kept=()):
                 contents.append((len(entries), offset + ALIGNMENT, content))
         entries.append([tensor._name, tensor._dtype, tensor._shape, *place])
     if contents:
-        segment = channel.output_segment(end)
+        try:
+            segment = channel.output_segment(end)
+        except CallFailed as error:
+            raise TritonModelException(str(error)) from None
         for index, offset, content in contents:
             size = content.nbytes
             if content.flags.c_contiguous:

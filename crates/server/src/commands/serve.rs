@@ -1,9 +1,13 @@
 //! `halimede serve`, and `tritonserver`.
 
 use std::{
+    panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::PathBuf,
     process::ExitCode,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
     time::{Duration, Instant},
 };
 
@@ -137,7 +141,8 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     options.memory = flags.memory_limit.unwrap_or(name.memory_limit()).of_server();
     options.remote_repositories =
         cloud::open(&flags.cloud_repositories, runtime.handle()).map_err(during("creating server"))?;
-    let server = Server::start_and_tell(options, summary::models).map_err(during("creating server"))?;
+    let server = until_told(&signals, || Server::start_and_tell(options, summary::models));
+    let server = server.map_err(during("creating server"))?;
     summary::options(&server, flags);
     let server = Arc::new(server);
     let services = Arc::new(Services {
@@ -216,6 +221,29 @@ fn tuning(flags: &Flags) -> Result<Option<Tuning>, String> {
         probe: rates::probe,
         remember: remember(file, flags.matrix),
     }))
+}
+
+/// Does what comes before anything is served. A signal meanwhile ends the process at once: models may take long to load, and
+/// nobody's request is lost.
+fn until_told<R>(signals: &SignalListener, work: impl FnOnce() -> R) -> R {
+    const LOOK_INTERVAL: Duration = Duration::from_millis(50);
+    let is_done = AtomicBool::new(false);
+    std::thread::scope(|scope| {
+        let watch = scope.spawn(|| {
+            while !is_done.load(SeqCst) {
+                if let Ok(Some(signal)) = signals.next() {
+                    println!("Signal ({}) received. Exiting before all models are loaded.", signal.number());
+                    std::process::exit(0);
+                }
+                std::thread::park_timeout(LOOK_INTERVAL);
+            }
+        });
+        // Also where the work panics: the scope waits for the thread.
+        let result = catch_unwind(AssertUnwindSafe(work));
+        is_done.store(true, SeqCst);
+        watch.thread().unpark();
+        result.unwrap_or_else(|panic| resume_unwind(panic))
+    })
 }
 
 /// Serves open HTTP connections on until their clients close them, as Triton does.

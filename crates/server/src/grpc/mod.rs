@@ -58,6 +58,10 @@ pub(crate) mod proto {
 /// Largest message, in and out.
 const MESSAGE_BYTES_MAX: usize = i32::MAX as usize;
 
+/// Calls of a connection that may be open, and as many that their clients may give up before they have begun. gRPC's own
+/// servers set no limits: beyond one, calls that have nothing to do with each other would wait, or end with the connection.
+const STREAMS_MAX: u32 = 10_000;
+
 /// HTTP/2 windows that let a tensor of a few megabytes through without waiting.
 const STREAM_WINDOW_BYTES: u32 = 4 << 20;
 const CONNECTION_WINDOW_BYTES: u32 = 16 << 20;
@@ -106,7 +110,9 @@ impl Routes {
             inference =
                 inference.send_compressed(CompressionEncoding::Gzip).send_compressed(CompressionEncoding::Deflate);
         }
-        let health = HealthServer::new(HealthService::new(services.clone()));
+        let health = HealthServer::new(HealthService::new(services.clone()))
+            .accept_compressed(CompressionEncoding::Gzip)
+            .accept_compressed(CompressionEncoding::Deflate);
         Self { inference, health, restrictions: Arc::new(flags.restrictions.clone()), pauses }
     }
 }
@@ -174,6 +180,8 @@ pub(crate) async fn serve_connection(stream: Stream, routes: Routes, settings: S
         .timer(TokioTimer::new())
         .initial_stream_window_size(STREAM_WINDOW_BYTES)
         .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
+        .max_concurrent_streams(STREAMS_MAX)
+        .max_pending_accept_reset_streams(STREAMS_MAX as usize)
         .keep_alive_interval(settings.keepalive_time)
         .keep_alive_timeout(settings.keepalive_timeout);
     let stream = Watched::new(stream, settings.ping_limits);

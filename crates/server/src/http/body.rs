@@ -39,6 +39,9 @@ pub(super) enum Kind {
     Raw,
 }
 
+/// Bytes of a read, on average, that is not counted as a small chunk.
+const READ_BYTES_LEAST: usize = 512;
+
 /// Reads a body of up to `bytes_max`. One that arrives in one piece is not copied.
 pub(super) async fn read(mut body: Incoming, kind: Kind, bytes_max: usize) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().exact();
@@ -55,7 +58,8 @@ pub(super) async fn read(mut body: Incoming, kind: Kind, bytes_max: usize) -> Re
     let mut chunks = 1;
     while let Some(data) = next(&mut body).await? {
         chunks += 1;
-        if announced.is_none() && chunks > CHUNKS_MAX {
+        // A long chunk comes in several reads, which are counted here: many that are not small are no harm.
+        if announced.is_none() && chunks > CHUNKS_MAX && all.len() < chunks * READ_BYTES_LEAST {
             return Err(Refusal::TooManyChunks(Error::invalid(format!(
                 "Chunked request body exceeds maximum of {CHUNKS_MAX} non-empty chunks. Send fewer or larger HTTP \
                  chunks."

@@ -107,6 +107,15 @@ fn limiters(config: &ModelConfig) -> Vec<Limiter> {
 }
 
 impl Plan {
+    /// The models of all steps, in their order.
+    ///
+    /// # Errors
+    /// One of them is not loaded, or the server is going down.
+    pub fn models(&self) -> Result<Vec<Arc<Model>>, Error> {
+        let members = self.members.upgrade().ok_or_else(|| Error::unavailable("Server not ready"))?;
+        self.steps.iter().map(|step| members.model(&step.model, step.version)).collect()
+    }
+
     /// Works out the data flow of a configuration that was validated.
     pub fn new(config: &ModelConfig, signature: Arc<Signature>, members: Weak<dyn Members>) -> Self {
         let mut indices = BTreeMap::new();

@@ -37,6 +37,9 @@ pub(super) struct Run {
     plan: Arc<Plan>,
     /// Kept, so that the ensemble is not unloaded meanwhile.
     model: Arc<Model>,
+    /// The models of the steps, in their order, as they were when the request came: one that is unloaded or replaced
+    /// meanwhile still answers it.
+    members: Vec<Arc<Model>>,
     batch_size: usize,
     start: Instant,
     /// What the steps spent, those of members that are ensembles included.
@@ -93,6 +96,10 @@ impl Run {
             }
         }
         let ready = flow.begin(&plan, inputs);
+        let (members, error) = match plan.models() {
+            Ok(members) => (members, None),
+            Err(error) => (Vec::new(), Some(error)),
+        };
         let responder = mem::replace(&mut request.responder, Responder::closed());
         let state = State {
             request: Some(request),
@@ -100,7 +107,7 @@ impl Run {
             flow,
             running: 0,
             held: 0,
-            error: None,
+            error,
             answer: None,
             has_answered: false,
             outbox: VecDeque::new(),
@@ -108,6 +115,7 @@ impl Run {
         let run = Arc::new(Self {
             plan,
             model,
+            members,
             batch_size,
             start: Instant::now(),
             compute: Arc::default(),
@@ -193,12 +201,7 @@ impl Run {
             }
             state.has_answered = true;
         }
-        let members = self.plan.members.upgrade().ok_or_else(|| Error::unavailable("Server not ready"))?;
-        let model = |at: &At| {
-            let step = &self.plan.steps[at.step];
-            members.model(&step.model, step.version)
-        };
-        let models = ready.steps.iter().map(model).collect::<Result<Vec<_>, Error>>()?;
+        let models = ready.steps.iter().map(|at| self.members[at.step].clone()).collect::<Vec<_>>();
         // What may fail is behind: a request that is made is started, since its drop would be an answer.
         let steps = ready.steps.into_iter().zip(models);
         Ok(steps.map(|(at, model)| (at, model.clone(), self.step_request(state, at, &model))).collect())

@@ -42,10 +42,10 @@ impl Shared {
             true => away.waiting = entries.len(),
             false => self.recorder.pending(-(entries.len() as i64)),
         }
-        let (worker, queue) = (away.worker, away.queue.clone());
+        let (worker, queue, senders) = (away.worker, away.queue.clone(), away.held.senders().clone());
         state.is_submitting = true;
         MutexGuard::unlocked(&mut state, || {
-            let batch = self.batch(entries);
+            let batch = self.batch(&senders, entries);
             let flight = Flight { shared: self.clone(), worker, held: None, batch, is_ahead };
             // After a panic the batch was dropped, and so answered.
             let submitted = catch_unwind(AssertUnwindSafe(|| queue.submit(flight.submitted())));

@@ -27,6 +27,8 @@ pub struct Batch {
     start: Instant,
     input_end: Option<Instant>,
     output_start: Option<Instant>,
+    /// Held by what answers its requests from elsewhere.
+    senders: Arc<()>,
 }
 
 /// A request of a batch and what becomes its response.
@@ -120,14 +122,20 @@ impl Gathered {
 
 impl Batch {
     pub(crate) fn new(signature: Arc<Signature>, version: i64, recorder: Arc<Recorder>, entries: Vec<Entry>) -> Self {
-        Self { signature, version, recorder, entries, start: Instant::now(), input_end: None, output_start: None }
+        let (start, senders) = (Instant::now(), Arc::default());
+        Self { signature, version, recorder, entries, start, input_end: None, output_start: None, senders }
+    }
+
+    /// The same whose [`ResponseSender`]s hold `senders`, as long as they are.
+    pub(super) fn held_by(self, senders: &Arc<()>) -> Self {
+        Self { senders: senders.clone(), ..self }
     }
 
     /// What answers request `index` from now on, any number of times, also after the execution. The end of the
     /// execution counts the request, as a failure after [`Batch::fail`], and does not answer it.
     pub fn response_sender(&mut self, index: usize) -> ResponseSender {
         let request = &mut self.entries[index].request;
-        ResponseSender::new(self.signature.clone(), self.version, self.recorder.clone(), request)
+        ResponseSender::new(self.signature.clone(), self.version, self.recorder.clone(), self.senders.clone(), request)
     }
 
     /// Takes back what [`Batch::response_sender`] gave: the end of the execution answers the request again.

@@ -14,6 +14,9 @@ pub(crate) struct Ordering(Mutex<State>);
 struct State {
     next: u64,
     held: BTreeMap<u64, (Request, Response)>,
+    /// Whether a thread sends what may be sent. Others leave theirs to it: it may be the same thread, for what a
+    /// response sets off may bring the next one.
+    is_sending: bool,
 }
 
 impl Ordering {
@@ -22,9 +25,17 @@ impl Ordering {
     pub fn send(&self, ticket: u64, request: Request, response: Response) {
         let mut state = self.0.lock();
         state.held.insert(ticket, (request, response));
+        if state.is_sending {
+            return;
+        }
         while let Some((mut request, response)) = state.take_next() {
-            // Sent under the lock: another thread must not overtake this one here.
+            state.is_sending = true;
+            drop(state);
             request.responder.send(response, true);
+            // What it owned may have an end of its own.
+            drop(request);
+            state = self.0.lock();
+            state.is_sending = false;
         }
     }
 }

@@ -10,7 +10,7 @@ use std::{
         atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed, Ordering::SeqCst},
     },
     thread::{self, JoinHandle},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -149,6 +149,9 @@ impl ExpirySleep {
     }
 }
 
+/// How often who waits for the last response of an instance looks.
+const SENDERS_LOOK: Duration = Duration::from_millis(5);
+
 /// The instance of a worker that waits.
 pub(super) struct Parked {
     pub worker: usize,
@@ -161,9 +164,24 @@ pub(super) struct Held {
     /// `None` after a panic: it has to be made anew.
     instance: Option<Box<dyn Instance>>,
     memory: Memory,
+    /// Shared with what answers requests of this instance from elsewhere.
+    senders: Arc<()>,
 }
 
 impl Held {
+    /// What [`ResponseSender`](super::sender::ResponseSender)s of its requests hold.
+    pub fn senders(&self) -> &Arc<()> {
+        &self.senders
+    }
+
+    /// Ends the instance once nothing answers requests any more for which it ran: a model may go on with that long after its
+    /// execution.
+    fn end(self) {
+        while Arc::strong_count(&self.senders) > 1 {
+            thread::sleep(SENDERS_LOOK);
+        }
+    }
+
     /// What takes batches of the instance now without a thread that waits for it.
     pub fn queue(&self) -> Option<Arc<dyn Submit>> {
         self.instance.as_ref()?.queue().filter(|queue| queue.is_ready())
@@ -584,13 +602,13 @@ impl Shared {
 
     /// The life of an instance's thread.
     fn work(self: &Arc<Self>, index: usize, instance: Box<dyn Instance>, place: Option<Place>, quit: &AtomicBool) {
-        let mut held = Held { instance: Some(instance), memory: Memory::default() };
+        let mut held = Held { instance: Some(instance), ..Held::default() };
         if let Some(place) = place {
             let mut limited = Limited::new(index, place);
             while let Some(entries) = self.next_limited(&mut limited, quit) {
                 self.run(index, &mut held, entries);
             }
-            return;
+            return held.end();
         }
         let mut held = Some(held);
         while let Some((mut mine, entries)) = self.next_batch(index, held.take(), quit) {
@@ -629,11 +647,12 @@ impl Shared {
         self.recorder.pending(-(count as i64));
         let sequence = self.signature.sequence.as_ref();
         let prepared = sequence.map_or(Ok(()), |sequence| held.memory.prepare(sequence, &mut entries));
-        (self.batch(entries), prepared)
+        (self.batch(held.senders(), entries), prepared)
     }
 
-    pub(super) fn batch(&self, entries: Vec<Entry>) -> Batch {
-        Batch::new(self.signature.clone(), self.version, self.recorder.clone(), entries)
+    /// A batch for an instance.
+    pub(super) fn batch(&self, senders: &Arc<()>, entries: Vec<Entry>) -> Batch {
+        Batch::new(self.signature.clone(), self.version, self.recorder.clone(), entries).held_by(senders)
     }
 
     /// Answers the requests of a batch that ran on the instance of worker `index`.
@@ -702,6 +721,7 @@ impl Shared {
                 self.work.notify_one();
                 // The instance ends without the lock: that may take long, and may need whoever waits for it.
                 drop(state);
+                held.end();
                 return None;
             }
             let now = Instant::now();
@@ -727,6 +747,7 @@ impl Shared {
                     // Others may wait for the end of the last sequence.
                     self.work.notify_all();
                     drop(state);
+                    held.end();
                     return None;
                 }
                 Poll::WaitUntil(until) => Some(until),

@@ -28,11 +28,19 @@ pub struct ResponseSender {
     start: Instant,
     /// When its outputs were there.
     output_start: Option<Instant>,
+    /// Keeps the instance, which may have something to say yet.
+    _instance: Arc<()>,
 }
 
 impl ResponseSender {
     /// Takes the way back out of `request`.
-    pub(super) fn new(signature: Arc<Signature>, version: i64, recorder: Arc<Recorder>, request: &mut Request) -> Self {
+    pub(super) fn new(
+        signature: Arc<Signature>,
+        version: i64,
+        recorder: Arc<Recorder>,
+        instance: Arc<()>,
+        request: &mut Request,
+    ) -> Self {
         recorder.enter(1);
         Self {
             signature,
@@ -45,6 +53,7 @@ impl ResponseSender {
             count: 0,
             start: Instant::now(),
             output_start: None,
+            _instance: instance,
         }
     }
 

@@ -4,12 +4,12 @@ use std::{
     fs,
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
-    sync::Arc,
+    sync::{Arc, mpsc},
 };
 
 use halimede_tensor::{Buffer, DType};
 
-use super::batch::{Batch, Entry};
+use super::batch::{Batch, Entry, Finished};
 use crate::{
     backend::Instance,
     config::{
@@ -45,10 +45,16 @@ struct Sample {
     inputs: Vec<InputTensor>,
 }
 
-struct Nobody;
+/// Hears whether a request failed. Gone once it has its last response.
+struct Heard(mpsc::Sender<Error>);
 
-impl Reply for Nobody {
-    fn send(&mut self, _: Response, _: bool) {}
+impl Reply for Heard {
+    fn send(&mut self, response: Response, _: bool) {
+        if let Some(error) = response.error {
+            // Who runs the requests may have given up.
+            let _ = self.0.send(error);
+        }
+    }
 
     fn end(&mut self) {}
 }
@@ -79,7 +85,10 @@ impl WarmUp {
                 let failed = |error: &Error| {
                     Error::invalid(format!("failed to run warmup sample '{}': {}; ", sample.name, error.message))
                 };
-                let entries = (0..sample.batch_size).map(|_| sample.entry(signature)).collect::<Result<_, _>>();
+                let (errors, heard) = mpsc::channel();
+                let entries =
+                    (0..sample.batch_size).map(|_| sample.entry(signature, &errors)).collect::<Result<_, _>>();
+                drop(errors);
                 let entries = entries.map_err(|error| failed(&error))?;
                 let mut batch = Batch::new(signature.clone(), version, Arc::default(), entries);
                 let run = catch_unwind(AssertUnwindSafe(|| instance.execute(&mut batch)));
@@ -88,6 +97,14 @@ impl WarmUp {
                 }
                 if let Some(error) = batch.first_error() {
                     return Err(failed(error));
+                }
+                let Finished { again, .. } =
+                    batch.finish(|_, mut request, response| request.responder.send(response, true));
+                // Once is enough for what would run again.
+                again.into_iter().for_each(|mut entry| entry.request.responder.end());
+                // Until all have their last response, which a model may give from threads of its own.
+                if let Some(error) = heard.iter().next() {
+                    return Err(failed(&error));
                 }
             }
         }
@@ -106,8 +123,8 @@ impl Sample {
         })
     }
 
-    fn entry(&self, signature: &Signature) -> Result<Entry, Error> {
-        let mut request = Request::new(signature.model.clone(), Responder::new(Nobody));
+    fn entry(&self, signature: &Signature, errors: &mpsc::Sender<Error>) -> Result<Entry, Error> {
+        let mut request = Request::new(signature.model.clone(), Responder::new(Heard(errors.clone())));
         request.inputs.clone_from(&self.inputs);
         let Some(sequence) = &signature.sequence else {
             let batch_size = signature.prepare(&mut request)?;

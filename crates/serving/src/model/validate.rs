@@ -2,6 +2,8 @@
 //!
 //! The order of the checks, their codes and texts are Triton's (`InferenceRequest::Normalize`).
 
+use std::collections::HashSet;
+
 use halimede_tensor::Buffer;
 
 use super::signature::{InputSpec, Signature};
@@ -46,9 +48,8 @@ impl Signature {
     }
 
     fn normalize(&self, request: &mut Request) -> Result<usize, Refusal> {
-        let name = |index: usize| &request.inputs[index].name;
-        if let Some(twice) = (1..request.inputs.len()).find(|&i| (0..i).any(|j| name(i) == name(j))) {
-            return Err(Refusal::Request(format!("input '{}' already exists in request", name(twice))));
+        if let Some(twice) = first_twice(&request.inputs) {
+            return Err(Refusal::Request(format!("input '{twice}' already exists in request")));
         }
         let raw = request.raw;
         if raw {
@@ -293,4 +294,15 @@ fn byte_size(shape: &[i64], size: usize, name: &str) -> Result<u64, String> {
     bytes
         .and_then(|bytes| u64::try_from(bytes).ok())
         .ok_or_else(|| format!("byte size for tensor '{name}' exceeds maximum size of {}", i64::MAX))
+}
+/// The first name that an input before it has, too.
+fn first_twice(inputs: &[InputTensor]) -> Option<&str> {
+    /// So many are compared with each other faster than they are remembered.
+    const FEW: usize = 16;
+    let name = |index: usize| inputs[index].name.as_str();
+    if inputs.len() <= FEW {
+        return (1..inputs.len()).find(|&i| (0..i).any(|j| name(i) == name(j))).map(name);
+    }
+    let mut seen = HashSet::with_capacity(inputs.len());
+    (0..inputs.len()).map(name).find(|name| !seen.insert(*name))
 }

@@ -178,7 +178,7 @@ impl Loader {
                     // The model that served so far answers what it has and ends.
                     old.extend(slot.model.replace(model).inspect(|old| {
                         let id = id.clone();
-                        old.on_unloaded(move || tracing::info!("{UNLOADED_LINE} '{id}' version {version}"));
+                        self.table.on_left(old, move |_| tracing::info!("{UNLOADED_LINE} '{id}' version {version}"));
                     }));
                     (slot.state, slot.generation) = (ModelState::Ready, generation);
                     slot.reason.clear();
@@ -236,8 +236,8 @@ impl Loader {
 fn release(table: &Arc<Table>, id: &Identifier, version: i64, slot: &mut Slot) -> Option<Arc<Model>> {
     let model = slot.model.take()?;
     slot.state = ModelState::Unloading;
-    let (table, id, generation) = (table.clone(), id.clone(), slot.generation);
-    model.on_unloaded(move || {
+    let (id, generation) = (id.clone(), slot.generation);
+    table.on_left(&model, move |table| {
         table.change(&id, |slots| {
             let slot = slots.get_mut(&version);
             if let Some(slot) = slot.filter(|slot| slot.generation == generation && slot.model.is_none()) {

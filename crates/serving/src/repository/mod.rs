@@ -304,8 +304,11 @@ impl Repository {
         self.table.all().iter().all(|(_, versions)| !versions.is_empty() && versions.values().all(is_fine))
     }
 
-    /// Whether no model serves or is on its way to or from serving.
+    /// Whether no model serves or is on its way to or from serving, those that another one replaced included.
     pub fn is_unloaded(&self) -> bool {
+        if self.table.leaving() > 0 {
+            return false;
+        }
         let slots = self.table.all().into_iter().flat_map(|(_, versions)| versions.into_values());
         let states = [ModelState::Ready, ModelState::Loading, ModelState::Unloading];
         slots.into_iter().all(|slot| !states.contains(&slot.state))

@@ -3,7 +3,10 @@
 use std::{
     collections::{BTreeMap, HashMap},
     fmt,
-    sync::Arc,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
 };
 
 use parking_lot::RwLock;
@@ -52,9 +55,26 @@ pub(crate) type Versions = BTreeMap<i64, Slot>;
 #[derive(Debug, Default)]
 pub(crate) struct Table {
     models: RwLock<HashMap<String, BTreeMap<String, Versions>>>,
+    /// Models that were taken out and have not ended: no slot tells of those whose place another one took.
+    leaving: AtomicUsize,
 }
 
 impl Table {
+    /// Calls `then` once a model that was taken out has ended.
+    pub fn on_left(self: &Arc<Self>, model: &Model, then: impl FnOnce(&Arc<Table>) + Send + 'static) {
+        self.leaving.fetch_add(1, SeqCst);
+        let table = self.clone();
+        model.on_unloaded(move || {
+            then(&table);
+            table.leaving.fetch_sub(1, SeqCst);
+        });
+    }
+
+    /// Models that were taken out and have not ended.
+    pub fn leaving(&self) -> usize {
+        self.leaving.load(SeqCst)
+    }
+
     /// A version of a model, `None` for the newest that is ready.
     pub fn get(&self, name: &str, version: Option<i64>) -> Result<Arc<Model>, Error> {
         let models = self.models.read();

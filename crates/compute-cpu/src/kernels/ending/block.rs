@@ -3,7 +3,7 @@
 //! compiler, and what all rows share stays in registers.
 
 use super::gate::{self, Gate};
-use super::{Addend, Ending, PAIR, Place, UNBOUNDED};
+use super::{Addend, Ending, PAIR, Place, TOGETHER, UNBOUNDED};
 use crate::real::Numbers;
 use crate::vector::{Bytes, Vector};
 use half::bf16;
@@ -393,17 +393,23 @@ macro_rules! with_types {
             Kind { added: None, written: Width::U8, .. } => $rows::<Integers, (), Plain, *mut u8>,
             Kind { added: Some(Width::F32), written: Width::F32, .. } => $rows::<Integers, *mut f32, Plain, *mut f32>,
             Kind { added: Some(Width::F32), written: Width::Bf16, .. } => $rows::<Integers, *mut f32, Plain, *mut bf16>,
-            Kind { added: Some(Width::F32), written: Width::U8, folded: true, .. } => $rows::<Integers, *mut f32, Plain, Near>,
+            Kind { added: Some(Width::F32), written: Width::U8, folded: true, .. } => {
+                $rows::<Integers, *mut f32, Plain, Near>
+            }
             Kind { added: Some(Width::F32), written: Width::U8, .. } => $rows::<Integers, *mut f32, Plain, *mut u8>,
             Kind { added: Some(Width::Bf16), written: Width::F32, .. } => $rows::<Integers, *mut bf16, Plain, *mut f32>,
-            Kind { added: Some(Width::Bf16), written: Width::Bf16, .. } => $rows::<Integers, *mut bf16, Plain, *mut bf16>,
+            Kind { added: Some(Width::Bf16), written: Width::Bf16, .. } => {
+                $rows::<Integers, *mut bf16, Plain, *mut bf16>
+            }
             Kind { added: Some(Width::Bf16), written: Width::U8, folded: true, .. } => {
                 $rows::<Integers, *mut bf16, Plain, Near>
             }
             Kind { added: Some(Width::Bf16), written: Width::U8, .. } => $rows::<Integers, *mut bf16, Plain, *mut u8>,
             Kind { added: Some(Width::U8), written: Width::F32, .. } => $rows::<Integers, Quantized, Plain, *mut f32>,
             Kind { added: Some(Width::U8), written: Width::Bf16, .. } => $rows::<Integers, Quantized, Plain, *mut bf16>,
-            Kind { added: Some(Width::U8), written: Width::U8, folded: true, .. } => $rows::<Integers, Quantized, Plain, Near>,
+            Kind { added: Some(Width::U8), written: Width::U8, folded: true, .. } => {
+                $rows::<Integers, Quantized, Plain, Near>
+            }
             Kind { added: Some(Width::U8), written: Width::U8, .. } => $rows::<Integers, Quantized, Plain, *mut u8>,
         }
     }};
@@ -489,13 +495,8 @@ impl<V: Vector> Shared<V> {
         let (bias, scales) = (self.bias[half], self.scales[half]);
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some(curved) = F::CURVED {
-                let number = if S::SCALED { bias.plus_product(sums.whole(), scales) } else { sums.plus(bias) };
-                let number = match curved {
-                    true => gate::pass::<V, true>(self.gate, number),
-                    false => gate::pass::<V, false>(self.gate, number),
-                };
-                return if W::FOLDED { self.zero.plus_product(number, self.limits.inverse) } else { number };
+            if F::CURVED.is_some() {
+                return if S::SCALED { bias.plus_product(sums.whole(), scales) } else { sums.plus(bias) };
             }
             if W::FOLDED {
                 return added.add_product(at, bias.plus_product(sums.whole(), scales), self.factor);
@@ -508,7 +509,28 @@ impl<V: Vector> Shared<V> {
         }
     }
 
-    /// Writes both registers of what [`Shared::number`] has made.
+    /// Takes what [`Shared::number`] has made of some registers through the function, where there is one.
+    ///
+    /// # Safety
+    /// As [`Vector`].
+    #[inline(always)]
+    pub unsafe fn apply<F: Applied, W: Written, const N: usize>(&self, numbers: &mut [V; N]) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match F::CURVED {
+                None => return,
+                Some(true) => gate::pass::<V, true, N>(self.gate, numbers),
+                Some(false) => gate::pass::<V, false, N>(self.gate, numbers),
+            }
+            if W::FOLDED {
+                for number in numbers {
+                    *number = self.zero.plus_product(*number, self.limits.inverse);
+                }
+            }
+        }
+    }
+
+    /// Writes both registers of what [`Shared::number`] has made and [`Shared::apply`] has changed.
     ///
     /// # Safety
     /// As [`Written::write`].
@@ -556,6 +578,24 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, F: Applied, W: Written
     unsafe {
         let shared = Shared::<V>::of::<S, A, F, W>(ending, added, second.column);
         let mut row = 0;
+        if F::CURVED.is_some() && WIDE {
+            const ROWS: usize = TOGETHER / PAIR;
+            while row + ROWS <= rows {
+                let mut numbers = [V::splat(0.0); TOGETHER];
+                for (index, number) in numbers.iter_mut().enumerate() {
+                    let (row, half) = (row + index / PAIR, index % PAIR);
+                    let sums = V::load(sums.add(row * pitch + half * V::LANES));
+                    *number = shared.number::<S, A, F, W>(half, sums, added, row * apart + half * V::LANES);
+                }
+                shared.apply::<F, W, TOGETHER>(&mut numbers);
+                for (index, pair) in numbers.as_chunks::<PAIR>().0.iter().enumerate() {
+                    ending.ask_ahead(row + index, Some(ending.target));
+                    let at = (row + index) * apart;
+                    shared.write::<F, W, WIDE>(target, [at, at + V::LANES], *pair);
+                }
+                row += ROWS;
+            }
+        }
         while row < rows {
             ending.ask_ahead(row, Some(ending.target));
             // A last row without another is both.
@@ -565,6 +605,7 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, F: Applied, W: Written
                 let sums = V::load(sums.add(row * pitch + place.sum));
                 pair[half] = shared.number::<S, A, F, W>(half, sums, added, row * apart + place.target);
             }
+            shared.apply::<F, W, PAIR>(&mut pair);
             shared.write::<F, W, WIDE>(target, [row * apart, row * apart + second.target], pair);
             row += together;
         }

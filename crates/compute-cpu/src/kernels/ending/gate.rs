@@ -46,19 +46,39 @@ impl Gate {
     }
 }
 
-/// The function of every lane, by the lanes of its factors.
+/// The function of every lane, by the lanes of its factors: for all registers one operation after the other. Each needs
+/// the one before, and a processor sees only a few dozen ahead, which should be those of other registers.
 ///
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-pub(super) unsafe fn pass<V: Vector, const CURVED: bool>([a, b, c]: [V; 3], x: V) -> V {
+pub(super) unsafe fn pass<V: Vector, const CURVED: bool, const N: usize>([a, b, c]: [V; 3], numbers: &mut [V; N]) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut factor = a;
+        let mut shares = *numbers;
         if CURVED {
-            let square = x.times(x).at_most(V::splat(25.0));
-            factor = a.plus_product(square, b.plus_product(square, c));
+            let most = V::splat(25.0);
+            for index in 0..N {
+                shares[index] = numbers[index].times(numbers[index]).at_most(most);
+            }
+            let squares = shares;
+            for index in 0..N {
+                shares[index] = b.plus_product(squares[index], c);
+            }
+            for index in 0..N {
+                shares[index] = a.plus_product(squares[index], shares[index]);
+            }
+            for index in 0..N {
+                shares[index] = shares[index].times(numbers[index]);
+            }
+        } else {
+            for share in &mut shares {
+                *share = share.times(a);
+            }
         }
-        x.times(x.times(factor).share())
+        V::share_each(&mut shares);
+        for index in 0..N {
+            numbers[index] = numbers[index].times(shares[index]);
+        }
     }
 }

@@ -107,7 +107,9 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V
                 let at = (row + r) * told.apart;
                 let first = shared.number::<S, A, F, W>(0, V::of_bits(low[r]), added, at);
                 let second = shared.number::<S, A, F, W>(1, V::of_bits(high[r]), added, at + V::LANES);
-                shared.write::<F, W, true>(target, [at, at + V::LANES], [first, second]);
+                let mut pair = [first, second];
+                shared.apply::<F, W, 2>(&mut pair);
+                shared.write::<F, W, true>(target, [at, at + V::LANES], pair);
             });
         }
     }
@@ -133,7 +135,9 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
             Some(_) => return None,
         },
         Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: true, .. } => chosen::<(), Near>(),
-        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: false, .. } => chosen::<(), *mut u8>(),
+        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: false, .. } => {
+            chosen::<(), *mut u8>()
+        }
         Kind { is_wide: true, scaled: true, added: Some(Width::U8), written: Width::U8, folded: true, .. } => {
             chosen::<Quantized, Near>()
         }
