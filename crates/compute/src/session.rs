@@ -240,6 +240,9 @@ impl Session {
         if bytes > bytes_max {
             return Err(RunError::Memory { bytes, bytes_max });
         }
+        // Where there is no memory for this one, there is none for the last any more.
+        self.plan = None;
+        self.key.clear();
         if self.memory.arena.len() < plan.arena_bytes {
             self.memory.arena = empty_block();
             self.memory.arena = Block::lasting(plan.arena_bytes)?;
@@ -319,7 +322,10 @@ impl Session {
         });
         let arguments = Arguments { inputs: &views, outputs: &outputs, workspace, is_far };
         code.check(&arguments).map_err(|source| node_error(&self.program.graph().nodes[step.node], source))?;
-        code.run(&arguments);
+        // Of nothing there may be very many rows.
+        if !outputs.iter().all(|view| view.is_empty()) {
+            code.run(&arguments);
+        }
         self.views = recycle(views);
         Ok(())
     }
@@ -523,7 +529,10 @@ fn run_kernel_now(
     let is_far = views.iter().any(|view| view.len() >= NEAR_BYTES);
     let arguments = Arguments { inputs: &inputs, outputs: &views, workspace, is_far };
     prepared.step.check(&arguments).map_err(failed)?;
-    prepared.step.run(&arguments);
+    // As above.
+    if !views.iter().all(|view| view.is_empty()) {
+        prepared.step.run(&arguments);
+    }
     drop(views);
     let made: Result<Vec<Value>, TensorError> = blocks
         .into_iter()

@@ -147,8 +147,9 @@ fn row_body(row: &mut [f32], log: bool) {
         for &element in row.iter() {
             sum += exp(element - max);
         }
-        let shift = max + sum.ln();
-        row.iter_mut().for_each(|element| *element -= shift);
+        // Not their sum: beside a large number the logarithm would be lost.
+        let rest = sum.ln();
+        row.iter_mut().for_each(|element| *element = (*element - max) - rest);
     } else {
         let factor = 1.0 / exp_and_sum(row, max);
         row.iter_mut().for_each(|element| *element *= factor);
@@ -177,12 +178,12 @@ fn columns_body(slab: &mut [f32], inner: usize, log: bool) {
             }
         }
         let mut change = [0f32; 16];
-        for ((change, &sum), &max) in change.iter_mut().zip(&sum).zip(&max) {
-            *change = if log { max + sum.ln() } else { 1.0 / sum };
+        for (change, &sum) in change.iter_mut().zip(&sum) {
+            *change = if log { sum.ln() } else { 1.0 / sum };
         }
         for line in slab.chunks_exact_mut(inner) {
-            for (element, &change) in line[first..first + width].iter_mut().zip(&change) {
-                *element = if log { *element - change } else { *element * change };
+            for ((element, &change), &max) in line[first..first + width].iter_mut().zip(&change).zip(&max) {
+                *element = if log { (*element - max) - change } else { *element * change };
             }
         }
     }

@@ -1,7 +1,7 @@
 use super::edit::{done, is_output, readers, refuse};
 use super::{Pass, PassOptions, PassReport};
 use crate::Graph;
-use crate::ops::{Op, PadMode, Padding};
+use crate::ops::{Factors, Op, PadMode, Padding};
 
 /// Lets a convolution add the border of zeros that an operation before it makes.
 pub(super) const PASS: Pass = Pass { name: "pad into convolution", run };
@@ -19,6 +19,8 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
         });
         let reason = match (&conv.padding, constant(1).and_then(|pads| graph.fact(pads).ints())) {
             _ if mode.mode != PadMode::Constant || !zero => "its border is not of zeros",
+            // Its own border is of zero points.
+            _ if conv.multiply == Some(Factors::Integers) => "a convolution of integers has a border of another number",
             _ if conv.transposed.is_some() => "a transposed convolution has no border of zeros",
             _ if constant(3).is_some() => "it pads some axes only, by a list of axes",
             _ if readers[padded.index()] != 1 || is_output(graph, padded) => "something else reads the padded tensor",

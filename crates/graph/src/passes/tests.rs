@@ -207,6 +207,40 @@ fn activations_as_exporters_write_them() {
     }
 }
 
+#[test]
+fn bounds_and_small_numbers_beside_activations_stay() {
+    type Write = fn(&mut Builder, ValueId) -> ValueId;
+    let cases: [Write; 4] = [
+        // Bounds that no small number shows.
+        |b, x| {
+            let gate = b.unary(Unary::Sigmoid, x).unwrap();
+            let silu = b.binary(Binary::Mul, gate, x).unwrap();
+            let most = number(b, 10.0);
+            b.binary(Binary::Min, silu, most).unwrap()
+        },
+        |b, x| {
+            let gelu = b.unary(Unary::GeluErf, x).unwrap();
+            let (least, most) = (number(b, -10.0), number(b, 10.0));
+            let low = b.binary(Binary::Max, gelu, least).unwrap();
+            b.binary(Binary::Min, low, most).unwrap()
+        },
+        // What keeps a logarithm finite, on either side.
+        |b, x| {
+            let (gate, small) = (b.unary(Unary::Sigmoid, x).unwrap(), number(b, 1e-6));
+            b.binary(Binary::Add, gate, small).unwrap()
+        },
+        |b, x| {
+            let (gate, most) = (b.unary(Unary::Sigmoid, x).unwrap(), number(b, 1.0 - 1e-6));
+            b.binary(Binary::Min, gate, most).unwrap()
+        },
+    ];
+    for (index, write) in cases.into_iter().enumerate() {
+        let (_, graph, _) = optimized(graph(&[11], write));
+        let Op::Map(map) = &graph.nodes[0].op else { panic!("a map") };
+        assert!(map.instructions.len() > 2, "case {index}: {:?}", map.instructions);
+    }
+}
+
 /// `x` over the root of the mean square of `of`, and its reciprocal form.
 fn over_root(b: &mut Builder, of: ValueId, reciprocal: bool) -> ValueId {
     let (two, epsilon) = (number(b, 2.0), number(b, 1e-5));
