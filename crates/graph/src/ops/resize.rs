@@ -231,7 +231,10 @@ impl Resize {
         match self.transform {
             CoordinateTransform::HalfPixel => (at + 0.5) / scale - 0.5,
             CoordinateTransform::HalfPixelSymmetric => {
-                let adjustment = resized.floor() / resized;
+                // Sizes that were asked for come out of their ratio as whole numbers, but for rounding.
+                let nearest = resized.round();
+                let is_whole = (resized - nearest).abs() <= 1e-9 * nearest;
+                let adjustment = if is_whole { nearest } else { resized.floor() } / resized;
                 size / 2.0 * (1.0 - adjustment) + (at + 0.5) / scale - 0.5
             }
             CoordinateTransform::PytorchHalfPixel if resized <= 1.0 => 0.0,
@@ -395,6 +398,15 @@ mod tests {
         assert_eq!(run(&corners, &[1.0, 3.0], None, None, Some(3)), [1.0, 2.0, 3.0]);
         let smooth = Resize { antialias: true, ..half };
         assert_eq!(run(&smooth, &[0.0, 0.0, 8.0, 8.0], None, Some(0.5), None), [1.0, 7.0]);
+    }
+
+    #[test]
+    fn sizes_are_whole_numbers() {
+        let op = resize(ResizeMode::Linear, CoordinateTransform::HalfPixelSymmetric);
+        let x: Vec<f32> = (0..7).map(|number| number as f32).collect();
+        // 61 / 7 · 7 is a little less than 61. By the definition: 4.5 · 7 / 61 - 0.5.
+        let out = run(&op, &x, None, None, Some(61));
+        assert!((out[4] - 0.016_393_4).abs() < 1e-5, "{out:?}");
     }
 
     #[test]

@@ -170,7 +170,27 @@ fn integers(graph: &Graph, data: &Node, weights: &Node, (axis, scales_axis): (us
             .map_err(|_| "a constant cannot be written")?,
     };
     let weights = integer_weights(tensor, zeros, axis).ok_or("its weights less their zero point exceed 8 bits")?;
+    if !has_room(&weights, axis) {
+        return Err("its sums may exceed 32 bits");
+    }
     Ok(Parts { weights, scales })
+}
+
+/// Whether the sums of weights along an axis, each with numbers of 8 bits less a zero point, stay within 32 bits.
+pub(super) fn has_room(weights: &Tensor, axis: usize) -> bool {
+    const MOST: u64 = i32::MAX as u64 / 255;
+    let shape = weights.shape();
+    let (columns, inner) = (shape[axis].max(1), shape[axis + 1..].iter().product::<usize>().max(1));
+    // Nearly all are so short that nothing need be looked at.
+    if (weights.len() / columns) as u64 <= MOST / 128 {
+        return true;
+    }
+    let Ok(weights) = weights.slice::<i8>() else { return false };
+    let mut sums = vec![0u64; columns];
+    for (index, weight) in weights.iter().enumerate() {
+        sums[index / inner % columns] += u64::from(weight.unsigned_abs());
+    }
+    sums.into_iter().all(|sum| sum <= MOST)
 }
 
 /// The bias of a convolution as a number per channel, which stands before the spatial axes.
@@ -319,6 +339,13 @@ pub(super) mod tests {
     use super::*;
     use crate::Builder;
     use crate::ops::{Padding, Unary};
+
+    #[test]
+    fn sums_have_room_in_32_bits() {
+        let weights = |len: usize, weight: i8| Tensor::from_slice(&[len, 2], &vec![weight; 2 * len]).unwrap();
+        assert!(has_room(&weights(1000, -128), 1) && has_room(&weights(66_311, 127), 1));
+        assert!(!has_room(&weights(66_312, 127), 1) && has_room(&weights(100_000, 80), 1));
+    }
 
     /// Quantises a value and makes a float of it again.
     pub fn quantize(b: &mut Builder, x: ValueId, scale: f32, zero: u8) -> ValueId {

@@ -86,6 +86,9 @@ fn adds(node: &Node, value: ValueId) -> bool {
 /// Inputs of a convolution of floats that are not those of its epilogue.
 const CONV_INPUTS: usize = 3;
 
+/// Products of a number of 8 bits and a weight whose sum is certain to fit into 32 bits.
+const SUMMED_MAX: usize = (i32::MAX / (255 * 127)) as usize;
+
 /// How often a product multiplies each number of its data.
 fn factors_of_each(graph: &Graph, node: &Node) -> f64 {
     let weights = node.inputs[1].and_then(|weights| graph.constant(weights)).map_or(&[][..], Tensor::shape);
@@ -224,7 +227,9 @@ fn column_axis(graph: &Graph, node: &Node) -> Option<usize> {
         }
         _ => return None,
     };
-    (shape[axis] >= CHANNELS_MIN && !shape.contains(&0)).then_some(axis)
+    let fits = shape[axis] >= CHANNELS_MIN && !shape.contains(&0);
+    // Longer sums may exceed 32 bits.
+    (fits && shape.iter().product::<usize>() / shape[axis] <= SUMMED_MAX).then_some(axis)
 }
 
 /// Whether the left operand's rows, in their order, are those of the output, and its last axis is summed over.
