@@ -56,6 +56,7 @@ class TritonPythonModel:
 SLOW = """
 class TritonPythonModel:
     def execute(self, requests):
+        open(pb_utils.get_model_dir() + "/begun", "w").close()
         time.sleep(1)
         tensors = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
         return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", tensor + 1)]) for tensor in tensors]
@@ -122,6 +123,10 @@ def numbers(*values):
     return tensor
 
 
+def wait_begun(repository, model):
+    wait_until((repository.path / model / "1" / "begun").exists, f"{model} runs")
+
+
 class Stream:
     """The responses to one request."""
 
@@ -184,8 +189,7 @@ def test_members_that_are_unloaded_finish_the_requests_of_their_ensemble(tmp_pat
     server = serve(repository, INTERPRETER, *EXPLICIT)
     with httpclient.InferenceServerClient(server.http_address, concurrency=2) as client:
         waiting = client.async_infer("both", [numbers(1, 2)])
-        # The first step runs.
-        time.sleep(0.3)
+        wait_begun(repository, "first")
         client.unload_model("both", unload_dependents=True)
         assert waiting.get_result().as_numpy("OUT").tolist() == [3, 4]
 
@@ -202,8 +206,7 @@ def test_a_server_that_ends_waits_for_a_model_that_was_replaced(tmp_path, serve)
 
     thread = threading.Thread(target=ask)
     thread.start()
-    # It runs.
-    time.sleep(1)
+    wait_begun(repository, "slow")
     (repository.path / "slow" / "1" / "more.txt").write_text("changed")
     with httpclient.InferenceServerClient(server.http_address, network_timeout=60) as client:
         client.load_model("slow")
@@ -250,12 +253,13 @@ def test_a_response_that_cannot_be_sent_leaves_its_sender_open(tmp_path, serve):
 
 def test_a_signal_while_models_are_loaded_ends_the_server(tmp_path):
     repository = models.Repository(tmp_path / "models")
-    loads_long = SLOW + "\n    def initialize(self, args):\n        time.sleep(600)\n"
+    begins = '        open(pb_utils.get_model_dir() + "/begun", "w").close()\n'
+    loads_long = SLOW + "\n    def initialize(self, args):\n" + begins + "        time.sleep(600)\n"
     add(repository, "long", loads_long, config(*WHOLE))
     server = Server([repository.path], INTERPRETER, wait=False)
-    time.sleep(2)
+    wait_begun(repository, "long")
     server.process.send_signal(signal.SIGTERM)
-    assert server.wait_exit(20) == 0
+    assert server.wait_exit() == 0
     assert "Exiting before all models are loaded" in server.log_text()
 
 
