@@ -17,6 +17,7 @@ mod metadata;
 pub mod metrics;
 mod model;
 mod options;
+mod ordering;
 mod paths;
 pub mod rate_limiter;
 pub mod remote;

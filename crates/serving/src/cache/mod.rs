@@ -6,7 +6,6 @@
 mod key;
 mod local;
 mod model;
-mod order;
 #[cfg(test)]
 mod tests;
 

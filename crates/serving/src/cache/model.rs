@@ -11,9 +11,10 @@ use std::{
 
 use parking_lot::Mutex;
 
-use super::{CacheKey, Deferral, Insertion, ResponseCache, order::InOrder};
+use super::{CacheKey, Deferral, Insertion, ResponseCache};
 use crate::{
     error::Code,
+    ordering::Ordering,
     request::Request,
     response::{OutputTensor, Reply, Responder, Response},
     statistics::Recorder,
@@ -26,7 +27,8 @@ pub(crate) struct ModelCache {
     /// Tells loads of a model apart, so that answers of an earlier one are not given again.
     scope: String,
     version: i64,
-    order: Option<InOrder>,
+    /// A response of `None`: none follows.
+    order: Option<Ordering<(Responder, Option<Response>)>>,
     /// Requests that are being looked up on another thread.
     waiting: AtomicUsize,
 }
@@ -49,7 +51,7 @@ impl ModelCache {
         scope: String,
         preserve_ordering: bool,
     ) -> Self {
-        let order = preserve_ordering.then(InOrder::default);
+        let order = preserve_ordering.then(Ordering::default);
         Self { cache, recorder, scope, version, order, waiting: AtomicUsize::new(0) }
     }
 
@@ -60,7 +62,7 @@ impl ModelCache {
 
     /// Answers a request whose inputs are complete, or gives it to `run` with a responder that has its answer kept.
     pub fn answer(self: &Arc<Self>, request: Request, run: impl FnOnce(Request) + Send + 'static) {
-        let ticket = self.order.as_ref().map(InOrder::take_ticket);
+        let ticket = self.order.as_ref().map(Ordering::take_ticket);
         let question = Question { request, run, queued: Instant::now(), ticket };
         // Whoever gets the work takes the question out; nobody does where too much work waits.
         let question = Arc::new(Mutex::new(Some(question)));
@@ -116,13 +118,14 @@ impl ModelCache {
         run(request);
     }
 
-    fn send(&self, ticket: Option<u64>, mut responder: Responder, response: Option<Response>) {
+    fn send(&self, ticket: Option<u64>, responder: Responder, response: Option<Response>) {
+        let answer = |(mut responder, response): (Responder, Option<Response>)| match response {
+            Some(response) => responder.send(response, true),
+            None => responder.end(),
+        };
         match (&self.order, ticket) {
-            (Some(order), Some(ticket)) => order.send(ticket, responder, response),
-            _ => match response {
-                Some(response) => responder.send(response, true),
-                None => responder.end(),
-            },
+            (Some(order), Some(ticket)) => order.send(ticket, (responder, response), answer),
+            _ => answer((responder, response)),
         }
     }
 

@@ -11,7 +11,6 @@ mod limited;
 #[cfg(test)]
 mod limited_tests;
 mod memory;
-mod ordering;
 #[cfg(test)]
 mod ragged_tests;
 mod runner;

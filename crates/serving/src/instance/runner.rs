@@ -22,7 +22,6 @@ use super::{
     expiry,
     limited::Limited,
     memory::{Memory, blank},
-    ordering::Ordering,
     warmup::WarmUp,
 };
 use crate::{
@@ -30,9 +29,10 @@ use crate::{
     config::proto::ModelInstanceGroup,
     error::Error,
     model::Signature,
+    ordering::Ordering,
     rate_limiter::{Place, RateLimiter},
     request::{Request, Sequence},
-    response::Responder,
+    response::{Responder, Response},
     scheduler::{Dropped, Item, Poll, Refused, STOPPING, Scheduler},
     statistics::{FailureReason, Recorder},
 };
@@ -88,7 +88,7 @@ pub(super) struct Shared {
     signature: Arc<Signature>,
     version: i64,
     pub(super) recorder: Arc<Recorder>,
-    ordering: Option<Ordering>,
+    ordering: Option<Ordering<(Request, Response)>>,
     /// How long executions take.
     pub pace: Pace,
     /// Whether new requests are refused.
@@ -663,7 +663,9 @@ impl Shared {
         let count = batch.entries_mut().iter().filter(|entry| !entry.is_stand_in).count();
         let Finished { took, again, ended } = batch.finish(|ticket, mut request, response| match &self.ordering {
             None => request.responder.send(response, true),
-            Some(ordering) => ordering.send(ticket, request, response),
+            Some(ordering) => ordering.send(ticket, (request, response), |(mut request, response)| {
+                request.responder.send(response, true);
+            }),
         });
         self.pace.record(took);
         self.recorder.leave(count - again.len());
