@@ -322,10 +322,7 @@ impl Session {
         });
         let arguments = Arguments { inputs: &views, outputs: &outputs, workspace, is_far };
         code.check(&arguments).map_err(|source| node_error(&self.program.graph().nodes[step.node], source))?;
-        // Of nothing there may be very many rows.
-        if !outputs.iter().all(|view| view.is_empty()) {
-            code.run(&arguments);
-        }
+        run_step(code, &arguments);
         self.views = recycle(views);
         Ok(())
     }
@@ -529,10 +526,7 @@ fn run_kernel_now(
     let is_far = views.iter().any(|view| view.len() >= NEAR_BYTES);
     let arguments = Arguments { inputs: &inputs, outputs: &views, workspace, is_far };
     prepared.step.check(&arguments).map_err(failed)?;
-    // As above.
-    if !views.iter().all(|view| view.is_empty()) {
-        prepared.step.run(&arguments);
-    }
+    run_step(prepared.step.as_ref(), &arguments);
     drop(views);
     let made: Result<Vec<Value>, TensorError> = blocks
         .into_iter()
@@ -540,6 +534,13 @@ fn run_kernel_now(
         .map(|(block, desc)| Tensor::from_buffer(desc.dtype, &desc.shape, block.into_buffer()).map(Value::from))
         .collect();
     Ok(Some(made?))
+}
+
+/// Runs a step that has something to write: of nothing there may be very many rows.
+fn run_step(step: &dyn crate::Step, arguments: &Arguments<'_>) {
+    if !arguments.outputs.iter().all(|view| view.is_empty()) {
+        step.run(arguments);
+    }
 }
 
 /// Refuses a node whose definition would write more than there is memory for. Definitions take their

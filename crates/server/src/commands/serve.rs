@@ -16,7 +16,7 @@ use halimede_compute_cpu::rates;
 use halimede_platform::{
     directories,
     service_manager::{self, Progress},
-    signals::SignalListener,
+    signals::{SignalListener, end_with_reader},
 };
 use halimede_python_backend::Python;
 use halimede_serving::{
@@ -85,6 +85,7 @@ pub(crate) fn run(arguments: &[String], name: Name) -> ExitCode {
     let flags = match flags::parse(arguments, address) {
         Ok(flags) => flags,
         Err(FlagError::Help) if name == Name::Halimede => {
+            end_with_reader();
             println!("Usage: halimede serve --model-repository DIR [flags]\n{}", flags::usage());
             return ExitCode::SUCCESS;
         }

@@ -46,8 +46,8 @@ impl Gate {
     }
 }
 
-/// The function of every lane, by the lanes of its factors: for all registers one operation after the other. Each needs
-/// the one before, and a processor sees only a few dozen ahead, which should be those of other registers.
+/// The function of every lane, by the lanes of its factors: for all registers one operation after the other, since each
+/// needs the one before (`docs/benchmarks/gaps-m.md`, "Ends with functions").
 ///
 /// # Safety
 /// As [`Vector`].
