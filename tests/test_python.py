@@ -283,7 +283,7 @@ class TritonPythonModel:
             result = request("nothing", ["OUT"], IN=value).exec().error().message()
         elif what == "wrong":
             error = request("add_sub", ["SUM"], A=value).exec().error()
-            result = [error.code() == pb_utils.TritonError.INVALID_ARG, error.message()]
+            result = [error.code() == pb_utils.TritonError.INTERNAL, error.message()]
         elif what == "ready":
             names = [("add_sub", ""), ("add_sub", "1"), ("add_sub", "2"), ("nothing", "")]
             result = [pb_utils.is_model_ready(model_name=name, model_version=version) for name, version in names]
@@ -485,10 +485,13 @@ def test_calls_of_other_models(http):
 
 
 def test_calls_that_are_wrong(http):
-    assert called(http, "unknown") == "Failed for execute the inference request. Model 'nothing' is not ready."
-    assert called(http, "not decoupled").startswith("Model stream is using the decoupled.")
-    is_invalid, text = called(http, "wrong")
-    assert is_invalid and "expected 2 inputs but got 1 inputs for model 'add_sub'" in text
+    failed = " - Error when running inference: "
+    text = "Failed for execute the inference request. Model 'nothing' is not ready."
+    assert called(http, "unknown") == f"Model nothing{failed}{text}"
+    assert called(http, "not decoupled").startswith(f"Model stream{failed}Model stream is using the decoupled.")
+    is_internal, text = called(http, "wrong")
+    assert is_internal and text.startswith(f"Model add_sub{failed}[request id: <id_unknown>] ")
+    assert "expected 2 inputs but got 1 inputs for model 'add_sub'" in text
     text = "a process that a model forks cannot call other models or the server: use threads for that"
     assert called(http, "from a fork") == [text, text]
 

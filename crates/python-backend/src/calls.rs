@@ -33,6 +33,16 @@ pub(crate) const FLAG_END: u32 = 2;
 /// # Errors
 /// There is no such model, or it answers otherwise than the call expects.
 pub(crate) fn infer(caller: &Arc<Shared>, call: u64, called: CalledRequest, decoupled: bool) -> Result<(), Error> {
+    let model = called.model.clone();
+    hand_over(caller, call, called, decoupled).map_err(|error| refused(&model, error))
+}
+
+/// The error of a request that no model took, as Triton's backend tells it.
+fn refused(model: &str, error: Error) -> Error {
+    Error::internal(format!("Model {model} - Error when running inference: {}", error.message))
+}
+
+fn hand_over(caller: &Arc<Shared>, call: u64, called: CalledRequest, decoupled: bool) -> Result<(), Error> {
     // Read first, since that frees the memory.
     let inputs = caller.tensors(called.inputs)?;
     let version = (called.version >= 0).then_some(called.version);
@@ -163,7 +173,7 @@ impl Answers {
 
 fn message(caller: &Shared, response: Response) -> Result<CalledResponse, Error> {
     if let Some(error) = response.error {
-        return Err(error);
+        return Err(if response.is_refusal { refused(&response.model, error) } else { error });
     }
     let bytes = tensors::bytes_of(response.outputs.iter().map(|output| &output.data));
     let (segment, memory) = caller.input_segment(bytes)?;

@@ -24,6 +24,9 @@ parse = json.JSONDecoder().raw_decode
 # Bytes that are read of the socket at a time.
 CHUNK = 1 << 16
 
+# The longest message that the server reads.
+MESSAGE_BYTES_MAX = 64 << 20
+
 # A segment begins with a byte that says whether somebody uses it; tensors lie behind so many bytes, and at
 # multiples of them.
 ALIGNMENT = 64
@@ -73,6 +76,16 @@ class ServerGone(Exception):
 
 class CallFailed(Exception):
     """The server answered a call with an error."""
+
+
+class MessageTooLong(ValueError):
+    """A message was not sent: the server would not read it."""
+
+    def __init__(self, length):
+        super().__init__(
+            f"a message of {length} bytes is longer than the {MESSAGE_BYTES_MAX} that the server reads: there are too many tensors, "
+            "or names, parameters or errors that are too long"
+        )
 
 
 def aligned(offset):
@@ -157,8 +170,11 @@ class Channel:
         self.send_text(JSON.encode({kind: fields}))
 
     def send_text(self, text):
-        """Sends a message that is text already. Halves of characters, which names of files may have, become `?`."""
+        """Sends a message that is text already, or nothing where it is too long. Halves of characters, which names of files may
+        have, become `?`."""
         data = text.encode("utf-8", "replace")
+        if len(data) > MESSAGE_BYTES_MAX:
+            raise MessageTooLong(len(data))
         with self.sending:
             self.socket.sendall(LENGTH.pack(len(data)) + data)
 
@@ -218,11 +234,36 @@ class Channel:
             if message is None:
                 self.is_gone = True
             elif "call" in message:
-                # Nobody may wait any more.
-                self.answers.get(message["call"], collections.deque()).append(message)
+                self._take_answer(message)
             else:
                 self.tasks.append(message)
             self._tell()
+
+    def _take_answer(self, message):
+        answers = self.answers.get(message["call"])
+        if answers is None:
+            return self._discard(message)
+        answers.append(message)
+        if message["call"] not in self.answers:
+            # Whoever waited has gone meanwhile.
+            self._discard_all(answers)
+
+    def abandon(self, call, answers):
+        """Nobody takes the answers to a call any more, of which these have come."""
+        self.answers.pop(call, None)
+        self._discard_all(answers)
+
+    def _discard_all(self, answers):
+        # Another thread may do the same.
+        with contextlib.suppress(IndexError):
+            while True:
+                self._discard(answers.popleft())
+
+    def _discard(self, answer):
+        """Frees what an answer lies in."""
+        response = answer.get("response")
+        if response is not None and "uses" in response:
+            self.leases(response)
 
     def _read(self):
         """The next message; None at the end."""
@@ -329,3 +370,8 @@ class Call:
         if answer.get("error") is not None:
             raise CallFailed(answer["error"])
         return answer
+
+    def __del__(self):
+        # What is collected in a process that was forked is still its parent's.
+        if not self.is_over and not _is_forked:
+            self.channel.abandon(self.number, self.answers)

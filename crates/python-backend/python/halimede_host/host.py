@@ -18,6 +18,7 @@ from .arguments import shortened
 from .channel import JSON, Channel, ServerGone, connect, note_fork
 from .messages import RELEASE_RESCHEDULE, InferenceRequest, InferenceResponse
 from .model_config import ModelConfig
+from .tensor import Taken
 
 # The directory of the model's version; set with the model.
 model_directory = ""
@@ -80,11 +81,9 @@ class Host:
     def attempt(self, work, *arguments):
         """Does the work and tells the server how it went."""
         try:
-            done = JSON.encode({"done": {"value": work(*arguments)}})
+            self.channel.send("done", value=work(*arguments))
         except BaseException as error:
             self.channel.send("failed", error=explain(error))
-        else:
-            self.channel.send_text(done)
 
     def load(self, task):
         """Imports the model's module."""
@@ -142,17 +141,17 @@ class Host:
             del wholes
             returned = self._execute(requests)
             self._leave_child(0)
-            responses = self._responses(requests, returned, task["uses"])
+            with Taken() as taken:
+                responses = self._responses(requests, returned, taken, task["uses"])
+                again = [place for place, request in enumerate(requests) if request._runs_again()]
+                took = monotonic_ns() - start
+                self.channel.send_text(f'{{"executed":{{"responses":{responses},"again":{again},"ns":{took}}}}}')
         except BaseException as error:
             self._leave_child(1)
             text = f"Failed to process the request(s) for model '{self.name}', message: {explain(error)}"
             for request in requests:
                 request.get_response_sender()._close()
             self.channel.send("executed", error=text, ns=monotonic_ns() - start)
-        else:
-            again = [place for place, request in enumerate(requests) if request._runs_again()]
-            took = monotonic_ns() - start
-            self.channel.send_text(f'{{"executed":{{"responses":{responses},"again":{again},"ns":{took}}}}}')
 
     def _leave_child(self, status):
         """A process that the model forked ends here: the server knows its parent alone."""
@@ -185,8 +184,8 @@ class Host:
         if not future.cancelled() and future.exception() is not None:
             logger.Logger.log_error(explain(future.exception()))
 
-    def _responses(self, requests, returned, kept):
-        """What `execute` returned, as JSON; the segments `kept` are those of the requests."""
+    def _responses(self, requests, returned, taken, kept):
+        """What `execute` returned, as JSON; what it lies in is `taken`, or in the segments `kept`, those of the requests."""
         if returned is None:
             for request in requests:
                 # The server hears of it when a request is answered by nobody.
@@ -223,7 +222,7 @@ class Host:
                 messages.append("null")
                 continue
             request._count_returned(response)
-            messages.append(response._json(self.channel, request._wanted, kept))
+            messages.append(response._json(self.channel, request._wanted, taken, kept))
         return f"[{','.join(messages)}]"
 
     def finalize(self):

@@ -7,7 +7,7 @@ import threading
 
 from .arguments import check_kind, shortened, text, whole
 from .channel import JSON, CallFailed, is_forked, quoted
-from .tensor import Tensor, TritonModelException, entry_json, store
+from .tensor import Taken, Tensor, TritonModelException, entry_json, store
 
 FLAG_FINAL = 1
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
@@ -126,12 +126,12 @@ class InferenceResponse:
         response._parameters = answer["parameters"]
         return response
 
-    def _json(self, channel, wanted, kept=()):
-        """The response as the server is told of it."""
+    def _json(self, channel, wanted, taken, kept=()):
+        """The response as the server is told of it; what it lies in is `taken`."""
         if self._error is not None:
             return JSON.encode({"error": [self._error.code(), self._error.message()]})
         tensors = [tensor for tensor in self._tensors if tensor._name in wanted]
-        outputs = ",".join(map(entry_json, store(tensors, channel, kept)))
+        outputs = ",".join(map(entry_json, store(tensors, channel, taken, kept)))
         return f'{{"outputs":[{outputs}],"parameters":{quoted(self._parameters)}}}'
 
 
@@ -158,16 +158,17 @@ class InferenceResponseSender:
             raise TypeError("send(response: InferenceResponse = None, flags: int = 0)")
         self._count_response(response, flags)
         last, content = "true" if flags == FLAG_FINAL else "false", "null"
-        if response is not None:
-            try:
-                # The server may write to shared memory again before it reads what is named here.
-                content = response._json(self._channel, self._wanted)
-            except BaseException:
-                # Nothing was sent: the model may send what went wrong.
-                with self._lock:
-                    self._is_closed, self._count = False, self._count - 1
-                raise
-        self._channel.send_text(f'{{"response":{{"request":{self._handle},"last":{last},"response":{content}}}}}')
+        try:
+            with Taken() as taken:
+                if response is not None:
+                    # The server may write to shared memory again before it reads what is named here.
+                    content = response._json(self._channel, self._wanted, taken)
+                self._channel.send_text(f'{{"response":{{"request":{self._handle},"last":{last},"response":{content}}}}}')
+        except BaseException:
+            # Nothing was sent: the model may send what went wrong.
+            with self._lock:
+                self._is_closed, self._count = False, self._count - 1
+            raise
 
     def is_cancelled(self):
         """Whether nobody waits for responses any more."""
@@ -351,13 +352,14 @@ class InferenceRequest:
 
     def _run(self, decoupled):
         channel = other_models()
-        request = {
-            "id": self._id, "correlation_id": self._correlation_id, "model": self._model_name,
-            "version": self._model_version, "flags": self._flags, "timeout": self._timeout,
-            "parameters": self._parameters, "outputs": sorted(self._wanted),
-            "inputs": store(self._inputs, channel), "trace": self.trace()._origin,
-        }  # fmt: skip
-        return ResponseIterator(channel, channel.open("infer", request=request, decoupled=decoupled))
+        with Taken() as taken:
+            request = {
+                "id": self._id, "correlation_id": self._correlation_id, "model": self._model_name,
+                "version": self._model_version, "flags": self._flags, "timeout": self._timeout,
+                "parameters": self._parameters, "outputs": sorted(self._wanted),
+                "inputs": store(self._inputs, channel, taken), "trace": self.trace()._origin,
+            }  # fmt: skip
+            return ResponseIterator(channel, channel.open("infer", request=request, decoupled=decoupled))
 
     # The way to other models, once the model is initialized.
     _models = None

@@ -5,13 +5,18 @@ import numpy as np
 from . import channel
 from .arguments import text
 from .channel import CallFailed
-from .tensor import Tensor, TritonModelException, store
+from .tensor import Taken, Tensor, TritonModelException, store
 
 
 def ask(failure, what, **arguments):
     """Asks the server something about a model, from any thread."""
+    return answer(failure, channel.server().open(what, **arguments))
+
+
+def answer(failure, call):
+    """Waits for the answer to such a question."""
     try:
-        return channel.server().call(what, **arguments)
+        return call.next()
     except CallFailed as error:
         raise TritonModelException(f"{failure}: {error}") from None
 
@@ -30,8 +35,10 @@ def load_model(model_name, config="", files=None):
         if not isinstance(content, (bytes, bytearray)):
             raise TypeError(f"the content of '{path}' has to be bytes, found type {type(content)}")
         tensors.append(Tensor(path, np.asarray(memoryview(content))))
-    files = store(tensors, channel.server())
-    ask("Failed to load model", "load_model", model=model_name, config=config, files=files)
+    with Taken() as taken:
+        files = store(tensors, channel.server(), taken)
+        call = channel.server().open("load_model", model=model_name, config=config, files=files)
+    answer("Failed to load model", call)
 
 
 def unload_model(model_name, unload_dependents=False):

@@ -189,9 +189,21 @@ class Tensor:
         return self._array if self._raw is None else self._raw
 
 
-def store(tensors, channel, kept=()):
-    """Puts tensors into shared memory and tells where they are. What lies there already, in one of the segments `kept`,
-    is not copied: the server does not write there before it has read it."""
+class Taken(list):
+    """The segments that a message speaks of. They are given back where the message is not sent."""
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, *_):
+        if kind is not None:
+            for segment in self:
+                segment.release()
+
+
+def store(tensors, channel, taken, kept=()):
+    """Puts tensors into shared memory and tells where they are; the segment for that is `taken`. What lies there already, in
+    one of the segments `kept`, is not copied: the server does not write there before it has read it."""
     entries, contents, end = [], [], 0
     for tensor in tensors:
         place = tensor._place
@@ -208,6 +220,7 @@ def store(tensors, channel, kept=()):
             segment = channel.output_segment(end)
         except CallFailed as error:
             raise TritonModelException(str(error)) from None
+        taken.append(segment)
         for index, offset, content in contents:
             size = content.nbytes
             if content.flags.c_contiguous:

@@ -6,7 +6,9 @@
 mod begun;
 mod call;
 pub(crate) mod codec;
+mod deadline;
 mod decoupled;
+mod gathered;
 mod infer;
 mod pings;
 mod service;
@@ -28,6 +30,7 @@ use tonic::{Status, body::Body, codec::CompressionEncoding, codegen::Service};
 use self::{
     begun::{Calls, Heard},
     call::{Pauses, pause},
+    gathered::Gathered,
     pings::Watched,
     proto::{grpc_inference_service_server::GrpcInferenceServiceServer, health::health_server::HealthServer},
     service::HealthService,
@@ -121,8 +124,12 @@ type Answer = Pin<Box<dyn Future<Output = Result<Response<Body>, Infallible>> + 
 
 fn dispatch(routes: &mut Routes, request: Request<Incoming>) -> Answer {
     let group = method_group(request.uri().path());
-    let pauses = routes.pauses;
-    let answer = answer(routes, group, request);
+    let (pauses, time) = (routes.pauses, deadline::of(request.headers()));
+    let answer = answer(routes, group, request.map(Gathered::new));
+    let answer = match time {
+        Some(time) => deadline::within(time, answer),
+        None => answer,
+    };
     if pauses.other.is_zero() || matches!(group, Some(Group::Inference) | None) {
         return answer;
     }
@@ -133,7 +140,7 @@ fn dispatch(routes: &mut Routes, request: Request<Incoming>) -> Answer {
     })
 }
 
-fn answer(routes: &mut Routes, group: Option<Group>, request: Request<Incoming>) -> Answer {
+fn answer(routes: &mut Routes, group: Option<Group>, request: Request<Gathered<Incoming>>) -> Answer {
     let path = request.uri().path();
     let header = group.and_then(|group| routes.restrictions.missing(group, request.headers()));
     if let Some(header) = header {

@@ -22,8 +22,9 @@ use super::{
 };
 use crate::services::Services;
 
-/// Requests of one call that may wait for their responses; the client is not read from beyond.
-const WAITING_MAX: usize = 1024;
+/// Requests of one call that may wait for their responses; the client is not read from beyond, and some tens of thousands later,
+/// when as many small frames lie unread as h2 bears, its connection is ended.
+const WAITING_MAX: usize = 1 << 16;
 
 /// Bytes of requests of one call that may wait for their responses, in units of [`BYTES_UNIT`]: a client that does not
 /// read what it is sent is not read from either. A larger request waits until it is the only one.

@@ -20,6 +20,9 @@ const CHUNKS_MAX: usize = 1 << 16;
 /// Room that is made at once for a body of announced length; more only as bytes arrive.
 const RESERVED_BYTES_MAX: usize = 64 << 20;
 
+/// Most bytes of a body that are read although nobody wants them.
+const DISCARDED_BYTES_MAX: u64 = 1 << 30;
+
 /// Why a body was not read to its end.
 #[derive(Debug)]
 pub(super) enum Refusal {
@@ -43,12 +46,12 @@ pub(super) enum Kind {
 const READ_BYTES_LEAST: usize = 512;
 
 /// Reads a body of up to `bytes_max`. One that arrives in one piece is not copied.
-pub(super) async fn read(mut body: Incoming, kind: Kind, bytes_max: usize) -> Result<Bytes, Refusal> {
+pub(super) async fn read(body: &mut Incoming, kind: Kind, bytes_max: usize) -> Result<Bytes, Refusal> {
     let announced = body.size_hint().exact();
     if let Some(len) = announced {
         check_size(len, kind, bytes_max)?;
     }
-    let Some(first) = next(&mut body).await? else { return Ok(Bytes::new()) };
+    let Some(first) = next(body).await? else { return Ok(Bytes::new()) };
     if announced == Some(first.len() as u64) {
         return Ok(first);
     }
@@ -56,7 +59,7 @@ pub(super) async fn read(mut body: Incoming, kind: Kind, bytes_max: usize) -> Re
     let mut all = BytesMut::with_capacity(expected.min(RESERVED_BYTES_MAX).max(first.len()));
     all.extend_from_slice(&first);
     let mut chunks = 1;
-    while let Some(data) = next(&mut body).await? {
+    while let Some(data) = next(body).await? {
         chunks += 1;
         // A long chunk comes in several reads, which are counted here: many that are not small are no harm.
         if announced.is_none() && chunks > CHUNKS_MAX && all.len() < chunks * READ_BYTES_LEAST {
@@ -69,6 +72,23 @@ pub(super) async fn read(mut body: Incoming, kind: Kind, bytes_max: usize) -> Re
         all.extend_from_slice(&data);
     }
     Ok(all.freeze())
+}
+
+/// Reads what is left of a body and keeps nothing; whether that was all. One that is very long, as it says or as is found, is left.
+pub(super) async fn discard(body: &mut Incoming) -> bool {
+    if body.size_hint().exact().is_some_and(|len| len > DISCARDED_BYTES_MAX) {
+        return false;
+    }
+    let mut left = DISCARDED_BYTES_MAX;
+    while let Some(frame) = body.frame().await {
+        let Ok(frame) = frame else { return false };
+        let len = frame.data_ref().map_or(0, Bytes::len) as u64;
+        match left.checked_sub(len) {
+            Some(less) => left = less,
+            None => return false,
+        }
+    }
+    true
 }
 
 fn check_size(len: u64, kind: Kind, bytes_max: usize) -> Result<(), Refusal> {

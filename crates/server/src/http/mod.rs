@@ -18,7 +18,12 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use halimede_serving::Error;
-use hyper::{Method, Request, Response, body::Incoming, http::request::Parts};
+use hyper::{
+    Method, Request, Response,
+    body::{Body as _, Incoming},
+    header::EXPECT,
+    http::request::Parts,
+};
 
 use self::{
     body::Refusal,
@@ -41,9 +46,19 @@ pub(crate) async fn serve_connection(stream: Stream, services: Arc<Services>, st
     connection::serve(stream, stop, |request| handle(services.clone(), request)).await;
 }
 
-/// Answers one request.
+/// Answers one request, once its body has come: a client that does not read before it has sent everything would find a broken
+/// connection instead of an error. One that asks first whether it should send is told at once.
 async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response<Body> {
-    let (parts, body) = request.into_parts();
+    let (parts, mut body) = request.into_parts();
+    let response = hear(services, &parts, &mut body).await;
+    if body.is_end_stream() || parts.headers.contains_key(EXPECT) || body::discard(&mut body).await {
+        return response;
+    }
+    reply::closing(response)
+}
+
+/// Answers one request, of whose body a part may be left.
+async fn hear(services: Arc<Services>, parts: &Parts, body: &mut Incoming) -> Response<Body> {
     let path = parts.uri.path();
     let Some(route) = Route::parse(path).filter(|route| services.ui.is_on || !route.is_page()) else {
         return Reply::failed(404, "Not Found").into_response();
@@ -58,9 +73,7 @@ async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response
     }
     tracing::debug!("HTTP request: {} {path}", parts.method);
     match route {
-        Route::Model { name, version, call: Call::Infer } => {
-            infer::handle(&services, &parts, body, name, version).await
-        }
+        Route::Model { name, version, call: Call::Infer } => infer::handle(&services, parts, body, name, version).await,
         _ => {
             let input_bytes_max = services.http_input_bytes_max;
             let body = match body::read(body, body::Kind::Json, input_bytes_max).await {
@@ -71,7 +84,7 @@ async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response
                 return generate::respond(&services, &parts.headers, body, name, version, mode).await;
             }
             let content_type = route.content_type();
-            match answer(services.clone(), route, &parts, body).await {
+            match answer(services.clone(), route, parts, body).await {
                 Ok(reply) if matches!(route, Route::Page { .. }) => reply.into_response(),
                 Ok(reply) => reply.of_type(content_type).into_response(),
                 Err(error) => Reply::error(&error).of_type(content_type).into_response(),
@@ -97,13 +110,13 @@ pub(crate) async fn respond(services: &Arc<Services>, parts: &Parts, body: Bytes
     }
 }
 
-/// The answer to a body that was not read to its end; the connection cannot go on after it.
+/// The answer to a body that was not read to its end.
 fn refused(refusal: Refusal) -> Response<Body> {
     let reply = match refusal {
         Refusal::TooLarge(error) | Refusal::TooManyChunks(error) => Reply::error(&error),
         Refusal::Broken => Reply::failed(400, "the connection ended before the request did"),
     };
-    reply.of_type(ContentType::Json).closing().into_response()
+    reply.of_type(ContentType::Json).into_response()
 }
 
 /// Answers anything but inference.

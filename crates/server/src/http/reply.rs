@@ -111,14 +111,15 @@ impl Reply {
         self
     }
 
-    /// Ends the connection after this reply.
-    pub fn closing(self) -> Self {
-        self.with(CONNECTION, HeaderValue::from_static("close"))
-    }
-
     pub fn into_response(self) -> Response<Body> {
         self.response
     }
+}
+
+/// The same response, and the end of the connection after it.
+pub(super) fn closing(mut response: Response<Body>) -> Response<Body> {
+    response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+    response
 }
 
 /// `{"error":message}`

@@ -33,7 +33,7 @@ use crate::{
 pub(super) async fn handle(
     services: &Arc<Services>,
     parts: &Parts,
-    body: Incoming,
+    body: &mut Incoming,
     model: &str,
     version: &str,
 ) -> HttpResponse<Body> {

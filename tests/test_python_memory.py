@@ -1,0 +1,88 @@
+"""What a Python model does not finish, or not as it should, costs no memory: answers that nobody takes, responses that are
+not sent, messages that are too long."""
+
+import os
+
+import numpy as np
+import pytest
+import tritonclient.http as httpclient
+
+from support import models
+from support.python_models import CPU, DECOUPLED, INTERPRETER, RUNS, add, ask, config
+
+MANY = """
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for _ in range(8):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1 << 18, np.float32))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+# The last response of a batch is longer than a message may be.
+TOO_LONG = """
+class TritonPythonModel:
+    def execute(self, requests):
+        tensor = pb_utils.Tensor("OUT", np.zeros(1 << 18, np.float32))
+        answers = [pb_utils.InferenceResponse([tensor]) for _ in requests]
+        text = "x" * (int(pb_utils.get_input_tensor_by_name(requests[-1], "IN").as_numpy().ravel()[0]) << 20)
+        answers[-1] = pb_utils.InferenceResponse([tensor], parameters={"text": text, "pid": os.getpid()})
+        return answers
+"""
+
+# Mappings of shared memory of a process.
+COUNT = """
+result = sum("/dev/shm/hm" in line for line in open("/proc/self/maps"))
+"""
+
+CALLS = """
+def call(take):
+    tensor = pb_utils.Tensor("IN", np.zeros(1, np.float32))
+    request = pb_utils.InferenceRequest(model_name="many", requested_output_names=["OUT"], inputs=[tensor])
+    responses = request.exec(decoupled=True)
+    for _, response in zip(range(take), responses):
+        # The last one says nothing but that it is.
+        [tensor.as_numpy() for tensor in response.output_tensors()]
+"""
+
+
+def mappings(pid):
+    with open(f"/proc/{pid}/maps") as lines:
+        return sum("/dev/shm/hm" in line for line in lines)
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="mappings are counted in /proc")
+def test_answers_that_nobody_takes_are_given_back(tmp_path, serve):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "many", MANY, config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU + DECOUPLED))
+    add(repository, "runs", RUNS, config({"IN": "STRING"}, {"OUT": "STRING"}))
+    server = serve(repository, INTERPRETER)
+    with httpclient.InferenceServerClient(server.http_address, network_timeout=60) as client:
+        assert ask(client, "runs", CALLS) == b"nothing"
+        for take in (0, 1, 3, 8, 9):
+            assert ask(client, "runs", f"for _ in range(20): call({take})") == b"nothing"
+        # Eight answers at a time, twenty times, of which most were left.
+        assert int(ask(client, "runs", COUNT)) < 40
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="mappings are counted in /proc")
+def test_a_response_that_is_too_long_is_an_error_and_costs_nothing(tmp_path, serve):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "long", TOO_LONG, config({"IN": "INT32"}, {"OUT": "FP32"}))
+    server = serve(repository, INTERPRETER)
+
+    def infer(client, megabytes):
+        tensor = httpclient.InferInput("IN", [1], "INT32")
+        tensor.set_data_from_numpy(np.array([megabytes], np.int32))
+        return client.infer("long", [tensor]).get_response()["parameters"]["pid"]
+
+    with httpclient.InferenceServerClient(server.http_address, network_timeout=60) as client:
+        pid = infer(client, 0)
+        before = mappings(pid)
+        for _ in range(10):
+            with pytest.raises(httpclient.InferenceServerException, match="longer than the 67108864 that the server reads"):
+                infer(client, 65)
+        # The same process, and no more memory than a request takes.
+        assert infer(client, 0) == pid
+        assert mappings(pid) <= before + 1
