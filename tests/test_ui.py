@@ -119,6 +119,8 @@ def browser(chromium):
     chromium.get_log("browser")
     yield (browser := Browser(chromium))
     browser.prefer(None)
+    # No page asks a server that has ended.
+    chromium.get("about:blank")
     # What the browser refuses, for the sake of the page's own rules or of a defect in it, is said there. A status that is
     # no success is said there, too, and the tests look at those.
     said = [entry["message"] for entry in chromium.get_log("browser") if "the server responded with a status" not in entry["message"]]
