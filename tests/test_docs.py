@@ -11,7 +11,7 @@ a comment that says how the test treats it:
 
 A block of the language `python` runs only behind such a comment; `<!-- test: run -->`
 where there is nothing else to say. Servers that a block starts take ports other than
-the standard ones and end with it.
+the standard ones, and it ends them: who tries a block out has none left behind.
 """
 
 import contextlib
@@ -105,28 +105,48 @@ def test_block(request, language, text, note):
     # `python` has the packages of the tests, too.
     path = f"{Path(binary()).parent}:{Path(sys.executable).parent}:{os.environ['PATH']}"
     with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
-        status, output = run_in_group(script, {**os.environ, "PATH": path, "TMPDIR": folder})
+        status, output, left = run_in_group(script, {**os.environ, "PATH": path, "TMPDIR": folder})
     assert status == 0, output
+    assert not left, f"processes that the block does not end: {left}"
 
 
-def run_in_group(script, environment):
-    """Status and output of a script. A server that it started and left behind ends with it."""
+def run_in_group(script, environment, patience_s=10):
+    """Status and output of a script, and the processes that it left behind, which end here."""
+    left = []
     with tempfile.TemporaryFile() as output:
         process = subprocess.Popen(
             script, cwd=ROOT, env=environment, stdout=output, stderr=subprocess.STDOUT, start_new_session=True
         )
         try:
             status = process.wait(LIMIT_S)
+            # Those that were told to end may take a moment.
+            end = time.monotonic() + patience_s
+            while (left := processes(process.pid)) and status == 0 and time.monotonic() < end:
+                time.sleep(0.05)
         finally:
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(process.pid, signal.SIGKILL)
         output.seek(0)
-        return status, output.read().decode(errors="replace")
+        return status, output.read().decode(errors="replace"), left
+
+
+def processes(group):
+    """The commands of a group's processes."""
+    listed = subprocess.run(["ps", "-A", "-o", "pgid=,stat=,args="], capture_output=True, text=True, check=True).stdout
+    rows = [line.split(None, 2) for line in listed.splitlines()]
+    # One that has ended stays in the list until somebody hears of it.
+    return [row[2] for row in rows if len(row) == 3 and row[0] == str(group) and not row[1].startswith("Z")]
 
 
 @pytest.mark.halimede_only
 def test_the_readme_has_commands():
     assert any(p.id.startswith("README.md") for p in blocks())
+
+
+@pytest.mark.parametrize("script, expected", [("sleep 60 & true", ["sleep 60"]), ("sleep 60 & kill $!; wait", [])])
+def test_what_a_block_leaves_behind_is_found(script, expected):
+    status, _, left = run_in_group(["bash", "-c", script], dict(os.environ), patience_s=1)
+    assert (status, left) == (0, expected)
 
 
 def test_transcripts_are_split_into_commands():

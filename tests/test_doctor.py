@@ -88,8 +88,10 @@ def test_models_that_do_not_and_the_way_out(repository):
     assert said["script"]["backend"] == "pytorch" and "torch.onnx.export" in said["script"]["remedy"]
     assert "the ONNX file that it was built from" in said["plan"]["remedy"]
     assert said["own"]["remedy"].startswith("libraries of backends are not loaded")
-    assert "max_batch_sise" in said["wrong"]["why"][0] and "remedy" not in said["wrong"]
-    assert "no licence for this machine" in said["licensed"]["why"][0] and "remedy" not in said["licensed"]
+    assert "max_batch_sise" in said["wrong"]["why"][0] and said["wrong"]["remedy"].startswith("correct the line")
+    assert "no licence for this machine" in said["licensed"]["why"][0]
+    assert said["licensed"]["remedy"].startswith("the text is that of the model's own code")
+    assert "remedy" not in said["plain"]
     printed = doctor(repository.path, status=1)
     assert "          way out: export it to ONNX" in printed
     assert printed.splitlines()[-1] == "7 models: 1 load, 0 differ, 6 refused"
@@ -105,6 +107,82 @@ def test_an_ensemble_and_its_member(repository):
     assert {name: finding["verdict"] for name, finding in by_name(repository, status=0).items()} == {
         "simple": "loads", "both": "loads",
     }  # fmt: skip
+
+
+ONNX = 'backend: "onnxruntime"\n'
+OUTPUT = models.io("output", "OUTPUT0", "FP32", [4])
+SECOND = models.io("input", "INPUT1", "FP32", [4]) + OUTPUT
+# A configuration of a model that adds and subtracts vectors of four floats, and how the way out begins.
+REFUSED = {
+    "platform": ('platform: "caffe2_netdef"', "write the backend instead"),
+    "pair": (ONNX + 'platform: "tensorrt_plan"', "remove 'platform'"),
+    "name": (ONNX + 'name: "other"', "give the folder the name"),
+    "version": (ONNX + "version_policy { specific { versions: [ 7 ] } }", "put the model's file into"),
+    "file": (ONNX + 'default_model_filename: "net.onnx"', "put the file there"),
+    "batch": (ONNX + "max_batch_size: 4", "write max_batch_size: 0"),
+    "type": (ONNX + models.io("input", "INPUT0", "INT8", [4]) + SECOND, "write the datatype"),
+    "shape": (ONNX + models.io("input", "INPUT0", "FP32", [5]) + SECOND, "write the model's own shape"),
+    "count": (ONNX + SECOND, "name all inputs"),
+    "cache": (ONNX + "response_cache { enable: true } model_transaction_policy { decoupled: true }", "remove response_cache"),
+    "agent": (ONNX + 'model_repository_agents { agents { name: "checksum" } }', "remove what is named"),
+    "value": (ONNX + 'parameters { key: "intra_op_thread_count" value { string_value: "many" } }', "correct the value"),
+    "queue": (ONNX + "max_batch_size: 4 dynamic_batching { preferred_batch_size: 9 }", "write sizes from 1"),
+    "member": (models.ENSEMBLE, "put the member that is named"),
+}
+
+
+def test_every_refusal_says_the_way_out(repository):
+    for name, (config, _) in REFUSED.items():
+        repository.add(name, models.add_sub(1, [4]), config)
+    (repository.path / "text" / "1").mkdir(parents=True)
+    (repository.path / "text" / "1" / "model.onnx").write_text("version https://git-lfs.github.com/spec/v1")
+    said = by_name(repository, status=1)
+    expected = {name: way_out for name, (_, way_out) in REFUSED.items()} | {"text": "bring the file anew"}
+    assert {name: (finding["verdict"], finding["remedy"][: len(expected[name])]) for name, finding in said.items()} == {
+        name: ("refused", way_out) for name, way_out in expected.items()
+    }, said
+    printed = doctor(repository.path, status=1)
+    assert printed.count("way out: ") == len(expected)
+
+
+def test_what_a_server_would_be_told_is_told_to_the_doctor(repository, tmp_path):
+    repository.add("plain", models.add_sub(1, ["n", 4]))
+    repository.add("cached", models.add_sub(1, [4]), "response_cache { enable: true }")
+    repository.add("limited", models.add_sub(1, [4]), 'instance_group { kind: KIND_CPU rate_limiter { resources { name: "r" count: 4 } } }')
+    repository.add("two", models.add_sub(1, [4]), "max_batch_size: 0")
+    (repository.path / "two" / "configs").mkdir()
+    (repository.path / "two" / "configs" / "other.pbtxt").write_text('name: "three"')
+    # Its member batches as far as the server says.
+    repository.add("simple", models.add_sub(6, ["n", 16]))
+    repository.add("twice", None, models.ENSEMBLE)
+    repository.add("scripted", config='backend: "own"\n' + models.io("input", "IN", "FP32", [1]) + models.io("output", "OUT", "FP32", [1]))
+    (tmp_path / "backends" / "own").mkdir(parents=True)
+    (tmp_path / "backends" / "own" / "model.py").write_text(PYTHON.replace('raise RuntimeError("no licence for this machine")', "pass"))
+
+    def verdicts(*flags):
+        done = doctor(repository.path, "--json", *flags, status=1)
+        return {finding["model"]: finding for finding in json.loads(done)}
+
+    said = verdicts()
+    assert {name: finding["verdict"] for name, finding in said.items()} == {
+        "plain": "loads", "cached": "differs", "limited": "differs", "two": "loads", "simple": "loads",
+        "twice": "refused", "scripted": "refused",
+    }  # fmt: skip
+    assert "--cache-config" in said["cached"]["why"][0] and "--rate-limit" in said["limited"]["why"][0]
+    assert verdicts("--cache-config=local,size=1000000")["cached"]["verdict"] == "loads"
+    limited = ["--rate-limit=execution_count", "--rate-limit-resource=r:4"]
+    assert verdicts(*limited)["limited"]["verdict"] == "loads"
+    too_few = verdicts(limited[0], "--rate-limit-resource=r:1")["limited"]
+    assert too_few["verdict"] == "refused" and "--rate-limit-resource" in too_few["remedy"]
+    assert verdicts("--model-config-name=other")["two"]["remedy"].startswith("give the folder the name")
+    assert verdicts("--memory-limit=1")["plain"]["remedy"].startswith("lower 'count' in instance_group")
+    strict = verdicts("--disable-auto-complete-config")["plain"]
+    assert strict["verdict"] == "refused" and "--disable-auto-complete-config" in strict["remedy"]
+    assert said["twice"]["remedy"].startswith("lower max_batch_size of the ensemble")
+    assert verdicts("--backend-config=onnxruntime,default-max-batch-size=8")["twice"]["verdict"] == "loads"
+    assert verdicts(f"--backend-directory={tmp_path / 'backends'}")["scripted"]["verdict"] == "loads"
+    assert "--backend-config" in doctor(repository.path, "--backend-config=nonsense", status=1)
+    assert "required" in doctor("--backend-config=python,x=1", status=2)
 
 
 def test_a_folder_that_is_none(tmp_path):

@@ -117,6 +117,34 @@ def test_unknown_models(explicit):
     assert unload(explicit.http, "nope").status == 200
 
 
+@pytest.mark.halimede_only("2.51.0 tells the reason in its log alone")
+def test_a_reason_without_a_version(repository, serve):
+    repository.add("add_sub", models.add_sub(TensorProto.FLOAT, [4]))
+    repository.add("wrong", models.add_sub(TensorProto.FLOAT, [4]), "max_batch_sise: 3")
+    repository.add("twice", config=models.ENSEMBLE)
+    server = serve(repository, "--exit-on-error=false", "--strict-readiness=false")
+    entries = {entry["name"]: entry for entry in index(server.http)}
+    assert entries["add_sub"] == {"name": "add_sub", "version": "1", "state": "READY"}
+    for name, reason in (("wrong", "no field named \"max_batch_sise\""), ("twice", "not available or ambiguous: simple")):
+        assert entries[name].keys() == {"name", "state", "reason"} and entries[name]["state"] == "UNAVAILABLE"
+        assert reason in entries[name]["reason"]
+    told = Grpc(server.grpc_address).stub.RepositoryIndex(pb.RepositoryIndexRequest(), timeout=20)
+    assert {entry.name: entry.reason for entry in told.models} == {
+        name: entry.get("reason", "") for name, entry in entries.items()
+    }
+    assert [entry["name"] for entry in index(server.http, '{"ready":true}')] == ["add_sub"]
+
+
+@pytest.mark.halimede_only("2.51.0 tells the reason in its log alone")
+def test_a_missing_member_is_named_to_the_client(repository, serve):
+    repository.add("twice", config=models.ENSEMBLE)
+    http = serve(repository, "--model-control-mode=explicit").http
+    reply = load(http, "twice")
+    why = "failed to poll model 'simple', which ensemble 'twice' uses: model not found in any model repository."
+    assert (reply.status, reply.error) == (500, f"{POLL.format('twice')}: {why}")
+    assert index(http) == [{"name": "twice", "state": "UNAVAILABLE", "reason": f"Not found: {why}"}]
+
+
 def test_a_model_that_cannot_load(explicit):
     reply = load(explicit.http, "broken")
     assert reply.status == 400

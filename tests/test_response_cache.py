@@ -90,6 +90,8 @@ def test_without_a_cache_the_model_is_served_as_it_is(cached, serve):
     ask(server, 1)
     assert counts(server) == (2, 0, 0, 2)
     assert "nv_cache_num_lookups" not in server.metrics_text()
+    # Somebody who wrote that answers are kept hears that they are not.
+    server.wait_log(r"W.* response_cache is ignored: this server has no response cache: start it with --cache-config")
 
 
 WRONG = {

@@ -119,6 +119,8 @@ def browser(chromium):
     chromium.get_log("browser")
     yield (browser := Browser(chromium))
     browser.prefer(None)
+    # No page asks a server that has ended.
+    chromium.get("about:blank")
     # What the browser refuses, for the sake of the page's own rules or of a defect in it, is said there. A status that is
     # no success is said there, too, and the tests look at those.
     said = [entry["message"] for entry in chromium.get_log("browser") if "the server responded with a status" not in entry["message"]]
@@ -267,6 +269,26 @@ def test_models_are_loaded_and_unloaded(serve, browser, example_copy):
     press("broken", "Load")
     browser.wait_text("model.onnx", "#done")
     browser.wait(lambda: "model.onnx" in browser.row("broken")[3], "no reason")
+
+
+@pytest.mark.parametrize("width", [600, 1200])
+def test_what_loads_a_model_is_in_sight(serve, browser, example_copy, width):
+    """Beside long reasons and in narrow windows, too: nobody looks for a button beyond the edge."""
+    broken = example_copy / "broken" / "1"
+    broken.mkdir(parents=True)
+    (broken / "model.onnx").write_bytes(b"no model")
+    server = serve(example_copy, "--model-control-mode=explicit")
+    server.http.post("/v2/repository/models/broken/load")
+    browser.prefer(None, width)
+    browser.open(server)
+    browser.wait(lambda: "model.onnx" in browser.row("broken")[3], "no reason")
+    script = """return [...document.querySelectorAll("tbody button")].map((button) => {
+        scrollBy(0, button.getBoundingClientRect().top - innerHeight / 2);
+        const { left, right, top, bottom } = button.getBoundingClientRect();
+        return document.elementFromPoint((left + right) / 2, (top + bottom) / 2) === button && left >= 0 && right <= innerWidth;
+    })"""
+    seen = browser.run(script)
+    assert len(seen) > 3 and all(seen), seen
 
 
 def test_nothing_from_the_server_becomes_markup(serve, browser, example_copy):

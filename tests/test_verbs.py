@@ -83,6 +83,39 @@ def test_run_takes_the_folder_of_a_model(add_sub):
     assert all(all(map(math.isfinite, output["data"])) for output in printed.values())
 
 
+def test_verbs_take_the_file_that_is_served(tmp_path):
+    """`net.onnx` is the model, as its configuration says; beside it lies one that is not served."""
+    folder = tmp_path / "named"
+    for version in (1, 2):
+        (folder / str(version)).mkdir(parents=True)
+        onnx.save(models.add_sub(TensorProto.FLOAT, [2]), folder / str(version) / "net.onnx")
+        (folder / str(version) / "model.onnx").write_bytes(b"no model")
+    config = folder / "config.pbtxt"
+    config.write_text('backend: "onnxruntime" default_model_filename: "net.onnx"')
+    (folder / "2" / "net.onnx").write_bytes(b"no model either")
+    for verb in ("run", "bench", "explain"):
+        assert str(folder / "2" / "net.onnx") in halimede(verb, folder, status=1)
+    config.write_text(config.read_text() + " version_policy { specific { versions: [ 1 ] } }")
+    assert json.loads(halimede("run", folder, "--input", "INPUT0=[1, 2]"))["OUTPUT0"]["shape"] == [2]
+    assert json.loads(halimede("bench", folder, "--seconds", "0", "--json"))["inputs"] == ["f32[2]"] * 2
+    assert "coverage" in halimede("explain", folder, "--runs", "1")
+    assert "nothing to choose" in halimede("tune", folder, "--budget", "0", "--database", tmp_path / "t.jsonl", status=1)
+    assert "no product to quantise" in halimede("quantize", folder, "--calibration", "random", status=1)
+    config.write_text('default_model_filename: "../../secret.onnx" backend: "onnxruntime"')
+    assert "outside the model's directory" in halimede("run", folder, status=1)
+    config.write_text("max_batch_sise: 3")
+    assert "max_batch_sise" in halimede("run", folder, status=1)
+
+
+@pytest.mark.parametrize("verb", ["run", "bench", "explain"])
+@pytest.mark.parametrize("size, bytes", [("1000000000000x2", "16000000000000"), ("9000000000000000000x2", "")])
+def test_an_input_that_no_machine_holds_is_refused(add_sub, verb, size, bytes):
+    text = halimede(verb, add_sub, "--input", f"INPUT0=f32:{size}:zeros", status=1).splitlines()[-1]
+    shape = size.replace("x", ", ")
+    assert text.startswith(f"error: --input INPUT0=f32:{size}:zeros: a tensor f32[{shape}] ") and bytes in text
+    assert "make it smaller" in text and ("of this machine's memory are left" in text or not bytes)
+
+
 @pytest.mark.parametrize("arguments, expected", [
     (["--input", "NOPE=[1]"], "the model has no input 'NOPE'; there are: INPUT0, INPUT1"),
     (["--input", "INPUT0=[[1, 2"], "INPUT0"),

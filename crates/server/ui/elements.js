@@ -38,9 +38,9 @@ export const shape = (dims) => `[${dims.map((dim) => (dim < 0 ? "any" : dim)).jo
 export const facts = (pairs) =>
   html("dl", {}, pairs.map(([name, value]) => [html("dt", {}, name), html("dd", {}, value)]));
 
-/** A table whose columns are [title, whether numbers, how to make a cell of a row]. */
+/** A table whose columns are [title, whether numbers, how to make a cell of a row, a class of its own]. */
 export function table(caption, columns, rows) {
-  const kind = ([, isNumber]) => (isNumber ? "number" : null);
+  const kind = ([, isNumber, , own]) => own ?? (isNumber ? "number" : null);
   // Where the page is narrow it scrolls, which the keyboard can do to what has the focus alone.
   return html("div", { class: "scroll", role: "group", "aria-label": caption, tabindex: "0" }, html("table", {},
     html("caption", {}, caption),

@@ -24,14 +24,14 @@ export function models(state, history, act) {
     ["Model", false, (model) => (model.loaded ? html("a", { href: address(model) }, title(model)) : title(model))],
     ["Version", true, (model) => model.version ?? "–"],
     ["State", false, (model) => html("span", { class: `state ${model.state ?? ""}` }, model.state ?? "not loaded")],
-    ["Why", false, (model) => model.reason],
+    ["Why", false, (model) => model.reason, "why"],
     ["Requests", true, (model) => calm(now(model).requests, rate)],
     ["p50", true, (model) => calm(now(model).p50, time)],
     ["p99", true, (model) => calm(now(model).p99, time)],
     ["Waiting", true, (model) => calm(model.loaded?.pending, count)],
     ["Failed", true, (model) => calm(model.loaded?.failed.count, count)],
   ];
-  if (state.server.is_explicit) columns.push(["Control", false, (model) => control(model, state, act)]);
+  if (state.server.is_explicit) columns.push(["Control", false, (model) => control(model, state, act), "control"]);
   return table("Rates and percentiles since the look before, which is two seconds ago unless the page was paused", columns, state.models);
 }
 

@@ -35,7 +35,10 @@ pub mod wire;
 pub use error::{Code, Error};
 pub use metadata::{IndexEntry, ModelMetadata, ModelState, ServerMetadata, TensorMetadata};
 pub use options::{ControlMode, LoadParameters, MetricsOptions, Options};
-pub use repository::overview::{LoadedOverview, ModelOverview};
+pub use repository::{
+    onnx_file,
+    overview::{LoadedOverview, ModelOverview},
+};
 pub use request::{CorrelationId, InputTensor, Parameter, Request, RequestedOutput, Sequence, Timestamps};
 pub use response::{OutputTensor, Reply, Responder, Response};
 pub use server::{Server, VERSION};

@@ -27,6 +27,8 @@ pub struct Args {
     /// Folders of models as Triton has them. Each model is loaded, its own code included, and unloaded.
     #[arg(value_name = "REPOSITORY")]
     repositories: Vec<PathBuf>,
+    #[command(flatten)]
+    serve: repository::ServeFlags,
     /// Of repositories: print a JSON array.
     #[arg(long, requires = "repositories")]
     json: bool,
@@ -45,7 +47,7 @@ pub fn run(args: &Args) -> ExitCode {
         return super::exit_code(answer_probes().map_err(Into::into));
     }
     if !args.repositories.is_empty() {
-        return match repository::examine(&args.repositories, args.json) {
+        return match repository::examine(&args.repositories, &args.serve, args.json) {
             Ok(true) => ExitCode::SUCCESS,
             Ok(false) => ExitCode::FAILURE,
             Err(error) => super::exit_code(Err(error.into())),

@@ -3,6 +3,7 @@
 use std::{collections::BTreeMap, fs, path::Path};
 
 use halimede_graph::onnx::import::{Input, Model};
+use halimede_platform::memory;
 use halimede_tensor::{Buffer, DType, Tensor, Value, npy};
 
 /// How made-up elements come about.
@@ -12,6 +13,9 @@ enum Fill {
     Ones,
     Random,
 }
+
+/// What an allocator takes for a short text.
+const STRING_BLOCK: usize = 32;
 
 /// Names of datatypes on the command line, NumPy's and the protocol's.
 const DTYPES: [(&[&str], DType); 13] = [
@@ -72,6 +76,11 @@ pub(super) fn sample(model: &Model, specs: &[String], npz: Option<&Path>, number
 }
 
 fn read_file(path: &Path) -> Result<Vec<u8>, String> {
+    if let Ok(metadata) = fs::metadata(path) {
+        // The bytes of the file, and the tensor that is made from them.
+        let what = || format!("'{}' of {}", path.display(), size(metadata.len()));
+        check_memory(metadata.len().saturating_mul(2), memory::machine().left(), what)?;
+    }
     fs::read(path).map_err(|error| format!("cannot read '{}': {error}", path.display()))
 }
 
@@ -109,6 +118,35 @@ fn read_spec(what: &str, input: Option<&Input>, random: &mut Random) -> Result<T
         Some(other) => return Err(format!("'{other}' is none of zeros, ones, random")),
     };
     fill_tensor(dtype, &shape?, fill, random)
+}
+
+/// Refuses what the machine has no memory for: it would end this process, or another one, without a word.
+fn check_memory(bytes: u64, left: Option<u64>, what: impl FnOnce() -> String) -> Result<(), String> {
+    // Where the system does not tell, nothing is known to be too much.
+    let Some(left) = left.filter(|left| bytes > *left) else { return Ok(()) };
+    Err(format!(
+        "{} takes {bytes} bytes ({}) while it is made, and {left} bytes ({}) of this machine's memory are left: make it \
+         smaller, or run this where there is more",
+        what(),
+        size(bytes),
+        size(left)
+    ))
+}
+
+fn size(bytes: u64) -> String {
+    match bytes {
+        bytes if bytes < 1 << 20 => format!("{bytes} B"),
+        bytes if bytes < 1 << 30 => format!("{:.1} MiB", bytes as f64 / f64::from(1 << 20)),
+        bytes => format!("{:.1} GiB", bytes as f64 / f64::from(1 << 30)),
+    }
+}
+
+/// What an element of a made-up tensor takes: that of strings is a text with its place in a list.
+fn element_bytes(dtype: DType) -> usize {
+    match dtype {
+        DType::String => size_of::<Vec<u8>>() + STRING_BLOCK,
+        dtype => dtype.size(),
+    }
 }
 
 fn dtype(name: &str) -> Option<DType> {
@@ -150,7 +188,12 @@ impl Random {
 }
 
 fn fill_tensor(dtype: DType, shape: &[usize], fill: Fill, random: &mut Random) -> Result<Tensor, String> {
-    let count = shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim)).ok_or("the shape is too large")?;
+    let too_large = || format!("a tensor {dtype}{shape:?} has more bytes than a number can say: make it smaller");
+    let count = shape.iter().try_fold(1usize, |count, dim| count.checked_mul(*dim)).ok_or_else(too_large)?;
+    let bytes_len = count.checked_mul(element_bytes(dtype)).ok_or_else(too_large)?;
+    // The elements as they are made, and the tensor that they are copied into.
+    let needed = (bytes_len as u64).saturating_mul(2);
+    check_memory(needed, memory::machine().left(), || format!("a tensor {dtype}{shape:?}"))?;
     let mut element = || match fill {
         Fill::Zeros => 0.0,
         Fill::Ones => 1.0,
@@ -161,6 +204,9 @@ fn fill_tensor(dtype: DType, shape: &[usize], fill: Fill, random: &mut Random) -
         return Tensor::from_strings(shape, vec![b"text".to_vec(); count]).map_err(|error| error.to_string());
     }
     let mut bytes = Vec::new();
+    bytes.try_reserve_exact(bytes_len).map_err(|error| {
+        format!("a tensor {dtype}{shape:?} takes {bytes_len} bytes, which this process does not get: {error}")
+    })?;
     for _ in 0..count {
         let value = element();
         // Whole numbers between 0 and 99.

@@ -96,7 +96,7 @@ impl UnitArgs {
 impl ModelArgs {
     /// Reads and optimizes the model.
     pub fn read(&self) -> Result<(Model, Vec<PassReport>), Box<dyn Error>> {
-        let mut model = import::load(&file(&self.path))?;
+        let mut model = import::load(&file(&self.path)?)?;
         let reports = match self.passes.as_str() {
             "on" => optimize(&mut model.graph, &PassOptions::default()),
             "off" => Vec::new(),
@@ -125,12 +125,9 @@ impl ModelArgs {
     }
 }
 
-/// The file of the newest version, where the path is a model's folder in a repository; else the path.
-pub(super) fn file(path: &Path) -> PathBuf {
-    let version = |path: &Path| path.file_name()?.to_str()?.parse::<u64>().ok();
-    let versions = std::fs::read_dir(path).into_iter().flatten().flatten().map(|entry| entry.path());
-    let newest = versions.filter(|path| path.join("model.onnx").exists()).max_by_key(|path| version(path));
-    newest.map_or_else(|| path.to_owned(), |newest| newest.join("model.onnx"))
+/// The file that `halimede serve` would load, where the path is a model's folder in a repository; else the path.
+pub(super) fn file(path: &Path) -> Result<PathBuf, halimede_serving::Error> {
+    Ok(halimede_serving::onnx_file(path)?.unwrap_or_else(|| path.to_owned()))
 }
 
 /// Datatype and shape of a value, for listings.

@@ -53,7 +53,7 @@ pub fn run(args: &Args) -> ExitCode {
 }
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
-    let file = model::file(&args.model);
+    let file = model::file(&args.model)?;
     let quantizer = Quantizer::open(&file)?;
     let original = import::load(&file)?;
     if quantizer.is_empty() {

@@ -47,7 +47,7 @@ pub use self::complete::{
 pub use self::normalize::{full_shape, normalize, normalize_instance_groups};
 pub use self::parameters::{OnnxParameters, Tune, UnknownTune};
 pub use self::proto::{DataType, ModelConfig};
-pub use self::support::{check_runtime, check_supported, ignored, unsupported};
+pub use self::support::{ServerParts, check_runtime, check_supported, ignored, unsupported};
 pub use self::validate::{validate, validate_instance_groups, validate_io};
 
 /// The GPUs that instances may be placed on.

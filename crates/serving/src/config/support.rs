@@ -4,7 +4,7 @@
 //! only concerns speed, or devices that are not there, is a warning.
 
 use super::proto::{ModelConfig, ModelInstanceGroup, ModelOptimizationPolicy};
-use crate::{Error, statistics::FIRST_RESPONSE};
+use crate::{Error, model::wants_cache, statistics::FIRST_RESPONSE};
 
 /// The backend whose models see a batch as a whole: the others look at each request by itself, whatever its shape.
 const BATCHING_BACKEND: &str = "onnxruntime";
@@ -75,8 +75,17 @@ pub fn check_runtime(config: &ModelConfig) -> Result<(), Error> {
     )
 }
 
-/// Everything that is ignored without harm, each as one line for the log, on a server with a rate limiter or without.
-pub fn ignored(config: &ModelConfig, has_rate_limiter: bool) -> Vec<String> {
+/// What a server may have that configurations count on.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ServerParts {
+    /// Who decides which instances of all models run.
+    pub rate_limiter: bool,
+    /// A cache of responses.
+    pub cache: bool,
+}
+
+/// Everything that is ignored without harm, each as one line for the log, on a server that has these parts.
+pub fn ignored(config: &ModelConfig, server: ServerParts) -> Vec<String> {
     let mut found = Vec::new();
     let mut ignore = |field: &str, reason: &str| {
         found.push(format!("model '{}': {field} is ignored: {reason}", config.name));
@@ -85,10 +94,15 @@ pub fn ignored(config: &ModelConfig, has_rate_limiter: bool) -> Vec<String> {
         ignored_optimizations(optimization, &mut ignore);
     }
     for group in &config.instance_group {
-        ignored_in_group(group, has_rate_limiter, &mut ignore);
+        ignored_in_group(group, server.rate_limiter, &mut ignore);
     }
     if config.backend == "onnxruntime" {
         ignored_parameters(config, &mut ignore);
+    }
+    if wants_cache(config) && !server.cache {
+        let way_out = "this server has no response cache: start it with --cache-config=local,size=BYTES, or remove \
+                       response_cache from the model's config.pbtxt";
+        ignore("response_cache", way_out);
     }
     if !config.cc_model_filenames.is_empty() {
         ignore("cc_model_filenames", "it is for CUDA devices; default_model_filename is used");

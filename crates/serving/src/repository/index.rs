@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 
 use super::{
     Repository, scan,
-    table::{Identifier, Versions},
+    table::{Identifier, Slot, UNLOADED, Versions},
 };
 use crate::{
     error::Error,
@@ -49,6 +49,7 @@ impl Repository {
                 *found.entry(Identifier { namespace: namespace.clone(), name }).or_default() += 1;
             }
         }
+        let failures = self.failures.lock().clone();
         let mut index = Vec::new();
         for (id, count) in found {
             let entry = |version, state, reason: &str| IndexEntry {
@@ -63,15 +64,24 @@ impl Repository {
                 index.push(entry(None, Some(ModelState::Unavailable), reason));
                 continue;
             }
-            match self.table.versions(&id) {
-                None if ready_only => {}
-                None => index.push(entry(None, None, "")),
-                Some(versions) => index.extend(
-                    versions
-                        .iter()
-                        .filter(|(_, slot)| !ready_only || slot.state == ModelState::Ready)
-                        .map(|(version, slot)| entry(Some(*version), Some(slot.state), &slot.reason)),
-                ),
+            let versions = self.table.versions(&id).filter(|versions| !versions.is_empty());
+            match (versions, failures.get(&id)) {
+                (None, _) if ready_only => {}
+                // Nobody tried to load it, or it has no version and nobody could say why.
+                (None, None) => index.push(entry(None, None, "")),
+                // It has not come so far that it has versions: Triton names the model alone.
+                (None, Some(reason)) => index.push(entry(None, Some(ModelState::Unavailable), reason)),
+                (Some(versions), failure) => {
+                    // Versions of an ensemble that lost a member end as those that were unloaded on purpose.
+                    let failure = failure.filter(|_| versions.values().all(|slot| slot.state != ModelState::Ready));
+                    let reason = |slot: &Slot| match failure {
+                        Some(failure) if slot.reason == UNLOADED => failure.clone(),
+                        _ => slot.reason.clone(),
+                    };
+                    let shown = |slot: &Slot| !ready_only || slot.state == ModelState::Ready;
+                    let shown = versions.iter().filter(|(_, slot)| shown(slot));
+                    index.extend(shown.map(|(version, slot)| entry(Some(*version), Some(slot.state), &reason(slot))));
+                }
             }
         }
         Ok(index)

@@ -6,6 +6,7 @@ use super::{
     control::Asker,
     files::ModelFiles,
     load::Loader,
+    locate::no_version,
     scan::Timestamps,
     table::{Identifier, Slot, Table, UNLOADED, Versions},
 };
@@ -52,9 +53,7 @@ impl Loader {
         let versions = files.versions(config)?;
         if versions.is_empty() {
             self.table.change(id, |_| {});
-            return Err(Error::invalid(format!(
-                "at least one version must be available under the version policy of model '{id}'"
-            )));
+            return Err(no_version(id));
         }
         Ok(versions)
     }

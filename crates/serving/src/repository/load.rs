@@ -17,20 +17,20 @@ use super::{
     backends::Found,
     control::{Asker, ModelControl},
     files::{LocalFiles, ModelFiles},
+    locate::check_inside,
     table::{Identifier, NamespaceMembers, Table},
 };
 use crate::{
     admission::Admission,
     backend::{Backend, LoadedModel, ModelContext, Peers},
     cache::ModelCache,
-    config::{self, ModelConfig, ensemble::steps, proto::model_config::SchedulingChoice},
+    config::{self, ModelConfig, ServerParts, ensemble::steps, proto::model_config::SchedulingChoice},
     ensemble::{Ensemble, Members},
     error::Error,
     instance::{Runner, RunnerSettings, WarmUp},
     metrics::CustomMetrics,
     model::{Execution, Model, SequenceSpec, Signature, read_labels, wants_cache},
     options::Options,
-    paths::is_inside_above,
     rate_limiter::RateLimiter,
     scheduler::Scheduler,
     statistics::{Histogram, Recorder},
@@ -40,7 +40,7 @@ use crate::{
 const DEFAULT_MAX_BATCH_SIZE: &str = "default-max-batch-size";
 
 /// The backend of ONNX models.
-const ONNX_RUNTIME: &str = "onnxruntime";
+pub(super) const ONNX_RUNTIME: &str = "onnxruntime";
 
 /// What loading needs besides the model.
 pub(super) struct Loader {
@@ -189,6 +189,7 @@ impl Loader {
         let recorder = Arc::new(Recorder::new(metrics).with_first_responses(histogram));
         if config.is_ensemble() {
             let config = config::finish_without_model(config.clone(), &self.config_options("")?)?;
+            self.warn_of_ignored(&config);
             let signature = Arc::new(self.ensemble_signature(id, directory, &config)?);
             let ensemble = Ensemble::new(&config, signature.clone(), self.members(&id.namespace));
             let cache = self.model_cache(id, &config, &recorder, version, false);
@@ -196,13 +197,7 @@ impl Loader {
         }
         let mut config = config.clone();
         let Found { backend, name, directory: backend_directory } = self.backend_of(&mut config)?;
-        // The version's folder lies in the model's, where versions may share a file.
-        if !is_inside_above(&config.default_model_filename, 1) {
-            return Err(Error::invalid(format!(
-                "default_model_filename '{}' of model '{}' is outside the model's directory",
-                config.default_model_filename, id.name
-            )));
-        }
+        check_inside(&config.default_model_filename, &id.name)?;
         let options = self.config_options(name)?;
         self.log_settings(name, options.default_max_batch_size);
         let context = ModelContext {
@@ -222,9 +217,7 @@ impl Loader {
         for assumption in completion.assumptions {
             tracing::info!("{assumption}");
         }
-        for line in config::ignored(&config, self.rate_limiter.is_some()) {
-            tracing::warn!("{line}");
-        }
+        self.warn_of_ignored(&config);
         let mut signature = Signature::new(&config)?;
         read_all_labels(&mut signature, directory, &config)?;
         signature.sequence = SequenceSpec::read(&config, directory)?;
@@ -249,6 +242,14 @@ impl Loader {
         let runner = Runner::start(settings, &config.instance_group)?;
         let cache = self.model_cache(id, &config, &recorder, version, preserve_ordering);
         Ok(Model::new(version, config, signature, recorder, Execution::Runner(runner), cache))
+    }
+
+    /// Tells in the log what a configuration asks for that is not done.
+    fn warn_of_ignored(&self, config: &ModelConfig) {
+        let parts = ServerParts { rate_limiter: self.rate_limiter.is_some(), cache: self.options.cache.is_some() };
+        for line in config::ignored(config, parts) {
+            tracing::warn!("{line}");
+        }
     }
 
     /// The cache in front of a version whose configuration asks for one.

@@ -11,6 +11,7 @@ mod graph;
 mod index;
 mod lifecycle;
 mod load;
+mod locate;
 mod metrics;
 pub(crate) mod overview;
 mod poll;
@@ -29,8 +30,8 @@ use std::{
 
 use parking_lot::{Condvar, Mutex};
 
-pub use self::control::Asker;
 pub(crate) use self::control::ModelControl;
+pub use self::{control::Asker, locate::onnx_file};
 use self::{
     graph::Sources,
     lifecycle::Candidate,
@@ -52,6 +53,9 @@ pub(crate) struct Repository {
     pub table: Arc<Table>,
     loader: Loader,
     state: Mutex<State>,
+    /// Why models were not loaded when that was tried last. A lock of its own: who looks at the repositories holds the
+    /// other one for long.
+    failures: Mutex<Failures>,
     /// A change of models is over.
     changed: Condvar,
     /// Whether models may change models.
@@ -66,6 +70,9 @@ struct State {
     busy: BTreeSet<Identifier>,
 }
 
+/// Why models were not loaded: also those that could not be read, of which nothing else is known.
+type Failures = BTreeMap<Identifier, String>;
+
 /// Whether models were loaded, and why not.
 type Results = BTreeMap<Identifier, Result<(), Error>>;
 
@@ -74,7 +81,14 @@ impl Repository {
         let table = Arc::new(Table::default());
         Arc::new_cyclic(|own: &Weak<Self>| {
             let loader = Loader::new(options, table.clone(), own.clone());
-            Self { table, loader, state: Mutex::default(), changed: Condvar::new(), is_open: AtomicBool::new(false) }
+            Self {
+                table,
+                loader,
+                state: Mutex::default(),
+                failures: Mutex::default(),
+                changed: Condvar::new(),
+                is_open: AtomicBool::new(false),
+            }
         })
     }
 
@@ -93,17 +107,21 @@ impl Repository {
     /// A model could not be read, or does not serve.
     pub fn poll(&self) -> Result<(), Error> {
         let mut state = self.state.lock();
-        let (claim, is_complete) = loop {
+        let (claim, polled) = loop {
             let mut polled = self.look_at_all(&state.sources);
             let known = state.sources.keys();
             let gone = known.filter(|id| !polled.changed.contains_key(*id) && !polled.unchanged.contains(*id));
             polled.removed.extend(gone.cloned());
             polled.changed.values_mut().for_each(|source| source.explicit = true);
             match state.claim(&polled.changed, &polled.removed) {
-                Some(claim) => break (claim, polled.errors.is_empty()),
+                Some(claim) => break (claim, polled),
                 None => self.changed.wait(&mut state),
             }
         };
+        let is_complete = polled.errors.is_empty();
+        // What is known of the others is known anew.
+        self.failures.lock().retain(|id, _| polled.unchanged.contains(id));
+        self.failed(&polled.unread);
         drop(state);
         self.change(claim, Asker::Client);
         let all_serve = self.state.lock().sources.keys().all(|id| {
@@ -124,6 +142,10 @@ impl Repository {
             let polled = self.look_at(&state.sources, name, parameters)?;
             if !polled.errors.is_empty() {
                 let why = polled.errors.iter().find(|error| !error.message.is_empty());
+                // A model that could be read lacks one that it uses.
+                let asked = polled.changed.keys().chain(&polled.unchanged).filter(|id| id.name == name);
+                self.failed(asked.filter_map(|id| Some((id, why?))));
+                self.failed(&polled.unread);
                 let why = why.map_or(String::new(), |error| format!(": {}", error.message));
                 let text = format!("failed to load '{name}', failed to poll from model repository{why}");
                 return Err(Error::internal(text));
@@ -193,8 +215,10 @@ impl Repository {
         let results = self.load_in_order(&sources, &todo, asker);
 
         let mut state = self.state.lock();
+        let mut failures = self.failures.lock();
         for id in todo.iter().chain(&removed) {
             state.busy.remove(id);
+            failures.remove(id);
             if let Some(source) = state.sources.get_mut(id) {
                 match results.get(id) {
                     Some(Err(_)) => source.timestamps = source.loaded.clone(),
@@ -202,9 +226,18 @@ impl Repository {
                 }
             }
         }
+        drop(failures);
+        self.failed(results.iter().filter_map(|(id, result)| Some((id, result.as_ref().err()?))));
         drop(state);
         self.changed.notify_all();
         results
+    }
+
+    /// Remembers why models were not loaded.
+    fn failed<'a>(&self, failed: impl IntoIterator<Item = (&'a Identifier, &'a Error)>) {
+        // As the reasons of versions are.
+        let reason = |error: &Error| format!("{}: {}", error.code.name(), error.message);
+        self.failures.lock().extend(failed.into_iter().map(|(id, error)| (id.clone(), reason(error))));
     }
 
     /// Loads `todo`, members before the ensembles that use them, as many at once as possible.

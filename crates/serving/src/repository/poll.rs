@@ -29,8 +29,10 @@ pub(super) struct Polled {
     pub unchanged: BTreeSet<Identifier>,
     /// Models that are gone, or found in two repositories.
     pub removed: BTreeSet<Identifier>,
-    /// Why models could not be read.
+    /// Why models could not be read, or repositories.
     pub errors: Vec<Error>,
+    /// The models among them.
+    pub unread: BTreeMap<Identifier, Error>,
 }
 
 impl Repository {
@@ -97,16 +99,16 @@ impl Repository {
     /// Looks at one model and at those that it uses.
     pub(super) fn look_at(&self, known: &Sources, name: &str, parameters: &LoadParameters) -> Result<Polled, Error> {
         let mut polled = Polled::default();
-        let mut names = vec![name.to_owned()];
+        // Names of models, each with the ensemble that uses it.
+        let mut names = vec![(name.to_owned(), None)];
         let mut seen = BTreeSet::new();
-        while let Some(next) = names.pop() {
+        while let Some((next, user)) = names.pop() {
             if !seen.insert(next.clone()) {
                 continue;
             }
             // An ensemble may name its members anything.
             if check_name(&next).is_err() {
-                tracing::error!("failed to poll model '{next}': a member's name must be the name of a directory");
-                polled.errors.push(Error::not_found(""));
+                polled.missing_member(&next, user.as_deref(), "a member's name must be the name of a directory");
                 continue;
             }
             let is_first = next == name;
@@ -129,9 +131,7 @@ impl Repository {
                 }
             }
             if directories.is_empty() {
-                tracing::error!("failed to poll model '{next}': model not found in any model repository.");
-                // A text for the log alone: the client hears that the model could not be polled.
-                polled.errors.push(Error::not_found(""));
+                polled.missing_member(&next, user.as_deref(), "model not found in any model repository.");
             }
             let ids: Vec<Identifier> = directories.keys().cloned().collect();
             self.read(&mut polled, known, directories, parameters);
@@ -142,7 +142,7 @@ impl Repository {
                 }
                 let source = polled.changed.get(&id).or_else(|| known.get(&id));
                 let steps = source.map(|source| ensemble::steps(&source.config)).unwrap_or_default();
-                names.extend(steps.iter().map(|step| step.model_name.clone()));
+                names.extend(steps.iter().map(|step| (step.model_name.clone(), Some(next.clone()))));
             }
         }
         Ok(polled)
@@ -190,17 +190,16 @@ impl Repository {
                     polled.unchanged.insert(id);
                 }
                 Err(error) => {
-                    polled.fail(Error {
-                        message: format!("Poll failed for model directory '{id}': {}", error.message),
-                        ..error
-                    });
+                    let text = format!("Poll failed for model directory '{id}': {}", error.message);
+                    polled.fail(Error { message: text, ..error.clone() });
                     if let Some(hint) = directory.as_deref().and_then(misplaced) {
                         tracing::error!("{hint}");
                     }
                     // What was loaded before serves on.
                     if known.contains_key(&id) {
-                        polled.unchanged.insert(id);
+                        polled.unchanged.insert(id.clone());
                     }
+                    polled.unread.insert(id, error);
                 }
             }
         }
@@ -219,6 +218,17 @@ impl Polled {
     fn not_unique(&mut self, id: Identifier) {
         self.fail(Error::internal(format!("failed to poll model '{id}': not unique across all model repositories")));
         self.removed.insert(id);
+    }
+
+    /// A model is not there that a client asks for, or that an ensemble uses.
+    fn missing_member(&mut self, name: &str, user: Option<&str>, why: &str) {
+        tracing::error!("failed to poll model '{name}': {why}");
+        // Triton's client hears of the model that it asked for that it could not be polled, and no more. Who asked for an
+        // ensemble cannot know which member is meant.
+        let text = user.map_or(String::new(), |user| {
+            format!("failed to poll model '{name}', which ensemble '{user}' uses: {why}")
+        });
+        self.errors.push(Error::not_found(text));
     }
 
     fn fail(&mut self, error: Error) {

@@ -165,19 +165,81 @@ fn models_are_loaded_and_unloaded_on_request() {
     }
 }
 
+/// An ensemble of one step.
+fn ensemble_of(member: &str) -> String {
+    format!(
+        "platform: 'ensemble' input {{ name: 'IN' data_type: TYPE_FP32 dims: [ 1 ] }}
+         output {{ name: 'OUT' data_type: TYPE_FP32 dims: [ 1 ] }}
+         ensemble_scheduling {{ step {{ model_name: '{member}' model_version: -1
+           input_map {{ key: 'INPUT0' value: 'IN' }} output_map {{ key: 'OUTPUT0' value: 'OUT' }} }} }}"
+    )
+}
+
+#[test]
+fn what_cannot_be_read_is_in_the_index_with_its_reason() {
+    let files = Files::new();
+    files.model("bad", "max_batch_sise: 3").model("good", &identity("[ 1 ]", ""));
+    let is_told = |server: &Server| {
+        let entry = index(server).remove(0);
+        entry.starts_with("bad UNAVAILABLE Internal: failed to read text proto from ")
+            && entry.contains("max_batch_sise")
+    };
+    let server = Server::start(Options { exit_on_error: false, ..files.options() }).unwrap();
+    assert!(is_told(&server), "{:?}", index(&server));
+    assert_eq!(server.repository_index(true).unwrap().len(), 1);
+
+    let server = Server::start(explicit(&files)).unwrap();
+    assert_eq!(index(&server), ["bad", "good"], "nobody has looked at it");
+    assert!(server.load("bad", LoadParameters::default()).is_err());
+    assert!(is_told(&server), "{:?}", index(&server));
+    files.model("bad", &identity("[ 1 ]", ""));
+    server.load("bad", LoadParameters::default()).unwrap();
+    assert_eq!(index(&server), ["bad 1 READY", "good"]);
+    // What serves goes on when it cannot be read again.
+    thread::sleep(Duration::from_millis(5));
+    files.model("bad", "max_batch_sise: 3");
+    assert!(server.load("bad", LoadParameters::default()).is_err());
+    assert_eq!(index(&server), ["bad 1 READY", "good"]);
+
+    files.write("none/config.pbtxt", identity("[ 1 ]", ""));
+    assert!(server.load("none", LoadParameters::default()).is_err());
+    assert!(index(&server)[2].starts_with("none UNAVAILABLE Invalid argument: at least one version must be available"));
+}
+
+#[test]
+fn a_missing_member_is_named() {
+    let files = Files::new();
+    files.model("e", &ensemble_of("m"));
+    let server = Server::start(Options { exit_on_error: false, ..files.options() }).unwrap();
+    let expected = "e UNAVAILABLE Invalid argument: ensemble e contains models that are not available or ambiguous: m";
+    assert_eq!(index(&server), [expected]);
+
+    let server = Server::start(explicit(&files)).unwrap();
+    let expected = "failed to poll model 'm', which ensemble 'e' uses: model not found in any model repository.";
+    let load = || server.load("e", LoadParameters::default());
+    assert_eq!(
+        load().unwrap_err().message,
+        format!("failed to load 'e', failed to poll from model repository: {expected}")
+    );
+    assert_eq!(index(&server), [format!("e UNAVAILABLE Not found: {expected}")]);
+    files.model("m", &identity("[ 1 ]", ""));
+    load().unwrap();
+    assert_eq!(index(&server), ["e 1 READY", "m 1 READY"]);
+    // It goes with its member, and says why when somebody wants it back.
+    server.unload("m", false).unwrap();
+    eventually("the ensemble ended", || index(&server)[0].starts_with("e 1 UNAVAILABLE"));
+    fs::remove_dir_all(files.path().join("m")).unwrap();
+    assert!(load().is_err());
+    assert_eq!(index(&server), [format!("e 1 UNAVAILABLE Not found: {expected}")]);
+}
+
 #[test]
 fn members_of_ensembles_are_names_and_no_paths() {
     let files = Files::new();
     files.model("m", &identity("[ 1 ]", ""));
     let server = Server::start(explicit(&files)).unwrap();
     for (member, is_loaded) in [("m", true), ("./m", false), ("e/../m", false), ("..", false)] {
-        let config = format!(
-            "platform: 'ensemble' input {{ name: 'IN' data_type: TYPE_FP32 dims: [ 1 ] }}
-             output {{ name: 'OUT' data_type: TYPE_FP32 dims: [ 1 ] }}
-             ensemble_scheduling {{ step {{ model_name: '{member}' model_version: -1
-               input_map {{ key: 'INPUT0' value: 'IN' }} output_map {{ key: 'OUTPUT0' value: 'OUT' }} }} }}"
-        );
-        files.write("e/1/.keep", "").write("e/config.pbtxt", config);
+        files.model("e", &ensemble_of(member));
         let loaded = server.load("e", LoadParameters::default());
         match is_loaded {
             true => loaded.unwrap(),

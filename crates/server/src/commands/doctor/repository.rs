@@ -11,12 +11,16 @@ use std::{
 use halimede_compute::Precision;
 use halimede_serving::{
     LoadParameters, Server,
-    config::{self, ModelConfig, VersionFiles, proto::model_instance_group::Kind},
+    config::{self, ModelConfig, ServerParts, VersionFiles},
 };
 use serde::Serialize;
 
 use super::remedies;
-use crate::{commands::serve, flags};
+use crate::{
+    commands::serve,
+    flags::{self, FlagError, Flags},
+    memory::Limit,
+};
 
 /// How long models may take to end.
 const END: Duration = Duration::from_secs(30);
@@ -53,21 +57,69 @@ struct Finding {
     backend: String,
     /// What is done otherwise, or why it is refused.
     why: Vec<String>,
+    /// The way out for one that is refused.
     #[serde(skip_serializing_if = "Option::is_none")]
     remedy: Option<&'static str>,
 }
 
-/// Prints what becomes of each model; whether all of them load.
+/// Flags of `halimede serve` that decide what loads, with the same meaning.
+#[derive(Debug, clap::Args)]
+pub(super) struct ServeFlags {
+    /// As for `serve`: a setting of a backend, as onnxruntime,default-max-batch-size=8. May be given several times.
+    #[arg(long, value_name = "BACKEND,NAME=VALUE", requires = "repositories")]
+    backend_config: Vec<String>,
+    /// As for `serve`: where backends written in Python lie.
+    #[arg(long, value_name = "DIR", requires = "repositories")]
+    backend_directory: Option<String>,
+    /// As for `serve`: where responses are kept, as local,size=BYTES. May be given several times.
+    #[arg(long, value_name = "CACHE,NAME=VALUE", requires = "repositories")]
+    cache_config: Vec<String>,
+    /// As for `serve`: nothing of a configuration is read from the model.
+    #[arg(long, requires = "repositories")]
+    disable_auto_complete_config: bool,
+    /// As for `serve`: bytes that the process may hold, such as 8G, auto or off. `auto` when left out.
+    #[arg(long, value_name = "BYTES", requires = "repositories")]
+    memory_limit: Option<String>,
+    /// As for `serve`: configs/NAME.pbtxt of a model where it exists, instead of config.pbtxt.
+    #[arg(long, value_name = "NAME", requires = "repositories")]
+    model_config_name: Option<String>,
+    /// As for `serve`: off, or execution_count.
+    #[arg(long, value_name = "MODE", requires = "repositories")]
+    rate_limit: Option<String>,
+    /// As for `serve`: NAME:COUNT or NAME:COUNT:DEVICE. May be given several times.
+    #[arg(long, value_name = "RESOURCE", requires = "repositories")]
+    rate_limit_resource: Vec<String>,
+}
+
+impl ServeFlags {
+    /// As `serve` would get them.
+    fn arguments(&self) -> Vec<String> {
+        let mut arguments = Vec::new();
+        let mut add = |name: &str, values: &mut dyn Iterator<Item = &String>| {
+            arguments.extend(values.map(|value| format!("--{name}={value}")));
+        };
+        add("backend-config", &mut self.backend_config.iter());
+        add("backend-directory", &mut self.backend_directory.iter());
+        add("cache-config", &mut self.cache_config.iter());
+        add("memory-limit", &mut self.memory_limit.iter());
+        add("model-config-name", &mut self.model_config_name.iter());
+        add("rate-limit", &mut self.rate_limit.iter());
+        add("rate-limit-resource", &mut self.rate_limit_resource.iter());
+        arguments.extend(self.disable_auto_complete_config.then(|| "--disable-auto-complete-config".to_owned()));
+        arguments
+    }
+}
+
+/// Prints what becomes of each model on a server with those flags; whether all of them load.
 ///
 /// # Errors
-/// A repository cannot be read.
-pub(super) fn examine(repositories: &[PathBuf], is_json: bool) -> Result<bool, String> {
+/// A repository cannot be read, or a flag is wrong.
+pub(super) fn examine(repositories: &[PathBuf], serve_flags: &ServeFlags, is_json: bool) -> Result<bool, String> {
+    let mut arguments = serve_flags.arguments();
     // What models print is none of the report.
     let prints = "--backend-config=python,prints=stderr";
-    let mut arguments: Vec<String> =
-        ["--model-control-mode=explicit", "--packed-weights=off", "--tuning-database=off", prints]
-            .map(str::to_owned)
-            .into();
+    let own = ["--model-control-mode=explicit", "--packed-weights=off", "--tuning-database=off", prints];
+    arguments.extend(own.map(str::to_owned));
     for repository in repositories {
         if !repository.is_dir() {
             return Err(format!(
@@ -77,17 +129,28 @@ pub(super) fn examine(repositories: &[PathBuf], is_json: bool) -> Result<bool, S
         }
         arguments.push(format!("--model-repository={}", repository.display()));
     }
-    let flags = flags::parse(&arguments, "127.0.0.1").map_err(|error| format!("{error:?}"))?;
+    let flags = flags::parse(&arguments, "127.0.0.1").map_err(|error| match error {
+        FlagError::Wrong(text) => text,
+        // None of the flags above asks for it.
+        FlagError::Help => "`halimede doctor --help` lists the flags".to_owned(),
+    })?;
+    if !flags.refused.is_empty() {
+        return Err(flags.refused.join("\nerror: "));
+    }
+    flags.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     let runtime = serve::runtime(&flags)?;
-    let options = serve::options(&flags, Precision::Exact, &runtime)?;
+    let mut options = serve::options(&flags, Precision::Exact, &runtime)?;
+    options.memory = flags.memory_limit.unwrap_or(Limit::Auto).of_server();
     let backends: Vec<String> = options.backends.iter().map(|backend| backend.name().to_owned()).collect();
+    let parts = ServerParts { rate_limiter: options.rate_limit.is_some(), cache: options.cache.is_some() };
     let server = Server::start(options).map_err(|error| error.message)?;
     let mut models: Vec<String> =
         server.repository_index(false).map_err(|error| error.message)?.into_iter().map(|entry| entry.name).collect();
     models.dedup();
+    let examiner = Examiner { server: &server, parts, backends: &backends, flags: &flags };
     let mut findings = Vec::new();
     for model in models {
-        let finding = finding(&server, &backends, repositories, model);
+        let finding = examiner.finding(model);
         if !is_json {
             print(&finding);
         }
@@ -104,34 +167,59 @@ pub(super) fn examine(repositories: &[PathBuf], is_json: bool) -> Result<bool, S
     Ok(refused == 0)
 }
 
-fn finding(server: &Server, backends: &[String], repositories: &[PathBuf], model: String) -> Finding {
-    let directory = repositories.iter().map(|repository| repository.join(&model)).find(|directory| directory.is_dir());
-    let written = directory.and_then(|directory| written(&directory, &model)).unwrap_or_default();
-    let backend = written.backend.clone();
-    let result = load(server, &model).and_then(|()| server.model_config(&model, None));
-    let finding = match result {
-        Ok(config) => {
-            // The log begins each line with the model.
-            let prefix = format!("model '{model}': ");
-            let ignored = config::ignored(&config, false);
-            let why: Vec<String> = ignored.iter().map(|line| line.trim_start_matches(&prefix).to_owned()).collect();
-            let verdict = if why.is_empty() { Verdict::Loads } else { Verdict::Differs };
-            Finding { model, verdict, backend, why, remedy: None }
-        }
-        Err(error) => {
-            let is_there = backend.is_empty() || backends.contains(&backend);
-            let wants_gpu = || written.instance_group.iter().any(|group| group.kind() == Kind::Gpu);
-            let remedy = match () {
-                () if !is_there => Some(remedies::of(&backend)),
-                () if wants_gpu() => Some(remedies::OF_GPU_INSTANCES),
-                () => None,
-            };
-            Finding { model, verdict: Verdict::Refused, backend, why: vec![error.message], remedy }
-        }
-    };
-    // One that did not load has nothing to unload.
-    let _ = server.unload(&finding.model, true);
-    finding
+/// What a model is examined with.
+struct Examiner<'a> {
+    server: &'a Server,
+    parts: ServerParts,
+    /// Backends that are built in.
+    backends: &'a [String],
+    flags: &'a Flags,
+}
+
+impl Examiner<'_> {
+    fn finding(&self, model: String) -> Finding {
+        let mut directories = self.flags.repositories.iter().map(|repository| repository.join(&model));
+        let directory = directories.find(|directory| directory.is_dir());
+        let backend = directory.and_then(|directory| self.backend(&directory, &model)).unwrap_or_default();
+        let result = load(self.server, &model).and_then(|()| self.server.model_config(&model, None));
+        let finding = match result {
+            Ok(config) => {
+                // The log begins each line with the model.
+                let prefix = format!("model '{model}': ");
+                let ignored = config::ignored(&config, self.parts);
+                let why: Vec<String> = ignored.iter().map(|line| line.trim_start_matches(&prefix).to_owned()).collect();
+                let verdict = if why.is_empty() { Verdict::Loads } else { Verdict::Differs };
+                Finding { model, verdict, backend, why, remedy: None }
+            }
+            Err(error) => {
+                let is_there = backend.is_empty()
+                    || self.backends.contains(&backend)
+                    || self.flags.backend_directory.join(&backend).is_dir();
+                let remedy = match is_there {
+                    true => remedies::of_text(&error.message, &backend),
+                    false => remedies::of_backend(&backend),
+                };
+                Finding { model, verdict: Verdict::Refused, backend, why: vec![error.message], remedy: Some(remedy) }
+            }
+        };
+        // One that did not load has nothing to unload.
+        let _ = self.server.unload(&finding.model, true);
+        finding
+    }
+
+    /// The backend that the configuration of a model or its files name. `None` where it cannot be read.
+    fn backend(&self, directory: &Path, model: &str) -> Option<String> {
+        let name = &self.flags.model_config_name;
+        let custom = Some(directory.join("configs").join(format!("{name}.pbtxt"))).filter(|_| !name.is_empty());
+        let path = custom.filter(|path| path.is_file()).unwrap_or_else(|| directory.join("config.pbtxt"));
+        let mut config = match std::fs::read_to_string(&path) {
+            Ok(text) => config::parse(&text, &path).ok()?,
+            Err(_) => ModelConfig::default(),
+        };
+        let files = VersionFiles::read(directory).ok()?;
+        config::complete_backend(&mut config, model, &files).ok()?;
+        Some(config.backend)
+    }
 }
 
 /// Loads a model, and says who it is that takes long.
@@ -155,18 +243,6 @@ fn load(server: &Server, model: &str) -> Result<(), halimede_serving::Error> {
             }
         }
     })
-}
-
-/// The configuration of a model with the backend that it or the files name. `None` where it cannot be read.
-fn written(directory: &Path, model: &str) -> Option<ModelConfig> {
-    let path = directory.join("config.pbtxt");
-    let mut config = match std::fs::read_to_string(&path) {
-        Ok(text) => config::parse(&text, &path).ok()?,
-        Err(_) => ModelConfig::default(),
-    };
-    let files = VersionFiles::read(directory).ok()?;
-    config::complete_backend(&mut config, model, &files).ok()?;
-    Some(config)
 }
 
 fn print(finding: &Finding) {

@@ -4,7 +4,7 @@
 use std::collections::BTreeSet;
 
 use super::super::{
-    Entry, Gpus, ModelConfig, Options, VersionFiles, check_runtime, finish_without_model, prepare,
+    Entry, Gpus, ModelConfig, Options, ServerParts, VersionFiles, check_runtime, finish_without_model, prepare,
     prepare_instance_groups, validate_instance_groups,
 };
 use super::read;
@@ -444,7 +444,7 @@ fn parameters_of_onnx_runtime_without_effect_are_named() {
     ] {
         let text =
             format!("name: 'm' parameters {{ key: '{parameter}' value {{ string_value: '{value}' }} }} backend: ");
-        let found = super::super::ignored(&read(&format!("{text} 'onnxruntime'")), false);
+        let found = super::super::ignored(&read(&format!("{text} 'onnxruntime'")), ServerParts::default());
         match expected {
             None => assert!(found.is_empty(), "{found:?}"),
             Some(reason) => {
@@ -452,7 +452,7 @@ fn parameters_of_onnx_runtime_without_effect_are_named() {
                 assert!(found.len() == 1 && found[0].starts_with(&expected), "{found:?}");
             }
         }
-        assert!(super::super::ignored(&read(&format!("{text} 'identity'")), false).is_empty());
+        assert!(super::super::ignored(&read(&format!("{text} 'identity'")), ServerParts::default()).is_empty());
     }
 }
 
@@ -476,14 +476,26 @@ fn what_is_harmless_is_accepted_with_a_line_for_the_log() {
             "instance_group { kind: KIND_CPU host_policy: 'cpu_0' }",
             "instance_group 'm_0' host_policy is ignored: instances are not bound to cores or memory nodes",
         ),
+        (
+            "response_cache { enable: true }",
+            "response_cache is ignored: this server has no response cache: start it with \
+             --cache-config=local,size=BYTES, or remove response_cache from the model's config.pbtxt",
+        ),
     ] {
         let config = try_all(&format!("{text} {IO}")).unwrap();
-        assert_eq!(super::super::ignored(&config, false), [format!("model 'm': {expected}")], "{text}");
+        assert_eq!(
+            super::super::ignored(&config, ServerParts::default()),
+            [format!("model 'm': {expected}")],
+            "{text}"
+        );
     }
     let limited = try_all(&format!("instance_group {{ kind: KIND_CPU rate_limiter {{ priority: 2 }} }} {IO}")).unwrap();
-    assert!(super::super::ignored(&limited, true).is_empty());
-    let silent = "optimization { input_pinned_memory { enable: false } graph { level: 1 } }";
-    assert!(super::super::ignored(&try_all(&format!("{silent} {IO}")).unwrap(), false).is_empty());
+    assert!(super::super::ignored(&limited, ServerParts { rate_limiter: true, cache: false }).is_empty());
+    let cached = try_all(&format!("response_cache {{ enable: true }} {IO}")).unwrap();
+    assert!(super::super::ignored(&cached, ServerParts { rate_limiter: false, cache: true }).is_empty());
+    let silent =
+        "response_cache { enable: false } optimization { input_pinned_memory { enable: false } graph { level: 1 } }";
+    assert!(super::super::ignored(&try_all(&format!("{silent} {IO}")).unwrap(), ServerParts::default()).is_empty());
 }
 
 #[test]
