@@ -1,4 +1,4 @@
-use super::gather::{element_positions, slice_positions};
+use super::gather::{check_elements, check_tuples, element_positions, slice_positions};
 use super::inputs::{like, required};
 use super::movement::put;
 use super::numeric::Numbers;
@@ -36,7 +36,9 @@ pub struct ScatterNd {
 
 impl TensorOp for ScatterElements {
     fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        Ok(smallvec![like(required(inputs, 0)?)])
+        let (data, indices) = (required(inputs, 0)?, required(inputs, 1)?);
+        check_elements(data, indices, self.axis)?;
+        Ok(smallvec![like(data)])
     }
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
@@ -48,7 +50,9 @@ impl TensorOp for ScatterElements {
 
 impl TensorOp for ScatterNd {
     fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        Ok(smallvec![like(required(inputs, 0)?)])
+        let (data, indices) = (required(inputs, 0)?, required(inputs, 1)?);
+        check_tuples(data, indices)?;
+        Ok(smallvec![like(data)])
     }
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
@@ -132,6 +136,23 @@ mod tests {
         assert_eq!(run(ScatterReduction::Add), [1, 12, 3, 24]);
         assert_eq!(run(ScatterReduction::Mul), [1, 20, 3, 80]);
         assert_eq!(run(ScatterReduction::Min), [1, 2, 3, 4]);
+    }
+
+    #[test]
+    fn what_does_not_fit_is_found_with_the_shapes() {
+        let infer = |op: &dyn TensorOp, data: &[usize], indices: &[usize]| {
+            let fact = |dtype, shape: &[usize]| Fact::tensor(dtype, shape.iter().map(|&size| size.into()));
+            let facts = [fact(DType::F32, data), fact(DType::I64, indices), fact(DType::F32, indices)];
+            op.infer(&facts.iter().map(Some).collect::<Vec<_>>())
+        };
+        let reduction = ScatterReduction::None;
+        let elements = |axis| ScatterElements { axis, reduction };
+        assert!(infer(&elements(0), &[2, 3], &[1, 4]).unwrap_err().to_string().contains("[1, 4] reach outside"));
+        assert!(infer(&elements(0), &[], &[]).is_err() && infer(&elements(0), &[2], &[1, 1]).is_err());
+        assert!(infer(&elements(0), &[2, 3], &[0, 4]).is_ok());
+        let tuples = ScatterNd { reduction };
+        assert!(infer(&tuples, &[2, 3], &[4, 3]).is_err() && infer(&tuples, &[2, 3], &[]).is_err());
+        assert!(infer(&tuples, &[2, 3], &[0, 2]).is_ok() && infer(&tuples, &[2, 3], &[4, 0]).is_ok());
     }
 
     #[test]
