@@ -85,6 +85,10 @@ pub(crate) fn take_or(
         let (dtype, actual, len) = (data.dtype(), fill.dtype(), fill.len());
         return Err(OpError::invalid(format!("the fill value should be one {dtype}, got {len} of {actual}")));
     }
+    // Of rows without elements there may be very many.
+    if shape.contains(&0) {
+        return Ok(Tensor::zeros(data.dtype(), shape)?);
+    }
     if data.dtype() == DType::String {
         let from = data.strings()?;
         let fill = fill.map(|fill| fill.strings().map(|v| v[0].clone())).transpose()?.unwrap_or_default();
