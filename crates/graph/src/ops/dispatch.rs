@@ -34,11 +34,15 @@ impl Op {
         for value in inputs {
             tensors.push(value.as_ref().map(Value::tensor).transpose()?);
         }
-        let made = match nothing_of_much(op, &tensors) {
-            Some(nothing) => nothing?,
-            None => op.evaluate(&tensors)?,
-        };
-        Ok(made.into_iter().map(Value::from).collect())
+        Ok(evaluate(op, &tensors)?.into_iter().map(Value::from).collect())
+    }
+}
+
+/// The outputs by definition, where that is not to do nothing very many times.
+fn evaluate(op: &dyn TensorOp, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
+    match nothing_of_much(op, inputs) {
+        Some(nothing) => nothing,
+        None => op.evaluate(inputs),
     }
 }
 
@@ -81,7 +85,7 @@ fn with_values(op: &dyn TensorOp, inputs: &[Option<&Fact>], mut facts: Facts) ->
         inputs.iter().map(|input| input.map_or(Some(None), |fact| fact.value().map(Some))).collect();
     let Some(values) = values else { return facts };
     // An evaluation that fails says nothing yet: the node may stand in a branch that is never taken.
-    if let Ok(tensors) = op.evaluate(&values.iter().map(Option::as_ref).collect::<Vec<_>>()) {
+    if let Ok(tensors) = evaluate(op, &values.iter().map(Option::as_ref).collect::<Vec<_>>()) {
         for (fact, tensor) in facts.iter_mut().zip(tensors) {
             *fact = Fact::constant(tensor);
         }

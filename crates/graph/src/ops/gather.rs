@@ -172,6 +172,15 @@ pub(super) fn element_positions(data: &[usize], indices: &Tensor, axis: usize) -
     Ok(positions)
 }
 
+/// How many elements the tuples in the last axis of `indices` mean.
+pub(super) fn tuples_len(data: &[usize], indices: &[usize]) -> Result<usize, OpError> {
+    let Some((&tuple, leading)) = indices.split_last() else {
+        return Err(OpError::invalid("the indices of a GatherND or ScatterND are a scalar"));
+    };
+    check_tuple(data.len(), indices.len(), tuple, 0)?;
+    Ok(element_count(&[leading, &data[tuple..]].concat())?)
+}
+
 /// Where the slices start that the tuples in the last axis of `indices` mean, and how many elements
 /// each has.
 pub(super) fn slice_positions(

@@ -51,6 +51,8 @@ impl Iterator for Offsets {
     }
 }
 
+impl ExactSizeIterator for Offsets {}
+
 /// Row-major strides, signed, so that views can run backwards.
 pub(crate) fn strides(shape: &[usize]) -> SmallVec<[isize; 6]> {
     halimede_tensor::strides(shape).into_iter().map(|stride| stride as isize).collect()

@@ -1,4 +1,4 @@
-use super::gather::{check_elements, check_tuples, element_positions, slice_positions};
+use super::gather::{check_elements, check_tuples, element_positions, slice_positions, tuples_len};
 use super::inputs::{like, required};
 use super::movement::put;
 use super::numeric::Numbers;
@@ -57,10 +57,25 @@ impl TensorOp for ScatterNd {
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
         let (data, indices, updates) = (required(inputs, 0)?, required(inputs, 1)?, required(inputs, 2)?);
+        // Before their places are listed: tuples of no indices need no memory.
+        check_updates(data, updates, tuples_len(data.shape(), indices.shape())?)?;
         let (starts, inner) = slice_positions(data.shape(), indices, 0)?;
         let positions = starts.into_iter().flat_map(|start| start..start + inner).collect();
         Ok(smallvec![write(data, updates, positions, self.reduction)?])
     }
+}
+
+/// Refuses updates that are not so many elements of the data's datatype.
+fn check_updates(data: &Tensor, updates: &Tensor, count: usize) -> Result<(), OpError> {
+    if updates.len() == count && updates.dtype() == data.dtype() {
+        return Ok(());
+    }
+    let (shape, dtype) = (updates.shape(), updates.dtype());
+    Err(OpError::invalid(format!(
+        "updates {dtype}{shape:?} for {count} elements of {}{:?}",
+        data.dtype(),
+        data.shape()
+    )))
 }
 
 fn write(
@@ -69,10 +84,7 @@ fn write(
     positions: Vec<usize>,
     reduction: ScatterReduction,
 ) -> Result<Tensor, OpError> {
-    if updates.len() != positions.len() || updates.dtype() != data.dtype() {
-        let (count, shape, dtype) = (positions.len(), updates.shape(), updates.dtype());
-        return Err(OpError::invalid(format!("updates {dtype}{shape:?} for {count} elements of {}", data.dtype())));
-    }
+    check_updates(data, updates, positions.len())?;
     let mut out = data.clone();
     if reduction == ScatterReduction::None {
         put(&mut out, updates, positions.into_iter())?;
@@ -164,6 +176,8 @@ mod tests {
         let out = op.evaluate(&[Some(&data), Some(&indices), Some(&updates)]).unwrap().remove(0);
         assert_eq!(out.strings().unwrap()[2], b"x");
         assert!(op.evaluate(&[Some(&data), Some(&indices), Some(&data)]).is_err());
+        let rows = Tensor::zeros(DType::I64, &[1 << 40, 0]).unwrap();
+        assert!(op.evaluate(&[Some(&data), Some(&rows), Some(&updates)]).is_err());
         let outside = Tensor::from_slice(&[1, 1], &[3i64]).unwrap();
         assert!(op.evaluate(&[Some(&data), Some(&outside), Some(&updates)]).is_err());
     }
