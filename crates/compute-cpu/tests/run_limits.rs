@@ -86,6 +86,34 @@ fn a_loop_cannot_grow_for_ever() {
     assert!(error.to_string().ends_with("65536 is all there is"), "{error}");
 }
 
+/// A loop of so many iterations as the request says that keeps a tensor without elements of each.
+fn keeping_nothing() -> Graph {
+    let mut body = Graph::default();
+    input(&mut body, "i", Fact::tensor(DType::I64, []));
+    let condition = input(&mut body, "c", Fact::tensor(DType::Bool, []));
+    let v = input(&mut body, "v", Fact::tensor(DType::F32, [Dim::from(0usize)]));
+    let w = add(&mut body, Op::Concat(Concat { axis: 0 }), &[v, v]);
+    body.outputs = vec![condition, v, w];
+    let mut graph = Graph::default();
+    let trips = input(&mut graph, "trips", Fact::tensor(DType::I64, []));
+    let x = input(&mut graph, "x", Fact::tensor(DType::F32, [Dim::from(0usize)]));
+    let truth = graph.add_constant("t", Tensor::from_bools(&[], &[true]).unwrap());
+    let inputs = [trips, truth, x].map(Some);
+    let op = Op::Loop(Loop { body: Arc::new(body), carried: 1 });
+    let made = halimede_graph::Builder::new(&mut graph).at("n", "test").add_all(op, &inputs).unwrap();
+    graph.outputs.push(made[1]);
+    graph
+}
+
+#[test]
+fn what_a_loop_keeps_counts_where_it_has_no_elements() {
+    let mut session = session(keeping_nothing());
+    let given = |trips: i64| [Tensor::scalar(trips).into(), Tensor::from_slice::<f32>(&[0], &[]).unwrap().into()];
+    session.run(&given(50)).unwrap();
+    let error = session.run(&given(i64::MAX - 1)).unwrap_err();
+    assert!(matches!(error, RunError::Memory { .. }), "{error}");
+}
+
 #[test]
 fn a_loop_without_end_is_refused_and_a_long_one_can_be_cancelled() {
     let mut session = session(looping(false));

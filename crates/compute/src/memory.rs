@@ -6,6 +6,10 @@ use halimede_tensor::{DType, Tensor, Value};
 /// What a string costs besides its bytes.
 const STRING_BYTES: usize = size_of::<Vec<u8>>();
 
+/// What a tensor costs at most besides its elements: itself, twice more while a list of such grows or is joined, the owner
+/// of its memory, and what the allocator adds to both.
+const TENSOR_BYTES: usize = 3 * size_of::<Value>() + 256;
+
 /// Bytes of a value, without what it shares with others taken off.
 pub(crate) fn value_bytes(value: &Value) -> usize {
     match value {
@@ -18,10 +22,11 @@ pub(crate) fn value_bytes(value: &Value) -> usize {
 }
 
 fn tensor_bytes(tensor: &Tensor) -> usize {
-    match tensor.strings() {
+    let elements = match tensor.strings() {
         Ok(strings) => strings.iter().map(|string| string.len() + STRING_BYTES).sum(),
         Err(_) => tensor.len() * tensor.dtype().size(),
-    }
+    };
+    elements + tensor.rank() * size_of::<usize>() + TENSOR_BYTES
 }
 
 /// Bytes of a value of which only this is known; 0 where its size is not.
@@ -41,12 +46,13 @@ mod tests {
     #[test]
     fn bytes_of_values() {
         let tensor = Value::from(Tensor::from_slice(&[3], &[1f32, 2.0, 3.0]).unwrap());
-        assert_eq!(value_bytes(&tensor), 12);
+        let one = TENSOR_BYTES + size_of::<usize>();
+        assert_eq!(value_bytes(&tensor), one + 12);
         let strings = Tensor::from_strings(&[2], vec![b"ab".to_vec(), Vec::new()]).unwrap();
-        assert_eq!(value_bytes(&strings.into()), 2 + 2 * STRING_BYTES);
+        assert_eq!(value_bytes(&strings.into()), one + 2 + 2 * STRING_BYTES);
         let optional = Value::Optional(Some(Box::new(tensor.clone())));
-        assert_eq!(value_bytes(&optional), 12);
-        assert!(value_bytes(&Value::Sequence(vec![tensor.clone(), tensor])) >= 24);
+        assert_eq!(value_bytes(&optional), one + 12);
+        assert!(value_bytes(&Value::Sequence(vec![tensor.clone(), tensor])) >= 2 * one + 24);
     }
 
     #[test]

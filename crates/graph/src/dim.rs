@@ -143,6 +143,9 @@ impl Dim {
             // An unknown beside a size above 1 must be that size (or 1) for the model to be right.
             (Some(_), None) => Some(self.clone()),
             (None, Some(_)) => Some(other.clone()),
+            // The first or last element of an axis beside the axis, which may have none.
+            (None, None) if self.is_one_of(other) => Some(other.clone()),
+            (None, None) if other.is_one_of(self) => Some(self.clone()),
             (None, None) if self.is_unknown() || other.is_unknown() => Some(Dim::unknown()),
             (None, None) => Some(Dim::commutative(Atom::Broadcast, self, other)),
         }
@@ -220,6 +223,13 @@ impl Dim {
         }
         merged.retain(|(_, coefficient)| *coefficient != 0);
         if merged.is_empty() { Dim::from(constant) } else { Dim(Repr::Sum(Arc::new(Sum { constant, terms: merged }))) }
+    }
+
+    /// Whether this is `min(1, other)`.
+    fn is_one_of(&self, other: &Dim) -> bool {
+        let Some((0, [(product, 1)])) = self.parts() else { return false };
+        let is_one = |(a, b): (&Dim, &Dim)| a.known() == Some(1) && b == other;
+        matches!(&product[..], [Atom::Min(a, b)] if is_one((a, b)) || is_one((b, a)))
     }
 
     /// Constant and terms; `None` of an unknown.
@@ -412,5 +422,8 @@ mod tests {
         assert_eq!(n.broadcast(&Dim::from(1)), Some(n.clone()));
         assert_eq!(n.broadcast(&Dim::from(4)), Some(Dim::from(4)));
         assert_eq!(Dim::from(3).broadcast(&Dim::from(4)), None);
+        let first = n.minimum(&Dim::from(1));
+        assert_eq!((first.broadcast(&n), n.broadcast(&first)), (Some(n.clone()), Some(n.clone())));
+        assert_ne!(first.broadcast(&Dim::symbol("m")), Some(n));
     }
 }

@@ -16,11 +16,11 @@ pub fn element_count(shape: &[usize]) -> Result<usize, TensorError> {
         .ok_or_else(|| TensorError::TooLarge(shape.into()))
 }
 
-/// Row-major strides in elements.
+/// Row-major strides in elements. Nothing lies at those of a shape without elements, which may be too large to count.
 pub fn strides(shape: &[usize]) -> SmallVec<[usize; 6]> {
     let mut strides: SmallVec<[usize; 6]> = SmallVec::from_elem(1, shape.len());
     for axis in (1..shape.len()).rev() {
-        strides[axis - 1] = strides[axis] * shape[axis].max(1);
+        strides[axis - 1] = strides[axis].saturating_mul(shape[axis].max(1));
     }
     strides
 }
@@ -47,6 +47,7 @@ mod tests {
     fn strides_are_row_major() {
         assert_eq!(strides(&[2, 3, 4]).as_slice(), [12, 4, 1]);
         assert!(strides(&[]).is_empty());
+        assert_eq!(strides(&[1 << 40, 1 << 40, 1 << 40, 0])[1..], [1 << 40, 1, 1]);
     }
 
     #[test]

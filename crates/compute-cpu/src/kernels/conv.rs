@@ -91,7 +91,7 @@ fn output_shape(graph: &Graph, node: &Node) -> Option<[usize; 3]> {
 pub(crate) fn saves_multiplications(op: &Conv, graph: &Graph, node: &Node, machine: &Machine) -> bool {
     let weights = node.inputs.get(1).and_then(|&weights| graph.constant(weights?));
     let form = |weights: &Tensor| Form::choose(machine.winograd, op, weights.shape(), output_shape(graph, node));
-    weights.and_then(form).is_some()
+    weights.filter(|weights| form(weights).is_some()).is_some_and(winograd::may_transform)
 }
 
 /// What multiplies whole matrices for a convolution.
@@ -191,7 +191,8 @@ impl Packed {
             Some(_) => Winograd::Never,
         };
         let usual = || Form::choose(policy, op, tensor.shape(), output_shape(graph, node));
-        if let Some(form) = chosen.unwrap_or_else(usual) {
+        let form = chosen.unwrap_or_else(usual).filter(|_| winograd::may_transform(tensor));
+        if let Some(form) = form {
             return winograd::Weights::pack(tensor, form, micro, packer).map(Arc::new).map(Packed::Winograd);
         }
         let groups = op.groups.max(1);
@@ -408,7 +409,11 @@ impl Kernel for ConvKernel {
     }
 
     fn consumed(&self) -> SmallVec<[usize; 2]> {
-        if self.weights.is_some() { smallvec::smallvec![1] } else { SmallVec::new() }
+        match &self.weights {
+            // Some tiles are computed from the weights as they are.
+            None | Some(Packed::Winograd(_)) => SmallVec::new(),
+            Some(_) => smallvec::smallvec![1],
+        }
     }
 
     fn packed_bytes(&self) -> usize {

@@ -85,7 +85,9 @@ impl Kernel for PartsKernel {
             width: output.dtype.size(),
             machine: self.machine.clone(),
         };
-        let workspace = output.shape.iter().sum::<usize>() * size_of::<i64>();
+        // Where there is nothing to copy, axes may be longer than there is memory for.
+        let places = if output.is_empty() { 0 } else { output.shape.iter().sum::<usize>() };
+        let workspace = places * size_of::<i64>();
         Ok(Prepared { step: Box::new(step), workspace })
     }
 }

@@ -10,7 +10,7 @@ use super::parameters::{Integers, desc, is_wide, position};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::ScatterReduction;
-use halimede_tensor::{DType, Shape};
+use halimede_tensor::{DType, Shape, element_count};
 use smallvec::SmallVec;
 
 /// What an index stands for.
@@ -65,14 +65,18 @@ impl Kernel for ScatterKernel {
         let written = match self.scattering {
             Scattering::Elements { axis } => {
                 let others = |(other, (index, size)): (usize, (&usize, &usize))| other == axis || index <= size;
-                let rank = indices.shape.len() == data.shape.len();
-                let inside = rank && indices.shape.iter().zip(&data.shape).enumerate().all(others);
-                if inside { Some(indices.len()) } else { None }
+                let rank = indices.shape.len() == data.shape.len() && axis < data.shape.len();
+                // Without indices nothing is written.
+                let reach = || indices.shape.iter().zip(&data.shape).enumerate().all(others);
+                if rank && (indices.is_empty() || reach()) { Some(indices.len()) } else { None }
             }
-            Scattering::Tuples if step.tuple() <= data.shape.len() && !indices.shape.is_empty() => {
-                Some(indices.shape[..indices.shape.len() - 1].iter().product::<usize>() * step.run())
-            }
-            Scattering::Tuples => None,
+            Scattering::Tuples => match indices.shape.split_last() {
+                Some((&tuple, slices)) if tuple <= data.shape.len() => {
+                    let counts: Shape = slices.iter().chain(&data.shape[tuple..]).copied().collect();
+                    Some(element_count(&counts)?)
+                }
+                _ => None,
+            },
         };
         if written != Some(updates.len()) || updates.dtype != data.dtype {
             let message = format!(

@@ -64,6 +64,15 @@ impl TensorOp for Conv {
             (Some(x), Some(w)) => Some(self.shape(x, w)?),
             _ => None,
         };
+        // In the place of a bias, products of integers have a zero point.
+        let bias = optional(inputs, 2).filter(|_| self.multiply != Some(Factors::Integers));
+        let channels =
+            shape.as_ref().and_then(|shape: &Dims| shape[if self.channels_last { shape.len() - 1 } else { 1 }].size());
+        if let (Some(biases), Some(channels)) = (bias.and_then(Fact::count), channels)
+            && biases != channels
+        {
+            return Err(OpError::invalid(format!("{biases} biases for {channels} channels")));
+        }
         let result = typed(product_type(self.multiply, x.dtype, w.dtype)?, shape);
         Ok(smallvec![after_epilogue(&self.epilogue, result, inputs.get(3..).unwrap_or_default())?])
     }
@@ -279,6 +288,19 @@ mod tests {
             channels_last: false,
             multiply: None,
             epilogue: None,
+        }
+    }
+
+    #[test]
+    fn as_many_biases_as_channels() {
+        let infer = |channels_last: bool, x: &[usize], biases: usize| {
+            let fact = |shape: &[usize]| Fact::tensor(DType::F32, shape.iter().map(|&size| Dim::from(size)));
+            let facts = [fact(x), fact(&[5, 2, 1]), fact(&[biases])];
+            Conv { channels_last, ..conv() }.infer(&facts.iter().map(Some).collect::<Vec<_>>())
+        };
+        assert!(infer(false, &[1, 2, 3], 5).is_ok() && infer(true, &[1, 3, 2], 5).is_ok());
+        for wrong in [infer(false, &[1, 2, 3], 3), infer(true, &[1, 3, 2], 2)] {
+            assert!(wrong.unwrap_err().to_string().contains("biases for 5 channels"));
         }
     }
 

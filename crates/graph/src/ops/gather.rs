@@ -1,7 +1,7 @@
 use super::inputs::{check_axis, integers, required, typed};
 use super::movement::{strides, take};
 use super::{Facts, TensorOp, Tensors};
-use crate::{Dims, Fact, OpError};
+use crate::{Dim, Dims, Fact, OpError};
 use halimede_tensor::{Shape, Tensor, element_count};
 use smallvec::smallvec;
 
@@ -64,10 +64,7 @@ impl TensorOp for Gather {
 impl TensorOp for GatherElements {
     fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
         let (data, indices) = (required(inputs, 0)?, required(inputs, 1)?);
-        if let (Some(a), Some(b)) = (data.rank(), indices.rank()) {
-            check_axis(self.axis, a)?;
-            same_rank(a, b)?;
-        }
+        check_elements(data, indices, self.axis)?;
         Ok(smallvec![typed(data.dtype, indices.shape.clone())])
     }
 
@@ -90,6 +87,12 @@ impl TensorOp for GatherNd {
         let shape = match tuple.size() {
             Some(tuple) => {
                 check_tuple(from.len(), by.len(), tuple, self.batch_dims)?;
+                let differ = |(a, b): (&Dim, &Dim)| a.known().zip(b.known()).is_some_and(|(a, b)| a != b);
+                if from.iter().zip(by).take(self.batch_dims).any(differ) {
+                    return Err(OpError::invalid(format!(
+                        "data {from:?} and indices {by:?} differ in their batch axes"
+                    )));
+                }
                 Some([leading, &from[self.batch_dims + tuple..]].concat().into())
             }
             None => None,
@@ -117,15 +120,40 @@ pub(super) fn resolve(index: i64, size: usize) -> Result<usize, OpError> {
         .ok_or_else(|| OpError::invalid(format!("index {index} is outside an axis of size {size}")))
 }
 
+/// Refuses indices of single elements that reach outside the data, as far as shapes are known.
+pub(super) fn check_elements(data: &Fact, indices: &Fact, axis: usize) -> Result<(), OpError> {
+    let (Some(from), Some(by)) = (&data.shape, &indices.shape) else { return Ok(()) };
+    check_axis(axis, from.len())?;
+    same_rank(from.len(), by.len())?;
+    match (data.known_shape(), indices.known_shape()) {
+        (Some(data), Some(indices)) => check_reach(&data, &indices, axis),
+        _ => Ok(()),
+    }
+}
+
+/// The same for shapes of one rank. Without indices nothing is reached for.
+fn check_reach(data: &[usize], indices: &[usize], axis: usize) -> Result<(), OpError> {
+    let fits = |(at, (&index, &size)): (usize, (&usize, &usize))| at == axis || index <= size;
+    match indices.contains(&0) || indices.iter().zip(data).enumerate().all(fits) {
+        true => Ok(()),
+        false => Err(OpError::invalid(format!("indices of shape {indices:?} reach outside data of shape {data:?}"))),
+    }
+}
+
+/// Refuses tuples of indices that do not fit the data, as far as shapes are known.
+pub(super) fn check_tuples(data: &Fact, indices: &Fact) -> Result<(), OpError> {
+    let (Some(from), Some(by)) = (&data.shape, &indices.shape) else { return Ok(()) };
+    match by.last() {
+        None => Err(OpError::invalid("the indices of a GatherND or ScatterND are a scalar")),
+        Some(tuple) => tuple.size().map_or(Ok(()), |tuple| check_tuple(from.len(), by.len(), tuple, 0)),
+    }
+}
+
 /// Where the elements lie that `indices` mean along `axis`, in the order of `indices`.
 pub(super) fn element_positions(data: &[usize], indices: &Tensor, axis: usize) -> Result<Vec<usize>, OpError> {
     check_axis(axis, data.len())?;
     same_rank(data.len(), indices.rank())?;
-    let fits = |(at, (&index, &size)): (usize, (&usize, &usize))| at == axis || index <= size;
-    if !indices.is_empty() && !indices.shape().iter().zip(data).enumerate().all(fits) {
-        let shape = indices.shape();
-        return Err(OpError::invalid(format!("indices of shape {shape:?} reach outside data of shape {data:?}")));
-    }
+    check_reach(data, indices.shape(), axis)?;
     let strides = halimede_tensor::strides(data);
     let mut index: Shape = smallvec![0; data.len()];
     let mut positions = Vec::with_capacity(indices.len());
@@ -142,6 +170,15 @@ pub(super) fn element_positions(data: &[usize], indices: &Tensor, axis: usize) -
         }
     }
     Ok(positions)
+}
+
+/// How many elements the tuples in the last axis of `indices` mean.
+pub(super) fn tuples_len(data: &[usize], indices: &[usize]) -> Result<usize, OpError> {
+    let Some((&tuple, leading)) = indices.split_last() else {
+        return Err(OpError::invalid("the indices of a GatherND or ScatterND are a scalar"));
+    };
+    check_tuple(data.len(), indices.len(), tuple, 0)?;
+    Ok(element_count(&[leading, &data[tuple..]].concat())?)
 }
 
 /// Where the slices start that the tuples in the last axis of `indices` mean, and how many elements
@@ -164,6 +201,10 @@ pub(super) fn slice_positions(
     let inner = element_count(&data[batch_dims + tuple..])?;
     let batch_size = element_count(&data[batch_dims..])?;
     let slices = element_count(leading)?;
+    // Of slices without elements there may be very many, and tuples of no indices need no memory.
+    if inner == 0 && tuple == 0 {
+        return Ok((Vec::new(), 0));
+    }
     // Without slices nothing is divided.
     let per_batch = (slices / batch.max(1)).max(1);
     let values = integers(indices)?;
@@ -180,7 +221,7 @@ pub(super) fn slice_positions(
 }
 
 fn check_tuple(data: usize, indices: usize, tuple: usize, batch_dims: usize) -> Result<(), OpError> {
-    if batch_dims < indices.max(1) && batch_dims + tuple <= data {
+    if batch_dims < indices.max(1) && batch_dims.checked_add(tuple).is_some_and(|axes| axes <= data) {
         return Ok(());
     }
     Err(OpError::invalid(format!("tuples of {tuple} indices after {batch_dims} batch axes, for data of rank {data}")))
@@ -232,6 +273,26 @@ mod tests {
         assert_eq!(out.slice::<f32>().unwrap(), [1.0, 1.0, 4.0, 3.0]);
         let wide = Tensor::from_slice(&[3, 1], &[0i64, 0, 0]).unwrap();
         assert!(pair(&GatherElements { axis: 1 }, &data, &wide).is_err());
+    }
+
+    #[test]
+    fn what_does_not_fit_is_found_with_the_shapes() {
+        let infer = |op: &dyn TensorOp, data: &[usize], indices: &[usize]| {
+            let fact = |dtype, shape: &[usize]| Fact::tensor(dtype, shape.iter().map(|&size| Dim::from(size)));
+            let facts = [fact(DType::F32, data), fact(DType::I64, indices)];
+            op.infer(&[Some(&facts[0]), Some(&facts[1])]).map(|facts| facts[0].known_shape().unwrap().to_vec())
+        };
+        let along = GatherElements { axis: 1 };
+        assert!(infer(&along, &[2, 3], &[3, 1]).unwrap_err().to_string().contains("[3, 1] reach outside"));
+        assert!(infer(&along, &[2, 3], &[2]).is_err() && infer(&along, &[2], &[2]).is_err());
+        assert_eq!(infer(&along, &[0, 3], &[5, 0]).unwrap(), [5, 0]);
+        let batched = GatherNd { batch_dims: 1 };
+        assert!(infer(&batched, &[2, 4], &[3, 1]).unwrap_err().to_string().contains("differ in their batch axes"));
+        assert!(infer(&batched, &[2, 4], &[]).is_err() && infer(&batched, &[2, 4], &[2, 2]).is_err());
+        assert_eq!(infer(&batched, &[0, 4], &[0, 7, 1]).unwrap(), [0, 7]);
+        let rows = Tensor::zeros(DType::I64, &[1 << 40, 0]).unwrap();
+        let nothing = pair(&GatherNd { batch_dims: 0 }, &Tensor::zeros(DType::F32, &[0]).unwrap(), &rows).unwrap();
+        assert_eq!(nothing.shape(), [1 << 40, 0]);
     }
 
     #[test]

@@ -30,6 +30,34 @@ pub(crate) fn axis(axis: i64, rank: usize) -> Result<usize, OpError> {
         .ok_or_else(|| OpError::invalid(format!("axis {axis} is outside a tensor of rank {rank}")))
 }
 
+/// Slices without elements that are taken one by one, at most.
+const EMPTY_SLICES_MAX: usize = 1 << 20;
+
+/// Refuses to take very many slices of a tensor one by one. Those with elements are bounded by memory, those without
+/// by nothing else.
+pub(crate) fn check_slices(tensor: &Tensor, slices: usize) -> Result<(), OpError> {
+    if !tensor.is_empty() || slices <= EMPTY_SLICES_MAX {
+        return Ok(());
+    }
+    let shape = tensor.shape();
+    Err(OpError::invalid(format!(
+        "{slices} slices without elements of a tensor of shape {shape:?}; at most {EMPTY_SLICES_MAX} are taken"
+    )))
+}
+
+/// The axes of a list that may count from the end; an error where one stands twice.
+pub(crate) fn axes(list: &[i64], rank: usize) -> Result<Vec<usize>, OpError> {
+    let mut axes = Vec::with_capacity(list.len().min(rank));
+    for &entry in list {
+        let entry = axis(entry, rank)?;
+        if axes.contains(&entry) {
+            return Err(OpError::invalid(format!("axis {entry} stands twice in {list:?}")));
+        }
+        axes.push(entry);
+    }
+    Ok(axes)
+}
+
 /// Refuses an axis attribute that the tensor does not have.
 pub(crate) fn check_axis(axis: usize, rank: usize) -> Result<(), OpError> {
     if axis < rank { Ok(()) } else { Err(OpError::invalid(format!("axis {axis} is outside a tensor of rank {rank}"))) }

@@ -51,6 +51,8 @@ impl Iterator for Offsets {
     }
 }
 
+impl ExactSizeIterator for Offsets {}
+
 /// Row-major strides, signed, so that views can run backwards.
 pub(crate) fn strides(shape: &[usize]) -> SmallVec<[isize; 6]> {
     halimede_tensor::strides(shape).into_iter().map(|stride| stride as isize).collect()
@@ -84,6 +86,10 @@ pub(crate) fn take_or(
     if let Some(fill) = fill.filter(|fill| fill.dtype() != data.dtype() || fill.len() != 1) {
         let (dtype, actual, len) = (data.dtype(), fill.dtype(), fill.len());
         return Err(OpError::invalid(format!("the fill value should be one {dtype}, got {len} of {actual}")));
+    }
+    // Of rows without elements there may be very many.
+    if shape.contains(&0) {
+        return Ok(Tensor::zeros(data.dtype(), shape)?);
     }
     if data.dtype() == DType::String {
         let from = data.strings()?;

@@ -108,7 +108,10 @@ impl Split {
             let (dims, strides): (Shape, SmallVec<[isize; 6]>) = axes.map(|axis| (shape[axis], strides[axis])).unzip();
             Offsets::new(&dims, 0, &strides)
         };
-        Ok(Split { starts: view(false)?, steps: view(true)?.collect() })
+        let (starts, steps) = (view(false)?, view(true)?);
+        // Without results nothing is run over, however long it is.
+        let steps = if starts.len() == 0 { Vec::new() } else { steps.collect() };
+        Ok(Split { starts, steps })
     }
 }
 

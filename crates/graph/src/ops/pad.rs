@@ -41,9 +41,11 @@ impl TensorOp for Pad {
         let axes = resolve_axes(&axes, pads.len(), shape.len())?;
         let mut output: Dims = shape.clone();
         for (index, &axis) in axes.iter().enumerate() {
-            output[axis] = output[axis].clone() + pads[index].clone() + pads[axes.len() + index].clone();
-            if output[axis].known().is_some_and(|size| size < 0) {
-                return Err(OpError::invalid(format!("pads {pads:?} remove more than {shape:?} has")));
+            let (before, after) = (&pads[index], &pads[axes.len() + index]);
+            if let (Some(size), Some(before), Some(after)) = (shape[axis].size(), before.known(), after.known()) {
+                output[axis] = Dim::from(self.length(size, before, after)?);
+            } else {
+                output[axis] = output[axis].clone() + before.clone() + after.clone();
             }
         }
         Ok(smallvec![typed(data.dtype, Some(output))])
@@ -54,6 +56,15 @@ impl TensorOp for Pad {
         let pads = integers(required(inputs, 1)?)?;
         let axes = optional(inputs, 3).map(integers).transpose()?;
         let axes = resolve_axes(&axes.unwrap_or_else(|| (0..data.rank() as i64).collect()), pads.len(), data.rank())?;
+        let mut shape = Shape::from(data.shape());
+        for (index, &axis) in axes.iter().enumerate() {
+            shape[axis] = self.length(data.shape()[axis], pads[index], pads[axes.len() + index])?;
+        }
+        let fill = optional(inputs, 2).filter(|fill| !fill.is_empty());
+        // Axes beside one of size 0 may be longer than there is memory for.
+        if shape.contains(&0) {
+            return Ok(smallvec![take_or(data, fill, &shape, std::iter::empty())?]);
+        }
         let strides = strides(data.shape());
         // Per axis of the output, where each index lies in the data.
         let mut sources: Vec<Vec<Option<usize>>> =
@@ -61,7 +72,6 @@ impl TensorOp for Pad {
         for (index, &axis) in axes.iter().enumerate() {
             sources[axis] = self.sources(data.shape()[axis], pads[index], pads[axes.len() + index])?;
         }
-        let shape: Shape = sources.iter().map(Vec::len).collect();
         let mut index: Shape = smallvec![0; shape.len()];
         let positions = (0..element_count(&shape)?).map(|_| {
             let position = (0..shape.len())
@@ -76,21 +86,31 @@ impl TensorOp for Pad {
             }
             position
         });
-        let fill = optional(inputs, 2).filter(|fill| !fill.is_empty());
         Ok(smallvec![take_or(data, fill, &shape, positions)?])
     }
 }
 
 impl Pad {
+    /// The size of an axis with its border.
+    fn length(&self, size: usize, before: i64, after: i64) -> Result<usize, OpError> {
+        // So that places in the border can be counted, too.
+        const MOST: u64 = 1 << 60;
+        let wrong = |what: &str| OpError::invalid(format!("pads {before} and {after} {what} an axis of size {size}"));
+        if before.unsigned_abs() > MOST || after.unsigned_abs() > MOST {
+            return Err(wrong("are too large for"));
+        }
+        let padded = (size as i64).saturating_add(before).saturating_add(after);
+        let length = usize::try_from(padded).map_err(|_| wrong("remove more than there is of"))?;
+        match size == 0 && length > 0 && self.mode != PadMode::Constant {
+            true => Err(wrong("make a border from elements of")),
+            false => Ok(length),
+        }
+    }
+
     fn sources(&self, size: usize, before: i64, after: i64) -> Result<Vec<Option<usize>>, OpError> {
-        let length = (size as i64).saturating_add(before).saturating_add(after);
-        let length = usize::try_from(length)
-            .map_err(|_| OpError::invalid(format!("pads {before} and {after} remove more than {size} elements")))?;
+        let length = self.length(size, before, after)?;
         // Refused here where there is no room for one such axis.
         Tensor::zeros(DType::Complex128, &[length])?;
-        if size == 0 && length > 0 && self.mode != PadMode::Constant {
-            return Err(OpError::invalid("a border made from an axis of size 0"));
-        }
         let at = |index: usize| {
             let (position, size) = (index as i64 - before, size as i64);
             let inside = (0..size).contains(&position).then_some(position);
@@ -113,7 +133,7 @@ fn resolve_axes(axes: &[i64], pads: usize, rank: usize) -> Result<Vec<usize>, Op
     if pads != 2 * axes.len() {
         return Err(OpError::invalid(format!("{pads} pads for {} axes, which need twice as many", axes.len())));
     }
-    axes.iter().map(|&axis| inputs::axis(axis, rank)).collect()
+    inputs::axes(axes, rank)
 }
 
 #[cfg(test)]
@@ -154,6 +174,28 @@ mod tests {
             Pad { mode: PadMode::Edge }.evaluate(&[Some(&data), Some(&pads)])
         };
         assert!(run(&[-2, -2]).is_err() && run(&[1]).is_err() && run(&[i64::MAX, i64::MAX]).is_err());
+        assert!(run(&[i64::MIN, i64::MAX]).is_err() && run(&[-i64::MAX, i64::MAX]).is_err());
+    }
+
+    #[test]
+    fn axes_without_elements() {
+        let run = |mode, shape: &[usize], pads: &[i64], axes: &[i64]| {
+            let data = Tensor::zeros(DType::String, shape).unwrap();
+            let [pads, axes] = [pads, axes].map(|list| Tensor::from_slice(&[list.len()], list).unwrap());
+            let inputs = [Some(&data), Some(&pads), None, Some(&axes)];
+            let facts: Vec<Option<Fact>> = inputs.iter().map(|input| input.cloned().map(Fact::constant)).collect();
+            let facts: Vec<Option<&Fact>> = facts.iter().map(Option::as_ref).collect();
+            let (inferred, made) = (Pad { mode }.infer(&facts), Pad { mode }.evaluate(&inputs));
+            assert_eq!(inferred.is_ok(), made.is_ok(), "{shape:?} {pads:?}");
+            made.map(|made| made[0].shape().to_vec())
+        };
+        for mode in [PadMode::Edge, PadMode::Reflect, PadMode::Wrap] {
+            assert!(run(mode, &[0, 2], &[1, 0], &[0]).is_err());
+            assert_eq!(run(mode, &[0, 2], &[1, 0], &[1]).unwrap(), [0, 3]);
+        }
+        assert_eq!(run(PadMode::Constant, &[0, 2], &[1, 0], &[0]).unwrap(), [1, 2]);
+        assert_eq!(run(PadMode::Constant, &[1 << 40, 0], &[2, 0], &[0]).unwrap(), [(1 << 40) + 2, 0]);
+        assert!(run(PadMode::Constant, &[2, 2], &[1, 1, 0, 0], &[0, -2]).unwrap_err().to_string().contains("twice"));
     }
 
     #[test]

@@ -1,4 +1,4 @@
-use super::gather::{element_positions, slice_positions};
+use super::gather::{check_elements, check_tuples, element_positions, slice_positions, tuples_len};
 use super::inputs::{like, required};
 use super::movement::put;
 use super::numeric::Numbers;
@@ -36,7 +36,9 @@ pub struct ScatterNd {
 
 impl TensorOp for ScatterElements {
     fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        Ok(smallvec![like(required(inputs, 0)?)])
+        let (data, indices) = (required(inputs, 0)?, required(inputs, 1)?);
+        check_elements(data, indices, self.axis)?;
+        Ok(smallvec![like(data)])
     }
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
@@ -48,15 +50,32 @@ impl TensorOp for ScatterElements {
 
 impl TensorOp for ScatterNd {
     fn infer(&self, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
-        Ok(smallvec![like(required(inputs, 0)?)])
+        let (data, indices) = (required(inputs, 0)?, required(inputs, 1)?);
+        check_tuples(data, indices)?;
+        Ok(smallvec![like(data)])
     }
 
     fn evaluate(&self, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
         let (data, indices, updates) = (required(inputs, 0)?, required(inputs, 1)?, required(inputs, 2)?);
+        // Before their places are listed: tuples of no indices need no memory.
+        check_updates(data, updates, tuples_len(data.shape(), indices.shape())?)?;
         let (starts, inner) = slice_positions(data.shape(), indices, 0)?;
         let positions = starts.into_iter().flat_map(|start| start..start + inner).collect();
         Ok(smallvec![write(data, updates, positions, self.reduction)?])
     }
+}
+
+/// Refuses updates that are not so many elements of the data's datatype.
+fn check_updates(data: &Tensor, updates: &Tensor, count: usize) -> Result<(), OpError> {
+    if updates.len() == count && updates.dtype() == data.dtype() {
+        return Ok(());
+    }
+    let (shape, dtype) = (updates.shape(), updates.dtype());
+    Err(OpError::invalid(format!(
+        "updates {dtype}{shape:?} for {count} elements of {}{:?}",
+        data.dtype(),
+        data.shape()
+    )))
 }
 
 fn write(
@@ -65,10 +84,7 @@ fn write(
     positions: Vec<usize>,
     reduction: ScatterReduction,
 ) -> Result<Tensor, OpError> {
-    if updates.len() != positions.len() || updates.dtype() != data.dtype() {
-        let (count, shape, dtype) = (positions.len(), updates.shape(), updates.dtype());
-        return Err(OpError::invalid(format!("updates {dtype}{shape:?} for {count} elements of {}", data.dtype())));
-    }
+    check_updates(data, updates, positions.len())?;
     let mut out = data.clone();
     if reduction == ScatterReduction::None {
         put(&mut out, updates, positions.into_iter())?;
@@ -135,6 +151,23 @@ mod tests {
     }
 
     #[test]
+    fn what_does_not_fit_is_found_with_the_shapes() {
+        let infer = |op: &dyn TensorOp, data: &[usize], indices: &[usize]| {
+            let fact = |dtype, shape: &[usize]| Fact::tensor(dtype, shape.iter().map(|&size| size.into()));
+            let facts = [fact(DType::F32, data), fact(DType::I64, indices), fact(DType::F32, indices)];
+            op.infer(&facts.iter().map(Some).collect::<Vec<_>>())
+        };
+        let reduction = ScatterReduction::None;
+        let elements = |axis| ScatterElements { axis, reduction };
+        assert!(infer(&elements(0), &[2, 3], &[1, 4]).unwrap_err().to_string().contains("[1, 4] reach outside"));
+        assert!(infer(&elements(0), &[], &[]).is_err() && infer(&elements(0), &[2], &[1, 1]).is_err());
+        assert!(infer(&elements(0), &[2, 3], &[0, 4]).is_ok());
+        let tuples = ScatterNd { reduction };
+        assert!(infer(&tuples, &[2, 3], &[4, 3]).is_err() && infer(&tuples, &[2, 3], &[]).is_err());
+        assert!(infer(&tuples, &[2, 3], &[0, 2]).is_ok() && infer(&tuples, &[2, 3], &[4, 0]).is_ok());
+    }
+
+    #[test]
     fn slices() {
         let data = Tensor::from_strings(&[3], ["a", "b", "c"].map(|s| s.as_bytes().to_vec()).to_vec()).unwrap();
         let indices = Tensor::from_slice(&[1, 1], &[-1i64]).unwrap();
@@ -143,6 +176,8 @@ mod tests {
         let out = op.evaluate(&[Some(&data), Some(&indices), Some(&updates)]).unwrap().remove(0);
         assert_eq!(out.strings().unwrap()[2], b"x");
         assert!(op.evaluate(&[Some(&data), Some(&indices), Some(&data)]).is_err());
+        let rows = Tensor::zeros(DType::I64, &[1 << 40, 0]).unwrap();
+        assert!(op.evaluate(&[Some(&data), Some(&rows), Some(&updates)]).is_err());
         let outside = Tensor::from_slice(&[1, 1], &[3i64]).unwrap();
         assert!(op.evaluate(&[Some(&data), Some(&outside), Some(&updates)]).is_err());
     }

@@ -29,8 +29,7 @@ impl TensorOp for Slice {
         };
         let mut output: Dims = shape.clone();
         let mut part = None;
-        for (index, &axis) in axes.iter().enumerate() {
-            let axis = inputs::axis(axis, shape.len())?;
+        for (index, axis) in inputs::axes(&axes, shape.len())?.into_iter().enumerate() {
             let at = |list: &Option<Vec<Dim>>| list.as_ref().and_then(|list| list.get(index).cloned());
             let (start, end) = (at(&starts), at(&ends));
             let step = steps.as_ref().and_then(|steps| steps.get(index).copied());
@@ -68,11 +67,10 @@ impl TensorOp for Slice {
         }
         let (mut shape, mut strides, mut offset) = (Shape::from(data.shape()), strides(data.shape()), 0isize);
         let own = strides.clone();
-        for (index, &axis) in axes.iter().enumerate() {
+        for (index, axis) in inputs::axes(&axes, data.rank())?.into_iter().enumerate() {
             if steps[index] == 0 {
                 return Err(OpError::invalid("a step of a Slice is 0"));
             }
-            let axis = inputs::axis(axis, data.rank())?;
             let part = Part::new(starts[index], ends[index], steps[index], data.shape()[axis]);
             shape[axis] = part.count;
             strides[axis] = own[axis].saturating_mul(part.step as isize);
@@ -130,15 +128,34 @@ fn symbolic_size(start: &Dim, end: &Dim, step: i64, size: &Dim) -> Dim {
         _ => bound.clone(),
     };
     let (first, last) = (position(start), position(end));
-    // A number beyond 1 may lie outside an axis of unknown size.
+    // A number may lie outside an axis of unknown size, which may also have no elements.
     let last = match (last.known(), size.known()) {
-        (Some(v), None) if v > 1 => last.minimum(size),
+        (Some(v), None) if v > 0 => least(&last, size),
         (None, Some(_)) | (Some(_), _) | (None, None) => last,
     };
-    let span = last - first;
-    match span.known() {
-        Some(span) if span <= 0 => Dim::from(0),
-        _ => span.ceil_div(&Dim::from(step)),
+    let span = last.clone() - first;
+    let span = match (span.known(), size.known()) {
+        (Some(count), _) if count <= 0 => return Dim::from(0),
+        // The bounds are so far apart, but both may count from the end of an axis that is shorter.
+        (Some(_), None) if last.known().is_none() => {
+            let from_end = (size.clone() - last.clone()).is_non_negative();
+            let room = match from_end {
+                true if last.is_non_negative() => last,
+                true => last.maximum(&Dim::from(0)),
+                false => size.clone(),
+            };
+            least(&span, &room)
+        }
+        _ => span,
+    };
+    span.ceil_div(&Dim::from(step))
+}
+
+/// The smaller of two, without asking for it where one is never the larger.
+fn least(a: &Dim, b: &Dim) -> Dim {
+    match (b.clone() - a.clone()).is_non_negative() {
+        true => a.clone(),
+        false => a.minimum(b),
     }
 }
 
@@ -182,6 +199,29 @@ mod tests {
         let (starts, ends, axes) = (pair(0, 1), pair(2, 3), pair(-1, 0));
         let out = Slice.evaluate(&[Some(&data), Some(&starts), Some(&ends), Some(&axes)]).unwrap().remove(0);
         assert_eq!(out, Tensor::from_slice(&[1, 2], &[4u8, 5]).unwrap());
+        // What an axis that stands twice would mean is nowhere said.
+        let twice = pair(0, -2);
+        let inputs = [&data, &starts, &ends, &twice].map(Some);
+        assert!(Slice.evaluate(&inputs).unwrap_err().to_string().contains("twice"));
+    }
+
+    /// What is computed with symbols holds for every size that the symbol may have.
+    #[test]
+    fn symbols_hold_for_short_axes() {
+        let n = Dim::symbol("n");
+        for (start, end, step) in
+            [(0, 1, 1), (-1, i64::MAX, 1), (-2, i64::MAX, 1), (-3, -1, 1), (-5, -1, 2), (0, 3, 2), (-1, i64::MIN, -1)]
+        {
+            let data = Fact::tensor(DType::F32, [n.clone()]);
+            let facts = [start, end, 0, step].map(|v| Fact::constant(Tensor::from_slice(&[1], &[v]).unwrap()));
+            let facts: Vec<Option<&Fact>> = std::iter::once(&data).chain(&facts).map(Some).collect();
+            let symbolic = Slice.infer(&facts).unwrap()[0].shape.as_ref().unwrap()[0].clone();
+            for size in 0..6 {
+                let exact = Part::new(start, end, step, size).count;
+                let made = symbolic.evaluate(&|_| Some(size as i64));
+                assert_eq!(made, Dim::from(exact), "{start}:{end}:{step} of {size} is {symbolic}");
+            }
+        }
     }
 
     #[test]
@@ -198,8 +238,12 @@ mod tests {
         assert_eq!(size(&n, k(0), k(i64::MAX), 1), n);
         assert_eq!(size(&n, k(1), k(i64::MAX), 1), n.clone() - k(1));
         assert_eq!(size(&n, k(0), k(-1), 1), n.clone() - k(1));
-        assert_eq!(size(&n, k(-1), k(i64::MAX), 1), k(1));
-        assert_eq!(size(&n, k(0), k(1), 1), k(1));
+        assert_eq!(size(&n, k(-1), k(i64::MAX), 1), n.minimum(&k(1)));
+        assert_eq!(size(&n, k(0), k(1), 1), n.minimum(&k(1)));
+        // An axis that has an element for certain.
+        let more = n.clone() + k(1);
+        assert_eq!(size(&more, k(-1), k(i64::MAX), 1), k(1));
+        assert_eq!(size(&more, k(0), k(1), 1), k(1));
         assert_eq!(size(&n, k(-1), k(i64::MIN), -1), n);
         assert_eq!(size(&k(512), k(0), n.clone(), 1), n);
         assert_eq!(size(&n, k(0), k(5), 1), n.minimum(&k(5)));

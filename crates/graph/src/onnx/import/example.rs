@@ -10,6 +10,15 @@ use std::collections::BTreeMap;
 /// The model of an example. Inputs of which `constant` says so by their position become constants, as
 /// axes and shapes mostly are in real models; the others are the model's inputs, in order.
 pub fn model_of(case: &Case, constant: impl Fn(usize) -> bool) -> Result<Model, GraphError> {
+    model_with(case, constant, &|_, value| fact_of(value))
+}
+
+/// The same where `fact` says what the model knows of its inputs, by their position.
+pub fn model_with(
+    case: &Case,
+    constant: impl Fn(usize) -> bool,
+    fact: &dyn Fn(usize, &Value) -> Fact,
+) -> Result<Model, GraphError> {
     let mut graph = Graph::default();
     let mut inputs = Vec::new();
     let mut given = Vec::with_capacity(case.inputs.len());
@@ -22,7 +31,7 @@ pub fn model_of(case: &Case, constant: impl Fn(usize) -> bool) -> Result<Model, 
         given.push(Some(match value {
             Value::Tensor(tensor) if constant(index) => graph.add_constant(name, tensor.clone()),
             value => {
-                let (fact, value_type) = (fact_of(value), type_of(value));
+                let (fact, value_type) = (fact(index, value), type_of(value));
                 let id = graph.add_value(name.as_str(), fact.clone());
                 graph.inputs.push(id);
                 inputs.push(Input { name, fact, value_type, default: None });

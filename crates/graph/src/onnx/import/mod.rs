@@ -28,7 +28,7 @@ pub(crate) use embed::{Embedded, StoredTensors, embedded};
 
 pub use data::{read_tensor, read_value};
 pub use error::{ImportError, Reason};
-pub use example::model_of;
+pub use example::{model_of, model_with};
 pub use file::Files;
 pub use tensor::dtype_from_code;
 pub use types::ValueType;

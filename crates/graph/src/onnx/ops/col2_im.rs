@@ -26,7 +26,7 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
     // How many blocks fit along each axis.
     let fits = |axis: usize| -> Option<usize> {
         let padded = (image[axis] as i64).checked_add(pads[axis])?.checked_add(pads[axes + axis])?;
-        let reach = dilations[axis].checked_mul(block[axis].checked_sub(1)?)?.checked_add(1)?;
+        let reach = dilations[axis].checked_mul(block.get(axis)?.checked_sub(1)?)?.checked_add(1)?;
         Some(usize::try_from(padded).ok()?.checked_sub(reach)? / strides[axis] + 1)
     };
     let blocks: Option<Vec<usize>> = (0..axes).map(fits).collect();

@@ -2,7 +2,7 @@ use super::common::{first_dtype, given, resolve_axis, sequence_fact};
 use crate::OpError;
 use crate::onnx::case::tensor;
 use crate::onnx::{Attribute, Case, Operator};
-use crate::ops::{Call, Slice, TensorOp};
+use crate::ops::{Call, Slice, TensorOp, check_slices};
 use halimede_tensor::{DType, Tensor, Value};
 use smallvec::smallvec;
 
@@ -18,8 +18,11 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
     let size = data.shape()[axis];
     let split = inputs.get(1).and_then(Option::as_ref);
     let sizes = match split {
-        Some(split) => sizes(split.tensor()?, size)?,
-        None => vec![1; size],
+        Some(split) => sizes(split.tensor()?, data, size)?,
+        None => {
+            check_slices(data, size)?;
+            vec![1; size]
+        }
     };
     // Only slices of one element can lose their axis, and only where nobody asked for sizes.
     let squeeze = split.is_none() && !call.attributes.flag_or("keepdims", true)?;
@@ -41,7 +44,7 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
 }
 
 /// One size for all parts (the last may be smaller), or the size of each.
-fn sizes(split: &Tensor, total: usize) -> Result<Vec<usize>, OpError> {
+fn sizes(split: &Tensor, data: &Tensor, total: usize) -> Result<Vec<usize>, OpError> {
     let split_as = |split: &Tensor| match split.dtype() {
         DType::I32 => Ok(split.slice::<i32>()?.iter().map(|&v| v.into()).collect()),
         _ => Ok::<Vec<i64>, OpError>(split.slice::<i64>()?.to_vec()),
@@ -52,7 +55,10 @@ fn sizes(split: &Tensor, total: usize) -> Result<Vec<usize>, OpError> {
         .collect::<Result<_, _>>()?;
     match given[..] {
         [0] if split.rank() == 0 => Err(OpError::invalid("parts of size 0")),
-        [size] if split.rank() == 0 => Ok((0..total).step_by(size).map(|start| size.min(total - start)).collect()),
+        [size] if split.rank() == 0 => {
+            check_slices(data, total / size)?;
+            Ok((0..total).step_by(size).map(|start| size.min(total - start)).collect())
+        }
         _ if given.iter().try_fold(0usize, |sum, &size| sum.checked_add(size)) == Some(total) => Ok(given),
         _ => Err(OpError::invalid(format!("parts of sizes {given:?} do not make up {total}"))),
     }

@@ -1,9 +1,9 @@
 use super::common::{element_order, required, resolve_axis, take};
 use crate::onnx::case::tensor;
 use crate::onnx::{Attribute, Case, Operator};
-use crate::ops::{Call, Facts};
+use crate::ops::{Call, Facts, check_slices};
 use crate::{Dim, Fact, OpError};
-use halimede_tensor::{DType, Tensor, Value};
+use halimede_tensor::{DType, Tensor, Value, element_count};
 use smallvec::smallvec;
 use std::cmp::Ordering;
 
@@ -18,8 +18,9 @@ fn evaluate(call: &Call, inputs: &[Option<Value>]) -> Result<Vec<Value>, OpError
         None => (x.reshaped(&[x.len()])?, 0),
     };
     let size = x.shape()[axis];
-    let outer: usize = x.shape()[..axis].iter().product();
-    let inner: usize = x.shape()[axis + 1..].iter().product();
+    let outer = element_count(&x.shape()[..axis])?;
+    let inner = element_count(&x.shape()[axis + 1..])?;
+    check_slices(&x, size)?;
     let element = element_order(&x)?;
     let order = |a: usize, b: usize| -> Ordering {
         let at = |slice: usize, place: usize| (place / inner * size + slice) * inner + place % inner;

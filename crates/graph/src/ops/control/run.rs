@@ -1,5 +1,6 @@
 //! Control flow by definition, over anything that can run a body.
 
+use super::super::inputs::check_slices;
 use super::super::{Concat, Gather, Op, TensorOp};
 use super::infer::resolve;
 use super::{Loop, Scan};
@@ -91,6 +92,9 @@ fn run_scan<E: From<OpError>>(
     };
     if scanned.iter().any(|(tensor, axis, _)| tensor.shape()[*axis] != length) {
         return Err(OpError::invalid("the scan inputs have different lengths").into());
+    }
+    for (tensor, ..) in &scanned {
+        check_slices(tensor, length)?;
     }
     let outside = outside(inputs, op.states + op.inputs.len());
     let mut collected: Vec<Vec<Tensor>> = vec![Vec::new(); op.outputs.len()];

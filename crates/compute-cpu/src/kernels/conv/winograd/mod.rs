@@ -16,8 +16,13 @@
 //! ```
 //!
 //! [`Form::choose`] says where that is faster than multiplying pixels as they are.
+//!
+//! Every output of a tile is made from every element that the tile sees. One that is infinite, NaN or very large would
+//! so spread to outputs whose own windows do not hold it: tiles with such outputs are computed again by the definition,
+//! from the weights as the model has them ([`exact`]).
 
 mod ends;
+mod exact;
 mod step;
 #[cfg(test)]
 mod tests;
@@ -32,6 +37,17 @@ use halimede_compute::packed::Packer;
 use halimede_graph::ops::{Conv, Factors};
 use halimede_tensor::Tensor;
 pub(super) use step::WinogradStep;
+
+/// Outputs of this size (their squares are infinite) and above are not left to the transforms: with what is subtracted
+/// and added again on the way, the elements that they come from cover those beside them. It is far above what
+/// networks compute with, and far enough below the largest f32 for the transforms of everything smaller.
+const LARGE: f32 = 1.844_674_4e19;
+
+/// Whether weights may be transformed: a sum of them is no larger than an f32 may be.
+pub(super) fn may_transform(weights: &Tensor) -> bool {
+    let Some(bytes) = f32_bytes(weights) else { return false };
+    bytes.chunks_exact(size_of::<f32>()).enumerate().all(|(index, _)| number(bytes, index).abs() < LARGE)
+}
 
 /// F(m x m, 3 x 3), by m.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]

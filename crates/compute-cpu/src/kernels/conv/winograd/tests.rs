@@ -64,6 +64,64 @@ fn awkward_sizes() {
     }
 }
 
+/// Data of 17 x 13 pixels with some elements of another size.
+fn with_elements(elements: &[([usize; 3], f32)]) -> Tensor {
+    let mut data = floats(&[2, 17, 13, 24], 1);
+    let numbers = data.slice_mut::<f32>().unwrap();
+    for &([image, row, column], element) in elements {
+        // In the last channels, which do not fill a register.
+        numbers[((image * 17 + row) * 13 + column) * 24 + 21] = element;
+    }
+    data
+}
+
+/// Where one tile begins, in its middle, in two tiles' common pixels, and in a border.
+const PLACES: [[usize; 3]; 4] = [[0, 3, 3], [0, 9, 6], [1, 4, 5], [1, 16, 12]];
+
+#[test]
+fn elements_that_are_not_finite_stay_where_they_are_seen() {
+    let mut zeros = floats(&[40, 24, 3, 3], 2);
+    zeros.slice_mut::<f32>().unwrap().iter_mut().step_by(5).for_each(|weight| *weight = 0.0);
+    let numbers = [f32::INFINITY, f32::NEG_INFINITY, f32::NAN];
+    let all: Vec<_> = PLACES.iter().copied().zip(numbers.into_iter().cycle()).collect();
+    let near = [([0, 3, 3], f32::INFINITY), ([0, 3, 4], f32::NEG_INFINITY), ([0, 12, 1], f32::NAN)];
+    for (form, elements) in FORMS.iter().flat_map(|&form| [&all[..], &near].map(|elements| (form, elements))) {
+        // What lies in the part of the data that is cut off is seen by nobody.
+        for pads in [&[1, 1, 1, 1], &[0, 0, -1, -1]] {
+            let inputs = [Some(with_elements(elements)), Some(zeros.clone()), Some(floats(&[40], 3))];
+            check_with(form, Op::Conv(conv(pads)), &inputs, &[1], bound(form));
+        }
+    }
+}
+
+#[test]
+fn very_large_elements_stay_where_they_are_seen() {
+    // They would be the scale of every comparison.
+    let mut bounded = Map::default();
+    let sum = bounded.push(Instruction::Input(0));
+    let most = bounded.push(Instruction::Constant(Scalar::Float(8.0, DType::F32)));
+    let least = bounded.push(Instruction::Constant(Scalar::Float(-8.0, DType::F32)));
+    let below = bounded.push(Instruction::Binary(Binary::Min, sum, most));
+    bounded.push(Instruction::Binary(Binary::Max, below, least));
+    let op = Conv { epilogue: Some(bounded), ..conv(&[1, 1, 1, 1]) };
+    for (form, large) in FORMS.iter().flat_map(|&form| [1e25, -1e30, f32::MAX].map(|large| (form, large))) {
+        let data = with_elements(&PLACES.map(|place| (place, large)));
+        let inputs = [Some(data), Some(floats(&[40, 24, 3, 3], 2))];
+        // Of sums that are larger than what is left of them.
+        check_with(form, Op::Conv(op.clone()), &inputs, &[1], 20.0 * bound(form));
+    }
+}
+
+#[test]
+fn weights_that_are_not_finite_are_not_transformed() {
+    for weight in [f32::INFINITY, f32::NAN, 1e30] {
+        let mut weights = floats(&[40, 24, 3, 3], 2);
+        weights.slice_mut::<f32>().unwrap()[100] = weight;
+        assert!(!super::may_transform(&weights));
+    }
+    assert!(super::may_transform(&floats(&[40, 24, 3, 3], 2)));
+}
+
 #[test]
 fn epilogues() {
     let mut bounded = Map::default();

@@ -288,11 +288,16 @@ pub(super) struct Output {
     pub to: *mut f32,
 }
 
+/// Whether all outputs are so small that their squares have a sum. It finds what is not finite, and what is as large as
+/// [`super::LARGE`], for one multiplication more of each.
+///
 /// # Safety
 /// As [`Vector`]; the places in `job` are valid.
 #[inline(always)]
-unsafe fn output<V: Vector, const N: usize, const A: usize>(job: &Output) {
+unsafe fn output<V: Vector, const N: usize, const A: usize>(job: &Output) -> bool {
     let (m, nr) = (2 * N, job.nr);
+    // SAFETY: the caller's promise.
+    let mut squares = unsafe { V::splat(0.0) };
     for tile in 0..job.tiles {
         for channel in (0..nr).step_by(V::LANES) {
             // SAFETY: the caller's promise; a panel is a multiple of every register.
@@ -312,19 +317,27 @@ unsafe fn output<V: Vector, const N: usize, const A: usize>(job: &Output) {
                 for row in 0..m {
                     let y = backward::<V, N, A>(&half[row]);
                     let to = job.to.add((row * job.tiles + tile) * m * nr + channel);
+                    // Not one after the other of the whole tile: each would wait for the one before.
+                    let mut of_row = y[0].times(y[0]);
                     for column in 0..m {
                         y[column].store(to.add(column * nr));
+                        if column > 0 {
+                            of_row = of_row.plus_product(y[column], y[column]);
+                        }
                     }
+                    squares = squares.plus(of_row);
                 }
             }
         }
     }
+    // SAFETY: the caller's promise.
+    unsafe { squares.sum_of_lanes() }.is_finite()
 }
 
 /// Both transforms of a form. Having them proves that the machine has their instructions.
 pub(super) struct Transforms<T> {
     input: unsafe fn(&Input<'_, T>),
-    output: unsafe fn(&Output),
+    output: unsafe fn(&Output) -> bool,
 }
 
 impl<T: Real> Transforms<T> {
@@ -358,9 +371,11 @@ impl<T: Real> Transforms<T> {
         unsafe { (self.input)(job) }
     }
 
+    /// Whether all outputs are well below [`super::LARGE`].
+    ///
     /// # Safety
     /// The places in `job` are valid, those written nobody else's.
-    pub unsafe fn output(&self, job: &Output) {
+    pub unsafe fn output(&self, job: &Output) -> bool {
         // SAFETY: as above.
         unsafe { (self.output)(job) }
     }
@@ -383,7 +398,7 @@ mod x86 {
     /// # Safety
     /// As [`output`], on a machine with AVX-512 F.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn output_avx512<const N: usize, const A: usize>(job: &Output) {
+    pub(super) unsafe fn output_avx512<const N: usize, const A: usize>(job: &Output) -> bool {
         // SAFETY: as above.
         unsafe { output::<Avx512, N, A>(job) }
     }
@@ -399,7 +414,7 @@ mod x86 {
     /// # Safety
     /// As [`output`], on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn output_avx2<const N: usize, const A: usize>(job: &Output) {
+    pub(super) unsafe fn output_avx2<const N: usize, const A: usize>(job: &Output) -> bool {
         // SAFETY: as above.
         unsafe { output::<Avx2, N, A>(job) }
     }
