@@ -490,7 +490,7 @@ def test_calls_that_are_wrong(http):
     assert called(http, "unknown") == f"Model nothing{failed}{text}"
     assert called(http, "not decoupled").startswith(f"Model stream{failed}Model stream is using the decoupled.")
     is_internal, text = called(http, "wrong")
-    assert is_internal and text.startswith(f"Model add_sub{failed}[request id: <id_unknown>] ")
+    assert is_internal and text.startswith(f"Model add_sub{failed}[request id: call] ")
     assert "expected 2 inputs but got 1 inputs for model 'add_sub'" in text
     text = "a process that a model forks cannot call other models or the server: use threads for that"
     assert called(http, "from a fork") == [text, text]

@@ -409,11 +409,7 @@ impl Kernel for ConvKernel {
     }
 
     fn consumed(&self) -> SmallVec<[usize; 2]> {
-        match &self.weights {
-            // Some tiles are computed from the weights as they are.
-            None | Some(Packed::Winograd(_)) => SmallVec::new(),
-            Some(_) => smallvec::smallvec![1],
-        }
+        if self.weights.is_some() { smallvec::smallvec![1] } else { SmallVec::new() }
     }
 
     fn packed_bytes(&self) -> usize {

@@ -9,8 +9,6 @@ use std::ops::Range;
 /// `((row·tiles + tile)·m + column)·nr + channel`.
 pub(super) struct Strip {
     pub tiles: Range<usize>,
-    /// The first channel.
-    pub channel: usize,
     /// Channels that there are, of `nr`.
     pub wide: usize,
     pub nr: usize,
@@ -20,7 +18,7 @@ impl Strip {
     /// Computes again every tile in which a sum is not finite or as large as [`LARGE`]. That is rare, so plain loops do;
     /// where NaN fills whole images it is known without sums.
     ///
-    /// `weights` are `[outputs, inputs, 3, 3]`.
+    /// `weights` are `[nr, inputs, 3, 3]`, of the panel's channels.
     pub fn correct<T: Real>(&self, window: &Window, grid: &Grid, x: &[T], weights: &[f32], sums: &mut [f32]) {
         let (m, count) = (grid.outputs, self.tiles.len());
         let depth = 9 * window.inputs;
@@ -44,7 +42,7 @@ impl Strip {
                     sums.fill(f32::NAN);
                     continue;
                 }
-                for (sum, weights) in sums.iter_mut().zip(weights[self.channel * depth..].chunks_exact(depth)) {
+                for (sum, weights) in sums.iter_mut().zip(weights.chunks_exact(depth)) {
                     *sum = product(&seen, weights);
                 }
             }

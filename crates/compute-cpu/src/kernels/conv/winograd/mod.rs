@@ -18,8 +18,8 @@
 //! [`Form::choose`] says where that is faster than multiplying pixels as they are.
 //!
 //! Every output of a tile is made from every element that the tile sees. One that is infinite, NaN or very large would
-//! so spread to outputs whose own windows do not hold it: tiles with such outputs are computed again by the definition,
-//! from the weights as the model has them ([`exact`]).
+//! so spread to outputs whose own windows do not hold it: tiles with such outputs are computed again by the definition
+//! ([`exact`]).
 
 mod ends;
 mod exact;
@@ -190,6 +190,32 @@ impl Weights {
             }
         })?;
         Some(Weights { shape: shape.to_vec(), form, elements })
+    }
+}
+
+impl Weights {
+    /// Weights of a panel as the model has them, `[lanes, inputs, 9]`, out of the transformed ones: nobody holds both. What is
+    /// below a millionth of the largest of a filter is 0, or lost in the rounding of the others.
+    fn original(&self, panel: usize, inputs: usize, nr: usize) -> Vec<f32> {
+        const ROUNDING: f64 = 1e-6;
+        let points = self.form.points();
+        let backward = transform::weight_inverse(self.form.outputs() / 2);
+        let transformed = &self.elements[panel * points * points * inputs * nr..];
+        let mut taps = vec![0f32; nr * inputs * 9];
+        for (index, taps) in taps.chunks_exact_mut(9).enumerate() {
+            let (lane, input) = (index / inputs, index % inputs);
+            let at = |row, column| f64::from(transformed[((row * points + column) * inputs + input) * nr + lane]);
+            let found: [f64; 9] = std::array::from_fn(|tap| {
+                let (down, across) = (&backward[tap / 3], &backward[tap % 3]);
+                let row = |row| (0..points).map(|column| across[column] * at(row, column)).sum::<f64>();
+                (0..points).map(|index| down[index] * row(index)).sum()
+            });
+            let largest = found.iter().fold(0f64, |largest, tap| largest.max(tap.abs()));
+            for (tap, found) in taps.iter_mut().zip(found) {
+                *tap = if found.abs() < ROUNDING * largest { 0.0 } else { found as f32 };
+            }
+        }
+        taps
     }
 }
 

@@ -237,7 +237,6 @@ impl<T: Real> WinogradStep<T> {
         let (window, nr, points) = (&self.window, self.micro.nr, self.points());
         let (from, to) = (self.inputs_layout(), self.products_layout());
         let depth = window.inputs * nr;
-        let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
         let weights_of = |point: usize, p: usize| &self.weights.elements[(p * points + point) * depth..][..depth];
         for (point, p) in (0..points).flat_map(|point| panels.clone().map(move |p| (point, p))) {
             let next = match () {
@@ -271,10 +270,11 @@ impl<T: Real> WinogradStep<T> {
                 // SAFETY: the products of these tiles; the strip holds a row of a block's tiles.
                 let is_tame = unsafe { self.transforms.output(&job) };
                 if !is_tame {
-                    let strip = Strip { tiles: first..last, channel, wide, nr };
+                    let strip = Strip { tiles: first..last, wide, nr };
+                    let weights = self.weights.original(p, window.inputs, nr);
+                    let x = arguments.inputs.first().copied().flatten().unwrap_or(View::empty());
                     // SAFETY: inputs are not written during the step.
-                    let (x, weights) = unsafe { (view(0).slice::<T>(), view(1).slice::<f32>()) };
-                    strip.correct(window, &self.grid, x, weights, scratch.strip);
+                    strip.correct(window, &self.grid, unsafe { x.slice::<T>() }, &weights, scratch.strip);
                 }
                 let (place, row_len) = (self.grid.place(first), (last - first) * m * nr);
                 let columns = ((last - first) * m).min(window.out[2] - place.column);

@@ -113,6 +113,18 @@ fn very_large_elements_stay_where_they_are_seen() {
 }
 
 #[test]
+fn weights_come_back_from_their_transforms() {
+    use super::transform::{weight_factors, weight_inverse};
+    for pairs in 1..=3 {
+        let (forward, backward) = (weight_factors(pairs), weight_inverse(pairs));
+        for (row, column) in (0..9).map(|index| (index / 3, index % 3)) {
+            let found: f64 = forward.iter().zip(&backward[row]).map(|(factors, back)| factors[column] * back).sum();
+            assert!((found - f64::from(u8::from(row == column))).abs() < 1e-12, "{pairs} {row} {column} {found}");
+        }
+    }
+}
+
+#[test]
 fn weights_that_are_not_finite_are_not_transformed() {
     for weight in [f32::INFINITY, f32::NAN, 1e30] {
         let mut weights = floats(&[40, 24, 3, 3], 2);

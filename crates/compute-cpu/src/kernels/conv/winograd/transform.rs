@@ -103,6 +103,24 @@ pub(super) fn weight_factors(pairs: usize) -> Vec<[f64; 3]> {
     finite.chain(std::iter::once([0.0, 0.0, 1.0])).collect()
 }
 
+/// What makes a row of weights of its transform, which [`weight_factors`] makes of it: `(GᵀG)⁻¹Gᵀ`.
+pub(super) fn weight_inverse(pairs: usize) -> [Vec<f64>; 3] {
+    let factors = weight_factors(pairs);
+    let product = |a: usize, b: usize| factors.iter().map(|row| row[a] * row[b]).sum::<f64>();
+    let square: [[f64; 3]; 3] = std::array::from_fn(|a| std::array::from_fn(|b| product(a, b)));
+    // Of a matrix that is its own transpose, its adjugate over its determinant.
+    let minor = |a: usize, b: usize| {
+        let (rows, columns) = ([(a + 1) % 3, (a + 2) % 3], [(b + 1) % 3, (b + 2) % 3]);
+        square[rows[0]][columns[0]] * square[rows[1]][columns[1]]
+            - square[rows[0]][columns[1]] * square[rows[1]][columns[0]]
+    };
+    let determinant: f64 = (0..3).map(|b| square[0][b] * minor(0, b)).sum();
+    [0, 1, 2].map(|a| {
+        let of_row = |row: &[f64; 3]| (0..3).map(|b| minor(a, b) / determinant * row[b]).sum();
+        factors.iter().map(of_row).collect()
+    })
+}
+
 /// `u` of `A = 2N + 2` elements of a row.
 ///
 /// # Safety
