@@ -134,12 +134,11 @@ impl Known {
     fn fact(self, index: usize, value: &Value) -> Fact {
         match value {
             Value::Tensor(tensor) => {
-                let dims = tensor.shape().iter().enumerate();
+                let shape = tensor.shape();
+                let symbol = |axis| Dim::symbol(&format!("s{index}.{axis}"));
                 match self {
-                    Known::Shape => Fact::tensor(tensor.dtype(), dims.map(|(_, &size)| size.into())),
-                    Known::Rank => {
-                        Fact::tensor(tensor.dtype(), dims.map(|(axis, _)| Dim::symbol(&format!("s{index}.{axis}"))))
-                    }
+                    Known::Shape => Fact::tensor(tensor.dtype(), shape.iter().map(|&size| size.into())),
+                    Known::Rank => Fact::tensor(tensor.dtype(), (0..shape.len()).map(symbol)),
                     Known::Nothing => Fact::of_dtype(Some(tensor.dtype())),
                 }
             }
