@@ -98,7 +98,10 @@ fn infer(_call: &Call, inputs: &[Option<&Fact>]) -> Result<Facts, OpError> {
     let (Some(dtype), Some(axes)) = (x.dtype, axes) else { return Ok(smallvec![Fact::of_dtype(x.dtype)]) };
     let image = image.dims().unwrap_or_else(|| vec![Dim::unknown(); axes]);
     let channels = match (x.shape.as_ref().and_then(|shape| shape.get(1)), block.ints()) {
-        (Some(rows), Some(block)) => rows.floor_div(&Dim::from(block.iter().product::<i64>())),
+        (Some(rows), Some(block)) => {
+            let block = block.iter().try_fold(1i64, |product, &size| product.checked_mul(size));
+            block.map_or_else(Dim::unknown, |block| rows.floor_div(&Dim::from(block)))
+        }
         _ => Dim::unknown(),
     };
     let batch = x.shape.as_ref().and_then(|shape| shape.first().cloned()).unwrap_or_else(Dim::unknown);
