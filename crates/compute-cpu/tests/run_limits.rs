@@ -4,7 +4,7 @@
 
 use halimede_compute::{ComputeUnit, Model, ModelOptions, RunError, Session};
 use halimede_compute_cpu::{CpuOptions, CpuUnit};
-use halimede_graph::ops::{Concat, Expand, Loop, Op};
+use halimede_graph::ops::{Concat, Contract, Expand, Factors, Loop, Op};
 use halimede_graph::{Dim, Fact, Graph};
 use halimede_tensor::{DType, Tensor, Value};
 use std::cell::Cell;
@@ -112,6 +112,21 @@ fn what_a_loop_keeps_counts_where_it_has_no_elements() {
     session.run(&given(50)).unwrap();
     let error = session.run(&given(i64::MAX - 1)).unwrap_err();
     assert!(matches!(error, RunError::Memory { .. }), "{error}");
+}
+
+#[test]
+fn weights_without_elements_are_not_packed_column_by_column() {
+    let columns = 1 << 40;
+    for multiply in [None, Some(Factors::Bf16)] {
+        let mut graph = Graph::default();
+        let x = input(&mut graph, "x", Fact::tensor(DType::F32, [Dim::symbol("m"), Dim::from(0usize)]));
+        let weights = graph.add_constant("w", Tensor::zeros(DType::F32, &[0, columns]).unwrap());
+        let product = add(&mut graph, Op::Contract(Contract { multiply, ..Contract::matmul(0) }), &[x, weights]);
+        graph.outputs.push(product);
+        let mut session = session(graph);
+        session.run(&[Tensor::zeros(DType::F32, &[0, 0]).unwrap().into()]).unwrap();
+        assert_eq!(session.output(0).unwrap().0.shape[..], [0, columns]);
+    }
 }
 
 #[test]

@@ -87,6 +87,8 @@ impl ContractKernel {
     pub fn new(op: &Contract, graph: &Graph, node: &Node, machine: Machine, packer: &Packer) -> ContractKernel {
         let micro = Micro::new(machine.isa);
         let constant = node.inputs.get(1).copied().flatten().and_then(|value| graph.constant(value));
+        // Of weights without elements there may be very many columns, and nothing to pack.
+        let constant = constant.filter(|tensor| !tensor.is_empty());
         let weights = constant.and_then(|tensor| match op.multiply {
             _ if op.dequantize.is_some() => pack_grouped(op, graph, node, packer).map(Arc::new).map(Packed::Grouped),
             // The library reads matrices as they lie.
