@@ -44,7 +44,8 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
 
 fn entry(b: &mut Builder, list: ValueId, index: usize) -> Result<Size, OpError> {
     if let Some(list) = b.fact(list).ints() {
-        return Ok(Size::Known(list[index]));
+        let size = list.get(index).copied();
+        return size.map(Size::Known).ok_or_else(|| OpError::invalid("the size has to be a list of 4 or 5 entries"));
     }
     let index = b.ints(&[index as i64]);
     Ok(Size::Value(b.add(Op::Gather(Gather { axis: 0 }), &[list, index])?))

@@ -20,9 +20,9 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
     // The shape that was pooled, where the windows covered all of it.
     let mut shape: Vec<i64> = pooled.iter().map(|&size| size as i64).collect();
     for axis in 0..spatial {
-        let size =
-            (shape[axis + 2] - 1) * strides[axis] as i64 + kernel[axis] as i64 - pads[axis] - pads[axis + spatial];
-        shape[axis + 2] = size.max(0);
+        let steps = (shape[axis + 2] - 1).saturating_mul(strides[axis] as i64);
+        let border = pads[axis].saturating_add(pads[axis + spatial]);
+        shape[axis + 2] = steps.saturating_add(kernel[axis] as i64).saturating_sub(border).max(0);
     }
     let sizes: Vec<usize> = shape.iter().map(|&size| size as usize).collect();
     let count = element_count(&sizes)? as i64;
@@ -42,7 +42,7 @@ fn lower(node: &OnnxNode, b: &mut Builder) -> Result<Option<Outputs>, OpError> {
         return Err(OpError::invalid(format!("output_shape {wanted:?} has not the rank of the input")));
     }
     let mut border = vec![0i64; shape.len()];
-    border.extend(wanted.iter().zip(&shape).map(|(wanted, size)| wanted - size));
+    border.extend(wanted.iter().zip(&shape).map(|(wanted, size)| wanted.saturating_sub(*size)));
     let border = b.ints(&border);
     one(b.add(Op::Pad(Pad { mode: PadMode::Constant }), &[y, border])?)
 }
