@@ -47,7 +47,7 @@ fn evaluate(op: &dyn TensorOp, inputs: &[Option<&Tensor>]) -> Result<Tensors, Op
 }
 
 /// A tensor without elements whose other axes come to more than so many rows is not walked row by row.
-const ROWS_MAX: usize = 1 << 16;
+const ROWS_MAX: usize = 1 << 20;
 
 /// The outputs of an operation that would do nothing very many times: of an input without elements, without elements
 /// themselves, and with very many rows in one or the other. `None` for everything else.

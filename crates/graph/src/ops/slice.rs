@@ -128,6 +128,11 @@ fn symbolic_size(start: &Dim, end: &Dim, step: i64, size: &Dim) -> Dim {
         _ => bound.clone(),
     };
     let (first, last) = (position(start), position(end));
+    if let (Some(first), Some(last)) = (first.known(), last.known())
+        && last <= first
+    {
+        return Dim::from(0);
+    }
     // A number may lie outside an axis of unknown size, which may also have no elements.
     let last = match (last.known(), size.known()) {
         (Some(v), None) if v > 0 => least(&last, size),
@@ -209,9 +214,18 @@ mod tests {
     #[test]
     fn symbols_hold_for_short_axes() {
         let n = Dim::symbol("n");
-        for (start, end, step) in
-            [(0, 1, 1), (-1, i64::MAX, 1), (-2, i64::MAX, 1), (-3, -1, 1), (-5, -1, 2), (0, 3, 2), (-1, i64::MIN, -1)]
-        {
+        for (start, end, step) in [
+            (0, 1, 1),
+            (-1, i64::MAX, 1),
+            (-2, i64::MAX, 1),
+            (-3, -1, 1),
+            (-5, -1, 2),
+            (0, 3, 2),
+            (-1, i64::MIN, -1),
+            (1, 1, 1),
+            (2, 1, 1),
+            (3, 3, 1),
+        ] {
             let data = Fact::tensor(DType::F32, [n.clone()]);
             let facts = [start, end, 0, step].map(|v| Fact::constant(Tensor::from_slice(&[1], &[v]).unwrap()));
             let facts: Vec<Option<&Fact>> = std::iter::once(&data).chain(&facts).map(Some).collect();

@@ -1,5 +1,5 @@
-//! Deadlines of calls (the header `grpc-timeout`): gRPC's own servers end a call once its time is over, whether its client
-//! says so or not.
+//! Deadlines of calls (the header `grpc-timeout`): as gRPC's own servers do, a call is ended once its time is over, whether its
+//! client says so or not. Where a client does not read what a stream sends it, nobody looks at the time until it does.
 
 use std::{
     pin::Pin,
@@ -65,12 +65,11 @@ impl HttpBody for Timed {
     type Error = Status;
 
     fn poll_frame(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
+        // First: a stream that always has something more would never end.
+        let is_over = self.end.as_mut().poll(context).is_ready();
         let Some(body) = &mut self.body else { return Poll::Ready(None) };
-        if let Poll::Ready(frame) = Pin::new(body).poll_frame(context) {
-            return Poll::Ready(frame);
-        }
-        if self.end.as_mut().poll(context).is_pending() {
-            return Poll::Pending;
+        if !is_over {
+            return Pin::new(body).poll_frame(context);
         }
         self.body = None;
         let mut trailers = HeaderMap::new();

@@ -27,7 +27,8 @@ use crate::services::Services;
 const WAITING_MAX: usize = 1 << 16;
 
 /// Bytes of requests of one call that may wait for their responses, in units of [`BYTES_UNIT`]: a client that does not
-/// read what it is sent is not read from either. A larger request waits until it is the only one.
+/// read what it is sent is not read from either, beyond these and [`WAITING_MAX`]. A larger request waits until it is the
+/// only one. What responses hold is for admission to bound.
 const UNITS_MAX: u32 = 128 << 10;
 
 /// Bytes that are counted as one.

@@ -45,50 +45,95 @@ pub(super) enum Kind {
 /// Bytes of a read, on average, that is not counted as a small chunk.
 const READ_BYTES_LEAST: usize = 512;
 
-/// Reads a body of up to `bytes_max`. One that arrives in one piece is not copied.
-pub(super) async fn read(body: &mut Incoming, kind: Kind, bytes_max: usize) -> Result<Bytes, Refusal> {
-    let announced = body.size_hint().exact();
-    if let Some(len) = announced {
-        check_size(len, kind, bytes_max)?;
-    }
-    let Some(first) = next(body).await? else { return Ok(Bytes::new()) };
-    if announced == Some(first.len() as u64) {
-        return Ok(first);
-    }
-    let expected = announced.map_or(first.len() * 2, |len| len as usize);
-    let mut all = BytesMut::with_capacity(expected.min(RESERVED_BYTES_MAX).max(first.len()));
-    all.extend_from_slice(&first);
-    let mut chunks = 1;
-    while let Some(data) = next(body).await? {
-        chunks += 1;
-        // A long chunk comes in several reads, which are counted here: many that are not small are no harm.
-        if announced.is_none() && chunks > CHUNKS_MAX && all.len() < chunks * READ_BYTES_LEAST {
-            return Err(Refusal::TooManyChunks(Error::invalid(format!(
-                "Chunked request body exceeds maximum of {CHUNKS_MAX} non-empty chunks. Send fewer or larger HTTP \
-                 chunks."
-            ))));
-        }
-        check_size((all.len() + data.len()) as u64, kind, bytes_max)?;
-        all.extend_from_slice(&data);
-    }
-    Ok(all.freeze())
+/// A body on its way here, and how far it has come.
+#[derive(Debug)]
+pub(super) struct Arriving {
+    body: Incoming,
+    /// Whether any of it was asked for.
+    is_begun: bool,
+    is_broken: bool,
+    /// Pieces that came, and their bytes.
+    chunks: usize,
+    bytes: usize,
 }
 
-/// Reads what is left of a body and keeps nothing; whether that was all. One that is very long, as it says or as is found, is left.
-pub(super) async fn discard(body: &mut Incoming) -> bool {
-    if body.size_hint().exact().is_some_and(|len| len > DISCARDED_BYTES_MAX) {
-        return false;
+impl Arriving {
+    pub fn new(body: Incoming) -> Self {
+        Self { body, is_begun: false, is_broken: false, chunks: 0, bytes: 0 }
     }
-    let mut left = DISCARDED_BYTES_MAX;
-    while let Some(frame) = body.frame().await {
-        let Ok(frame) = frame else { return false };
-        let len = frame.data_ref().map_or(0, Bytes::len) as u64;
-        match left.checked_sub(len) {
-            Some(less) => left = less,
-            None => return false,
+
+    /// Reads a body of up to `bytes_max`. One that arrives in one piece is not copied.
+    pub async fn read(&mut self, kind: Kind, bytes_max: usize) -> Result<Bytes, Refusal> {
+        let announced = self.body.size_hint().exact();
+        if let Some(len) = announced {
+            check_size(len, kind, bytes_max)?;
+        }
+        let Some(first) = self.next().await? else { return Ok(Bytes::new()) };
+        if announced == Some(first.len() as u64) {
+            return Ok(first);
+        }
+        let expected = announced.map_or(first.len() * 2, |len| len as usize);
+        let mut all = BytesMut::with_capacity(expected.min(RESERVED_BYTES_MAX).max(first.len()));
+        all.extend_from_slice(&first);
+        while let Some(data) = self.next().await? {
+            check_size((all.len() + data.len()) as u64, kind, bytes_max)?;
+            all.extend_from_slice(&data);
+            if self.has_many_chunks() {
+                return Err(Refusal::TooManyChunks(Error::invalid(format!(
+                    "Chunked request body exceeds maximum of {CHUNKS_MAX} non-empty chunks. Send fewer or larger HTTP \
+                     chunks."
+                ))));
+            }
+        }
+        Ok(all.freeze())
+    }
+
+    /// Reads what is left and keeps nothing; whether all of it has come. One that is very long, or of very many pieces, is left,
+    /// and so is one whose client first `asks` whether it should send it.
+    pub async fn finish(&mut self, asks: bool) -> bool {
+        if self.body.is_end_stream() {
+            return true;
+        }
+        let is_long = self.body.size_hint().exact().is_some_and(|len| len > DISCARDED_BYTES_MAX);
+        if self.is_broken || is_long || (asks && !self.is_begun) {
+            return false;
+        }
+        let most = self.bytes.saturating_add(DISCARDED_BYTES_MAX as usize);
+        loop {
+            match self.next().await {
+                Ok(None) => return true,
+                Ok(Some(_)) if self.bytes <= most && !self.has_many_chunks() => {}
+                _ => return false,
+            }
         }
     }
-    true
+
+    /// Whether a body whose length was not announced comes in many small pieces. A long chunk comes in several reads, which are
+    /// counted here: many that are not small are no harm.
+    fn has_many_chunks(&self) -> bool {
+        let is_announced = self.body.size_hint().exact().is_some();
+        !is_announced && self.chunks > CHUNKS_MAX && self.bytes < self.chunks * READ_BYTES_LEAST
+    }
+
+    /// The next piece of data; trailers are no data.
+    async fn next(&mut self) -> Result<Option<Bytes>, Refusal> {
+        self.is_begun = true;
+        while let Some(frame) = self.body.frame().await {
+            let Ok(frame) = frame else {
+                self.is_broken = true;
+                return Err(Refusal::Broken);
+            };
+            match frame.into_data() {
+                Ok(data) if !data.is_empty() => {
+                    self.chunks += 1;
+                    self.bytes = self.bytes.saturating_add(data.len());
+                    return Ok(Some(data));
+                }
+                _ => {}
+            }
+        }
+        Ok(None)
+    }
 }
 
 fn check_size(len: u64, kind: Kind, bytes_max: usize) -> Result<(), Refusal> {
@@ -103,17 +148,6 @@ fn check_size(len: u64, kind: Kind, bytes_max: usize) -> Result<(), Refusal> {
     Err(Refusal::TooLarge(Error::invalid(format!(
         "{what} of {bytes_max} bytes. Use --http-max-input-size to increase the limit."
     ))))
-}
-
-/// The next piece of data; trailers are no data.
-async fn next(body: &mut Incoming) -> Result<Option<Bytes>, Refusal> {
-    while let Some(frame) = body.frame().await {
-        match frame.map_err(|_| Refusal::Broken)?.into_data() {
-            Ok(data) if !data.is_empty() => return Ok(Some(data)),
-            _ => {}
-        }
-    }
-    Ok(None)
 }
 
 /// A body to send: pieces that were made elsewhere and are not joined.

@@ -18,15 +18,10 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use halimede_serving::Error;
-use hyper::{
-    Method, Request, Response,
-    body::{Body as _, Incoming},
-    header::EXPECT,
-    http::request::Parts,
-};
+use hyper::{Method, Request, Response, body::Incoming, header::EXPECT, http::request::Parts};
 
 use self::{
-    body::Refusal,
+    body::{Arriving, Refusal},
     route::{Action, Call, Control, Route},
 };
 pub(crate) use self::{
@@ -49,16 +44,17 @@ pub(crate) async fn serve_connection(stream: Stream, services: Arc<Services>, st
 /// Answers one request, once its body has come: a client that does not read before it has sent everything would find a broken
 /// connection instead of an error. One that asks first whether it should send is told at once.
 async fn handle(services: Arc<Services>, request: Request<Incoming>) -> Response<Body> {
-    let (parts, mut body) = request.into_parts();
+    let (parts, body) = request.into_parts();
+    let mut body = Arriving::new(body);
     let response = hear(services, &parts, &mut body).await;
-    if body.is_end_stream() || parts.headers.contains_key(EXPECT) || body::discard(&mut body).await {
-        return response;
+    match body.finish(parts.headers.contains_key(EXPECT)).await {
+        true => response,
+        false => reply::closing(response),
     }
-    reply::closing(response)
 }
 
 /// Answers one request, of whose body a part may be left.
-async fn hear(services: Arc<Services>, parts: &Parts, body: &mut Incoming) -> Response<Body> {
+async fn hear(services: Arc<Services>, parts: &Parts, body: &mut Arriving) -> Response<Body> {
     let path = parts.uri.path();
     let Some(route) = Route::parse(path).filter(|route| services.ui.is_on || !route.is_page()) else {
         return Reply::failed(404, "Not Found").into_response();
@@ -76,7 +72,7 @@ async fn hear(services: Arc<Services>, parts: &Parts, body: &mut Incoming) -> Re
         Route::Model { name, version, call: Call::Infer } => infer::handle(&services, parts, body, name, version).await,
         _ => {
             let input_bytes_max = services.http_input_bytes_max;
-            let body = match body::read(body, body::Kind::Json, input_bytes_max).await {
+            let body = match body.read(body::Kind::Json, input_bytes_max).await {
                 Ok(body) => body,
                 Err(refusal) => return refused(refusal),
             };

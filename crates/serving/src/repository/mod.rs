@@ -178,7 +178,10 @@ impl Repository {
             let named: BTreeSet<Identifier> = sources.keys().filter(|id| id.name == name).cloned().collect();
             if dependents { graph::orphans(sources, &named) } else { named }
         };
-        self.remove(which, name, asker)
+        self.remove(which, name, asker)?;
+        // Also of one that never came so far that it is known.
+        self.failures.lock().retain(|id, _| id.name != name);
+        Ok(())
     }
 
     /// Unloads everything.

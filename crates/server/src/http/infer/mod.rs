@@ -11,7 +11,6 @@ use bytes::Bytes;
 use halimede_serving::{Error, Request, Response};
 use hyper::{
     Response as HttpResponse,
-    body::Incoming,
     header::{ACCEPT_ENCODING, HeaderMap, HeaderValue},
     http::request::Parts,
 };
@@ -19,7 +18,8 @@ use hyper::{
 use self::decode::Outputs;
 pub(super) use self::decode::custom_parameter;
 use super::{
-    Body, ContentType, Reply, body,
+    Body, ContentType, Reply,
+    body::{self, Arriving},
     headers::{Encoding, INFERENCE_HEADER_LENGTH, accepted_encoding, content_encoding, inference_header_length},
     refused,
 };
@@ -33,7 +33,7 @@ use crate::{
 pub(super) async fn handle(
     services: &Arc<Services>,
     parts: &Parts,
-    body: &mut Incoming,
+    body: &mut Arriving,
     model: &str,
     version: &str,
 ) -> HttpResponse<Body> {
@@ -43,7 +43,7 @@ pub(super) async fn handle(
         Ok(version) => version,
         Err(reply) => return reply.into_response(),
     };
-    let body = match body::read(body, kind(headers), services.http_body_bytes_max).await {
+    let body = match body.read(kind(headers), services.http_body_bytes_max).await {
         Ok(body) => body,
         Err(refusal) => return refused(refusal),
     };

@@ -18,8 +18,15 @@ impl Strip {
     /// Computes again every tile in which a sum is not finite or as large as [`LARGE`]. That is rare, so plain loops do;
     /// where NaN fills whole images it is known without sums.
     ///
-    /// `weights` are `[nr, inputs, 3, 3]`, of the panel's channels.
-    pub fn correct<T: Real>(&self, window: &Window, grid: &Grid, x: &[T], weights: &[f32], sums: &mut [f32]) {
+    /// `weights` gives `[nr, inputs, 3, 3]`, of the panel's channels; it is asked where a sum has to be made.
+    pub fn correct<'w, T: Real>(
+        &self,
+        window: &Window,
+        grid: &Grid,
+        x: &[T],
+        weights: impl Fn() -> &'w [f32],
+        sums: &mut [f32],
+    ) {
         let (m, count) = (grid.outputs, self.tiles.len());
         let depth = 9 * window.inputs;
         for (index, tile) in self.tiles.clone().enumerate() {
@@ -42,7 +49,7 @@ impl Strip {
                     sums.fill(f32::NAN);
                     continue;
                 }
-                for (sum, weights) in sums.iter_mut().zip(weights.chunks_exact(depth)) {
+                for (sum, weights) in sums.iter_mut().zip(weights().chunks_exact(depth)) {
                     *sum = product(&seen, weights);
                 }
             }

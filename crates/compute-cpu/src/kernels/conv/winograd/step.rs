@@ -12,6 +12,7 @@ use crate::map::Register;
 use crate::real::Real;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::View;
+use std::cell::OnceCell;
 use std::ops::Range;
 use std::sync::Arc;
 
@@ -253,6 +254,7 @@ impl<T: Real> WinogradStep<T> {
         }
         let mut ending = self.ends.begin(arguments, scratch.registers, (self.machine.isa, nr));
         for p in panels.clone() {
+            let original = OnceCell::new();
             let (channel, wide) = (p * nr, nr.min(window.rows - p * nr));
             let mut first = tiles.start;
             while first < tiles.end {
@@ -271,10 +273,10 @@ impl<T: Real> WinogradStep<T> {
                 let is_tame = unsafe { self.transforms.output(&job) };
                 if !is_tame {
                     let strip = Strip { tiles: first..last, wide, nr };
-                    let weights = self.weights.original(p, window.inputs, nr);
+                    let weights = || &original.get_or_init(|| self.weights.original(p, window.inputs, nr))[..];
                     let x = arguments.inputs.first().copied().flatten().unwrap_or(View::empty());
                     // SAFETY: inputs are not written during the step.
-                    strip.correct(window, &self.grid, unsafe { x.slice::<T>() }, &weights, scratch.strip);
+                    strip.correct(window, &self.grid, unsafe { x.slice::<T>() }, weights, scratch.strip);
                 }
                 let (place, row_len) = (self.grid.place(first), (last - first) * m * nr);
                 let columns = ((last - first) * m).min(window.out[2] - place.column);
