@@ -143,6 +143,8 @@ def test_a_missing_member_is_named_to_the_client(repository, serve):
     why = "failed to poll model 'simple', which ensemble 'twice' uses: model not found in any model repository."
     assert (reply.status, reply.error) == (500, f"{POLL.format('twice')}: {why}")
     assert index(http) == [{"name": "twice", "state": "UNAVAILABLE", "reason": f"Not found: {why}"}]
+    assert unload(http, "twice").status == 200
+    assert index(http) == [{"name": "twice"}]
 
 
 def test_a_model_that_cannot_load(explicit):
