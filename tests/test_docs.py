@@ -32,7 +32,7 @@ from support.http import Http
 from support.server import ROOT, binary
 
 BLOCK = re.compile(r"(?:<!-- test: (?P<note>[^\n]*?) -->\n+)?```(?P<language>console|python)\n(?P<text>.*?)^```", re.S | re.M)
-# Some blocks compile a program first.
+# Some blocks compile a program first, where nobody has.
 LIMIT_S = 900
 # An example that `cargo test` has built is run as it is: for itself, cargo would compile all libraries again with other features.
 CARGO = """
