@@ -275,7 +275,7 @@ def test_names_of_objects_lead_nowhere(bucket, cloud, tmp_path):
     flags = ["--exit-on-error=false", "--strict-readiness=false"]
     server = cloud(bucket.address, flags=flags)
     assert ask(server, "fine", [0]) == [1]
-    assert index(server)["fine", "1"] == "READY" and index(server)["up", None] is None
+    assert index(server)["fine", "1"] == "READY" and index(server)["up", None] == "UNAVAILABLE"
     server.wait_log("Poll failed for model directory 'up': .*Rename or delete that object")
     server.wait_log("Poll failed for model directory 'folder': .*folder/1/model.onnx' has the name of a folder")
     assert not os.path.exists("/tmp/halimede-outside")
