@@ -26,7 +26,7 @@ use halimede_compute::layout::{Layouts, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, Tasks, TensorDesc};
-use halimede_graph::ops::{Contract, Factors, Map, whole_weights};
+use halimede_graph::ops::{Contract, Factors, Map, has_many_rows, whole_weights};
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Element, Tensor, View};
 pub(super) use layout::Layout;
@@ -87,8 +87,8 @@ impl ContractKernel {
     pub fn new(op: &Contract, graph: &Graph, node: &Node, machine: Machine, packer: &Packer) -> ContractKernel {
         let micro = Micro::new(machine.isa);
         let constant = node.inputs.get(1).copied().flatten().and_then(|value| graph.constant(value));
-        // Of weights without elements there may be very many columns, and nothing to pack.
-        let constant = constant.filter(|tensor| !tensor.is_empty());
+        // Very many columns without an element are not walked.
+        let constant = constant.filter(|tensor| !tensor.is_empty() || !has_many_rows(tensor.shape()));
         let weights = constant.and_then(|tensor| match op.multiply {
             _ if op.dequantize.is_some() => pack_grouped(op, graph, node, packer).map(Arc::new).map(Packed::Grouped),
             // The library reads matrices as they lie.
