@@ -5,13 +5,13 @@
 
 use halimede_compute::{ComputeUnit, Model, ModelOptions};
 use halimede_compute_cpu::{CpuOptions, CpuUnit};
+use halimede_conformance::caught;
 use halimede_graph::onnx::import::model_with;
 use halimede_graph::onnx::ops::OPERATORS;
 use halimede_graph::onnx::{Attribute, Case};
 use halimede_graph::ops::has_many_rows;
 use halimede_graph::{Dim, Fact, reference};
 use halimede_tensor::{DType, Tensor, Value};
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 
 /// Random numbers, the same in every run (SplitMix64).
@@ -178,13 +178,6 @@ fn rounds(operator: &str) -> usize {
     }
 }
 
-/// Why a run panicked, where it did.
-fn caught(run: impl FnOnce()) -> Option<String> {
-    let panic = catch_unwind(AssertUnwindSafe(run)).err()?;
-    let text = panic.downcast_ref::<String>().cloned();
-    Some(text.or_else(|| panic.downcast_ref::<&str>().map(|&text| text.to_owned())).unwrap_or_default())
-}
-
 #[test]
 fn no_operator_panics() {
     let unit = CpuUnit::new(&CpuOptions { threads: Some(1), bytes_max: Some(1 << 24), ..CpuOptions::default() });
@@ -195,7 +188,7 @@ fn no_operator_panics() {
             let changed = random.case(&case);
             for known in [Known::Shape, Known::Rank, Known::Nothing] {
                 for (constants, by_definition) in [(false, false), (true, false), (false, true)] {
-                    if let Some(why) = caught(|| run(&changed, &unit, known, constants, by_definition)) {
+                    if let Err(why) = caught(|| run(&changed, &unit, known, constants, by_definition)) {
                         let (operator, attributes) = (case.operator, &changed.attributes);
                         panics.push(format!("{operator:?} of {attributes:?}, {:?}: {why}", changed.inputs));
                     }

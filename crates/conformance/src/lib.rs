@@ -15,6 +15,7 @@ mod operator_cases;
 mod report;
 mod runner;
 
+pub use caught::caught;
 pub use check::{CheckOptions, check};
 pub use compare::{Mismatch, Tolerance, compare};
 pub use discover::{DataSet, DiscoverError, TestCase, discover};
