@@ -16,13 +16,44 @@ const REMEDIES: [(&str, &str); 12] = [
     ("paddle", "convert it: paddle2onnx --model_dir DIR --save_file model.onnx"),
     ("mxnet", "export it to ONNX where it was made"),
     ("vllm", "a server for language models, which needs a GPU: keep it on the machine that has one"),
-    ("tensorrtllm", "a server for language models, which needs NVIDIA's GPUs: keep it on the machine that has one"),
-    ("tensorrt_llm", "a server for language models, which needs NVIDIA's GPUs: keep it on the machine that has one"),
+    ("tensorrtllm", OF_TENSORRT_LLM),
+    ("tensorrt_llm", OF_TENSORRT_LLM),
     ("identity_fp32", "it is one of NVIDIA's tests: the backend 'identity' does the same"),
 ];
 
 /// The way out for the models of a backend that nobody knows, which is somebody's own library.
 const OF_A_LIBRARY: &str = "libraries of backends are not loaded: write it as a Python model (backend: \"python\"), or export the model to ONNX";
+
+/// The way out for models of TensorRT-LLM.
+const OF_TENSORRT_LLM: &str =
+    "a server for language models, which needs NVIDIA's GPUs: keep it on the machine that has one";
+
+/// The way out where a platform is named that says no backend.
+const OF_PLATFORM: &str = "write the backend instead, such as backend: \"onnxruntime\" or \"python\"";
+
+/// The way out for profiles of instances.
+const OF_PROFILE: &str = "remove 'profile' from the group: it is for plans of TensorRT";
+
+/// The way out for a model whose first dimension is no batch.
+const OF_BATCHES: &str =
+    "write max_batch_size: 0 and dims with all dimensions, or export the model with a first dimension of any size";
+
+/// The way out for metrics of a model.
+const OF_METRICS: &str = "complete the entry of model_metrics, or remove it";
+
+/// The way out for what only plans of TensorRT have.
+const OF_PLANS: &str =
+    "remove is_shape_tensor and is_non_linear_format_io from config.pbtxt: they are for plans of TensorRT";
+
+/// The way out where an input or output lacks a field.
+const OF_FIELD: &str =
+    "write it in config.pbtxt; of an ONNX model input and output may be left out as a whole: its file tells them";
+
+/// The way out for parameters.
+const OF_PARAMETERS: &str = "correct the value in 'parameters' of config.pbtxt";
+
+/// The way out for settings of backends.
+const OF_BACKEND_CONFIG: &str = "correct the flag --backend-config";
 
 /// The way out where warming up fails.
 const OF_WARMUP: &str = "correct model_warmup in config.pbtxt (its files lie in MODEL/warmup/), or remove it: the first request then takes longer";
@@ -84,8 +115,8 @@ const BY_TEXT: &[(&[&str], &str)] = &[
         &["unexpected 'platform' and 'backend' pair"],
         "remove 'platform' from config.pbtxt: 'backend' alone says what the model is",
     ),
-    (&["unexpected platform type"], "write the backend instead, such as backend: \"onnxruntime\" or \"python\""),
-    (&["unknown platform"], "write the backend instead, such as backend: \"onnxruntime\" or \"python\""),
+    (&["unexpected platform type"], OF_PLATFORM),
+    (&["unknown platform"], OF_PLATFORM),
     (
         &["must have platform type", "empty backend type"],
         "remove 'backend' from config.pbtxt: an ensemble has the platform \"ensemble\" alone",
@@ -107,8 +138,8 @@ const BY_TEXT: &[(&[&str], &str)] = &[
     (&["invalid or unsupported gpu id"], OF_GPU_INSTANCES),
     (&["but specifies one or more GPUs"], "remove 'gpus' from the group"),
     (&["has unexpected kind"], OF_GPU_INSTANCES),
-    (&["specifies profile field"], "remove 'profile' from the group: it is for plans of TensorRT"),
-    (&["specifies invalid profile"], "remove 'profile' from the group: it is for plans of TensorRT"),
+    (&["specifies profile field"], OF_PROFILE),
+    (&["specifies invalid profile"], OF_PROFILE),
     (&["instance group", "come to"], "lower 'count' in instance_group"),
     (&["has places for"], "lower the field that is named, or 'count' in instance_group"),
     (&["must specify one or more 'instance group's"], "write an instance_group, or remove the empty one"),
@@ -126,14 +157,8 @@ const BY_TEXT: &[(&[&str], &str)] = &[
         &["'max_batch_size' must be non-negative"],
         "write max_batch_size: 0 for a model without batches, else the largest batch",
     ),
-    (
-        &["does not support batching"],
-        "write max_batch_size: 0 and dims with all dimensions, or export the model with a first dimension of any size",
-    ),
-    (
-        &["for the model to support batching the shape should have"],
-        "write max_batch_size: 0 and dims with all dimensions, or export the model with a first dimension of any size",
-    ),
+    (&["does not support batching"], OF_BATCHES),
+    (&["for the model to support batching the shape should have"], OF_BATCHES),
     (
         &["Response Cache does not currently support"],
         "remove response_cache from config.pbtxt: the answers depend on more than the request",
@@ -142,8 +167,8 @@ const BY_TEXT: &[(&[&str], &str)] = &[
     (&["default priority level must"], "write a default_priority_level from 1 to priority_levels"),
     (&["priority queue policy must"], "write keys from 1 to priority_levels into priority_queue_policy"),
     (&["preserve_ordering"], "remove preserve_ordering, or what it does not go with"),
-    (&["metric control must"], "complete the entry of model_metrics, or remove it"),
-    (&["metric identifier must"], "complete the entry of model_metrics, or remove it"),
+    (&["metric control must"], OF_METRICS),
+    (&["metric identifier must"], OF_METRICS),
     (&["histogram options must"], "write the bounds of 'buckets' in model_metrics, or remove the entry"),
     // Sequences.
     (&["use_growable_memory"], "write use_same_buffer_for_input_output: true beside it, or remove use_growable_memory"),
@@ -178,27 +203,15 @@ const BY_TEXT: &[(&[&str], &str)] = &[
     (&["unknown source input name"], "write the name of one of the model's inputs into source_input"),
     (&["target output name"], "write the names of the model's outputs into target_name, each once"),
     // Inputs and outputs.
-    (
-        &["TensorRT"],
-        "remove is_shape_tensor and is_non_linear_format_io from config.pbtxt: they are for plans of TensorRT",
-    ),
-    (
-        &["Non-linear IO format"],
-        "remove is_shape_tensor and is_non_linear_format_io from config.pbtxt: they are for plans of TensorRT",
-    ),
+    (&["TensorRT"], OF_PLANS),
+    (&["Non-linear IO format"], OF_PLANS),
     (&["NHWC/NCHW require 3 dims"], "write three dims, or remove 'format' of the input"),
-    (
-        &["must specify 'data_type'"],
-        "write it in config.pbtxt; of an ONNX model input and output may be left out as a whole: its file tells them",
-    ),
+    (&["must specify 'data_type'"], OF_FIELD),
     (
         &["must specify 'dims'"],
         "write them in config.pbtxt; of an ONNX model input and output may be left out as a whole: its file tells them",
     ),
-    (
-        &["must specify 'name'"],
-        "write it in config.pbtxt; of an ONNX model input and output may be left out as a whole: its file tells them",
-    ),
+    (&["must specify 'name'"], OF_FIELD),
     (&["cannot have empty reshape"], "remove 'reshape': without batches a scalar is dims: [ 1 ] alone"),
     (&["integer >= 1, or -1"], "write -1 for a dimension of any size, and the size of each other one"),
     (&["dims and reshape"], "write a 'reshape' with as many elements as 'dims', also between dimensions of -1"),
@@ -227,10 +240,10 @@ const BY_TEXT: &[(&[&str], &str)] = &[
     ),
     // Parameters, warm-up, flags.
     (&["execution_mode"], "write 0 or 1 into the parameter, or remove it: it has no effect here"),
-    (&["failed to convert '"], "correct the value in 'parameters' of config.pbtxt"),
-    (&["parameter '"], "correct the value in 'parameters' of config.pbtxt"),
-    (&["--backend-config"], "correct the flag --backend-config"),
-    (&["backend setting"], "correct the flag --backend-config"),
+    (&["failed to convert '"], OF_PARAMETERS),
+    (&["parameter '"], OF_PARAMETERS),
+    (&["--backend-config"], OF_BACKEND_CONFIG),
+    (&["backend setting"], OF_BACKEND_CONFIG),
     (&["warmup sample"], OF_WARMUP),
     (&["warmup setting"], OF_WARMUP),
     (&["warmup input"], OF_WARMUP),
