@@ -55,9 +55,8 @@ impl<B> Gathered<B> {
         }
     }
 
-    /// Takes data, and finds out how much of all may be handed over.
-    fn take(&mut self, data: Bytes) {
-        let mut rest = &data[..];
+    /// Goes over data that came, and finds out how much of all may be handed over.
+    fn count(&mut self, mut rest: &[u8]) {
         while !rest.is_empty() {
             if self.missing == 0 {
                 let part = rest.len().min(HEAD_BYTES - self.head_len);
@@ -83,9 +82,17 @@ impl<B> Gathered<B> {
                 self.ready += std::mem::take(&mut self.held);
             }
         }
-        if !data.is_empty() {
-            self.data.push_back(data);
+    }
+
+    /// Takes data. What may be handed over at once, as most may, comes back and is not kept.
+    fn take(&mut self, data: Bytes) -> Option<Bytes> {
+        self.count(&data);
+        if self.data.is_empty() && self.ready == data.len() {
+            self.ready = 0;
+            return Some(data).filter(|data| !data.is_empty());
         }
+        self.data.push_back(data);
+        self.next()
     }
 
     /// The next piece that may be handed over.
@@ -117,8 +124,11 @@ impl<B: Body<Data = Bytes> + Unpin> Body for Gathered<B> {
             }
             match ready!(Pin::new(&mut self.body).poll_frame(context)) {
                 Some(Ok(frame)) => match frame.into_data() {
-                    // The most frequent case: nothing waits, and nothing has to.
-                    Ok(data) => self.take(data),
+                    Ok(data) => {
+                        if let Some(piece) = self.take(data) {
+                            return Poll::Ready(Some(Ok(Frame::data(piece))));
+                        }
+                    }
                     Err(frame) => self.last = Some(frame),
                 },
                 Some(Err(error)) => return Poll::Ready(Some(Err(error))),
@@ -161,8 +171,8 @@ mod tests {
         let mut gathered = Gathered::new(());
         let mut lens = Vec::new();
         for piece in pieces {
-            gathered.take(Bytes::copy_from_slice(piece));
-            lens.extend(std::iter::from_fn(|| gathered.next()).map(|piece| piece.len()));
+            let first = gathered.take(Bytes::copy_from_slice(piece));
+            lens.extend(first.into_iter().chain(std::iter::from_fn(|| gathered.next())).map(|piece| piece.len()));
         }
         lens
     }
