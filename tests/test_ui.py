@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from support.browser import Browser, start_driver
 from support.server import ROOT
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.halimede_only("a page of ours")
 
@@ -64,6 +65,8 @@ def test_what_the_state_tells(repository_for, serve):
     server = serve(ROOT / "examples" / "repository")
     for batch, identifier in [(1, "one"), (3, "three"), (3, "again")]:
         ask_digits(server, identifier, batch)
+    # A request is in flight for a moment after its answer: until nothing of the model is used for it.
+    wait_until(lambda: loaded(server, "digits")["in_flight"] == 0)
     found = loaded(server, "digits")
     assert (found["success"]["count"], found["inferences"], found["in_flight"]) == (3, 7, 0)
     assert found["batches"] == [[1, 1], [3, 2]]
