@@ -31,6 +31,19 @@ class TritonPythonModel:
         return answers
 """
 
+# Answers each row by its sender with 1 MiB, the first elements of which tell of the batch and of the process.
+ROWS = """
+class TritonPythonModel:
+    def execute(self, requests):
+        # A row without a sequence has the identifier 0.
+        cancelled = [request.is_cancelled() for request in requests if request.correlation_id() == 0]
+        for request in requests:
+            answer = np.zeros((1, 1 << 18), np.float32)
+            answer[0, :4] = len(requests), len(cancelled), sum(cancelled), os.getpid()
+            response = pb_utils.InferenceResponse([pb_utils.Tensor("OUT", answer)])
+            request.get_response_sender().send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
 # Mappings of shared memory of a process.
 COUNT = """
 result = sum("/dev/shm/hm" in line for line in open("/proc/self/maps"))
@@ -86,3 +99,29 @@ def test_a_response_that_is_too_long_is_an_error_and_costs_nothing(tmp_path, ser
         # The same process, and no more memory than a request takes.
         assert infer(client, 0) == pid
         assert mappings(pid) <= before + 1
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="mappings are counted in /proc")
+def test_what_stands_in_for_a_request_is_answered_as_one_and_costs_nothing(tmp_path, serve):
+    signal = "int32_false_true: [ 0, 1 ]"
+    control = f'control_input {{ name: "READY" control {{ kind: CONTROL_SEQUENCE_READY {signal} }} }}'
+    repository = models.Repository(tmp_path / "models")
+    sequences = CPU + f"sequence_batching {{ {control} }}"
+    add(repository, "rows", ROWS, config({"IN": "FP32"}, {"OUT": "FP32"}, batch=2, extra=sequences))
+    server = serve(repository, INTERPRETER)
+    given = httpclient.InferInput("IN", [1, 1], "FP32")
+    given.set_data_from_numpy(np.zeros((1, 1), np.float32))
+    with httpclient.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+
+        def told(sequence, start=False):
+            answer = client.infer("rows", [given], sequence_id=sequence, sequence_start=start).as_numpy("OUT")[0]
+            return answer[:3].tolist(), int(answer[3])
+
+        assert told(1, start=True)[0] == [1, 0, 0]
+        # The first row has no request, and its stand-in no client that could have gone.
+        assert told(2, start=True)[0] == [2, 1, 0]
+        _, pid = told(2)
+        before = mappings(pid)
+        for _ in range(30):
+            assert told(2) == ([2, 1, 0], pid)
+        assert mappings(pid) <= before + 2

@@ -271,6 +271,9 @@ impl Slot {
             .collect();
         let inputs = inputs.inspect_err(|_| segment.release())?;
         let register = |index: usize| {
+            if batch.is_stand_in(index) {
+                return protocol::STAND_IN;
+            }
             let origin = batch.request(index).trace.as_ref().map(Trace::origin);
             process.register(batch.response_sender(index), origin)
         };

@@ -556,10 +556,11 @@ impl Shared {
     /// it sends all the same is nobody's.
     fn respond(&self, request: u64, last: bool, response: Option<ResponseEntry>) {
         let mut state = self.state.lock();
+        // Also of one that nobody waits for: what it lies in is free then.
+        let response = response.map(|entry| read(&state, entry));
         let Some(mut sender) = state.requests.remove(&request) else { return };
         // The trace of a request may be told of once it is answered.
         let trace = if last { state.traces.remove(&request) } else { None };
-        let response = response.map(|entry| read(&state, entry));
         drop(state);
         match response {
             None => return sender.end(),
@@ -582,7 +583,8 @@ impl Shared {
             },
             Call::IsCancelled { request } => {
                 let state = self.state.lock();
-                let is_cancelled = state.requests.get(&request).is_none_or(ResponseSender::is_cancelled);
+                let is_answered_or_cancelled = || state.requests.get(&request).is_none_or(ResponseSender::is_cancelled);
+                let is_cancelled = request != protocol::STAND_IN && is_answered_or_cancelled();
                 Answer { call, value: Some(is_cancelled.into()), ..Answer::default() }
             }
             Call::IsModelReady { model, version } => {

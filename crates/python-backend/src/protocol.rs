@@ -18,6 +18,9 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// Memory for messages that is kept while there are none.
 const KEPT_BYTES_MAX: usize = 64 << 10;
 
+/// The number of a request that stands in for one of a sequence that has none now: nobody waits for its response.
+pub(crate) const STAND_IN: u64 = 0;
+
 /// A tensor in shared memory: name, number of the datatype, shape, number of the segment, offset and length
 /// in bytes. Of no bytes: segment, offset and length are 0.
 pub(crate) type TensorEntry = (String, i32, Vec<i64>, u32, usize, usize);

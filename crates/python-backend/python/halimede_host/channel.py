@@ -9,6 +9,7 @@ import mmap
 import os
 import socket
 import struct
+import sys
 import threading
 import weakref
 from json.encoder import encode_basestring as quoted  # noqa: F401  for messages that are put together by hand
@@ -107,6 +108,24 @@ def open_shared_memory(key):
     return descriptor
 
 
+def references(lease):
+    """How many references there are to a lease's array, beside those that looking makes."""
+    return sys.getrefcount(lease.array)
+
+
+class Lease:
+    """All bytes of a segment as an array, which tensors are views of."""
+
+    __slots__ = ("array",)
+
+    def __init__(self, array):
+        self.array = array
+
+
+# How many there are where nobody has the array but the lease.
+UNUSED = references(Lease(np.ndarray((1,), np.uint8)))
+
+
 class Segment:
     """A shared-memory object of the server, mapped as long as this process lives."""
 
@@ -118,6 +137,7 @@ class Segment:
         finally:
             os.close(descriptor)
         self.lease = None
+        self.watch = None
 
     def is_free(self):
         return self.bytes[0] == FREE
@@ -126,16 +146,25 @@ class Segment:
         self.bytes[0] = IN_USE
 
     def release(self, *_):
-        self.lease = None
+        self.watch = None
         # A copy of an array that is collected in a process that was forked says nothing of the parent's.
         if not _is_forked:
             self.bytes[0] = FREE
 
     def whole(self):
-        """All bytes as an array. When it is gone, and every view of it, the segment is free."""
-        whole = np.ndarray((self.capacity,), np.uint8, buffer=self.bytes)
-        self.lease = weakref.ref(whole, self.release)
-        return whole
+        """All bytes as an array. The segment is free once `give_back` was called and the array is gone, with every view of it."""
+        if self.lease is None:
+            self.lease = Lease(np.ndarray((self.capacity,), np.uint8, buffer=self.bytes))
+        return self.lease.array
+
+    def give_back(self):
+        """Whoever asked for the array needs it no more. Where nobody else has it either it serves again; it is not watched before
+        somebody has it, since that costs more."""
+        if self.lease is None or references(self.lease) == UNUSED:
+            self.release()
+        else:
+            self.watch = weakref.ref(self.lease.array, self.release)
+            self.lease = None
 
 
 class Channel:
@@ -264,6 +293,7 @@ class Channel:
         response = answer.get("response")
         if response is not None and "uses" in response:
             self.leases(response)
+            self.give_back(response)
 
     def _read(self):
         """The next message; None at the end."""
@@ -320,12 +350,19 @@ class Channel:
         return self.segments[number]
 
     def leases(self, message):
-        """The segments that a message speaks of, each as an array; new ones are mapped, old ones let go."""
+        """The segments that a message speaks of, each as an array; new ones are mapped, old ones let go. To be given back."""
         for number in message["dropped"]:
             self.segments.pop(number, None)
         for segment in message["segments"]:
             self.map_segment(*segment)
         return {number: self.segments[number].whole() for number in message["uses"]}
+
+    def give_back(self, message):
+        """The segments that a message spoke of serve again, each as soon as no tensor lies in it."""
+        for number in message["uses"]:
+            # One that could not be mapped is not there.
+            if number in self.segments:
+                self.segments[number].give_back()
 
     def output_segment(self, size):
         """A free segment of at least so many bytes, taken."""
@@ -333,7 +370,8 @@ class Channel:
         with self.memory:
             found = None
             for one in self.output_segments:
-                if one.capacity >= needed and one.is_free() and (found is None or one.capacity < found.capacity):
+                # Without a call: every response takes one.
+                if one.bytes[0] == FREE and one.capacity >= needed and (found is None or one.capacity < found.capacity):
                     found = one
             if found is not None:
                 found.use()

@@ -15,7 +15,7 @@ from time import monotonic_ns
 
 from . import logger
 from .arguments import shortened
-from .channel import JSON, Channel, ServerGone, connect, note_fork
+from .channel import Channel, ServerGone, connect, is_forked, note_fork
 from .messages import RELEASE_RESCHEDULE, InferenceRequest, InferenceResponse
 from .model_config import ModelConfig
 from .tensor import Taken
@@ -62,7 +62,6 @@ class Host:
         self.model = None
         self.loop = None
         self.background = set()
-        self.process = os.getpid()
         self.is_decoupled = False
         self.name = ""
 
@@ -75,8 +74,6 @@ class Host:
                 self.finalize()
                 return
             tasks[task["do"]](task)
-            # Tensors of requests are given back when nobody holds them any more.
-            del task
 
     def attempt(self, work, *arguments):
         """Does the work and tells the server how it went."""
@@ -131,6 +128,13 @@ class Host:
         InferenceRequest._models = self.channel
 
     def execute(self, task):
+        """Runs a batch, and gives back what its requests lie in when nobody holds them any more."""
+        try:
+            self._batch(task)
+        finally:
+            self.channel.give_back(task)
+
+    def _batch(self, task):
         """Runs a batch. How long is told, since the server may have sent it while another ran."""
         start = monotonic_ns()
         requests = []
@@ -155,7 +159,7 @@ class Host:
 
     def _leave_child(self, status):
         """A process that the model forked ends here: the server knows its parent alone."""
-        if os.getpid() != self.process:
+        if is_forked():
             sys.stdout.flush()
             os._exit(status)
 
@@ -164,7 +168,8 @@ class Host:
             path = self.module.__file__
             raise Mistake(f"Python model {path} does not implement `execute` method.")
         returned = self.model.execute(requests)
-        if not asyncio.iscoroutine(returned):
+        # Nearly always a list, and to find that it is no coroutine takes long.
+        if type(returned) is list or not asyncio.iscoroutine(returned):
             return returned
         future = asyncio.run_coroutine_threadsafe(returned, self._event_loop())
         if not self.is_decoupled:
@@ -202,8 +207,11 @@ class Host:
                 "Number of InferenceResponse objects do not match the number of InferenceRequest objects. "
                 f"InferenceRequest(s) size is:{len(requests)}, and InferenceResponse(s) size is:{len(returned)}\n"
             )
+        messages = []
         for request, response in zip(requests, returned):
             if response is None:
+                request.get_response_sender()
+                messages.append("null")
                 continue
             if request._release_flags == RELEASE_RESCHEDULE:
                 raise Mistake(
@@ -215,14 +223,11 @@ class Host:
                     "Expected an 'InferenceResponse' object in the execute function return list, found type "
                     f"'{type(response)}'."
                 )
-        messages = []
-        for request, response in zip(requests, returned):
-            if response is None:
-                request.get_response_sender()
-                messages.append("null")
-                continue
             request._count_returned(response)
-            messages.append(response._json(self.channel, request._wanted, taken, kept))
+            if request._is_stand_in():
+                messages.append("null")
+            else:
+                messages.append(response._json(self.channel, request._wanted, taken, kept))
         return f"[{','.join(messages)}]"
 
     def finalize(self):

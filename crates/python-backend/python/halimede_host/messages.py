@@ -7,9 +7,11 @@ import threading
 
 from .arguments import check_kind, shortened, text, whole
 from .channel import JSON, CallFailed, is_forked, quoted
-from .tensor import Taken, Tensor, TritonModelException, entry_json, store
+from .tensor import Taken, Tensor, TritonModelException, store, stored_json
 
 FLAG_FINAL = 1
+# The number of requests that the server made up.
+STAND_IN = 0
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 
@@ -124,6 +126,8 @@ class InferenceResponse:
         wholes = channel.leases(answer)
         response = cls([Tensor._received(entry, wholes) for entry in answer["outputs"]])
         response._parameters = answer["parameters"]
+        del wholes
+        channel.give_back(answer)
         return response
 
     def _json(self, channel, wanted, taken, kept=()):
@@ -131,7 +135,9 @@ class InferenceResponse:
         if self._error is not None:
             return JSON.encode({"error": [self._error.code(), self._error.message()]})
         tensors = [tensor for tensor in self._tensors if tensor._name in wanted]
-        outputs = ",".join(map(entry_json, store(tensors, channel, taken, kept)))
+        outputs = stored_json(tensors, channel, taken, kept)
+        if self._parameters == "{}":
+            return f'{{"outputs":[{outputs}]}}'
         return f'{{"outputs":[{outputs}],"parameters":{quoted(self._parameters)}}}'
 
 
@@ -198,7 +204,7 @@ class InferenceResponseSender:
             return was_closed
 
     def __del__(self):
-        if not self._is_closed and not is_forked():
+        if not self._is_closed and self._handle != STAND_IN and not is_forked():
             try:
                 self._channel.send("dropped", request=self._handle)
             except OSError:
@@ -319,6 +325,10 @@ class InferenceRequest:
                     sender._is_closed = self._is_answered
                     self._sender = sender
         return self._sender
+
+    def _is_stand_in(self):
+        """Whether it fills the row of a sequence that has no request now, and nobody waits for the response."""
+        return self._origin[1] == STAND_IN
 
     def _count_returned(self, response):
         """The response that `execute` returned is the only one."""

@@ -19,6 +19,7 @@ NUMPY_TYPES = {
     9: np.int64, 10: np.float16, 11: np.float32, 12: np.float64, 13: np.object_,
 }  # fmt: skip
 BYTES, BF16 = 13, 14
+DTYPES = {number: np.dtype(kind) for number, kind in NUMPY_TYPES.items()}
 NUMBERS = {np.dtype(kind): number for number, kind in NUMPY_TYPES.items()}
 
 STRING_LENGTH = struct.Struct("<I")
@@ -68,7 +69,7 @@ def deserialize_bytes_tensor(encoded_tensor):
 class Tensor:
     """A named tensor."""
 
-    __slots__ = ("_name", "_dtype", "_shape", "_array", "_raw", "_place")
+    __slots__ = ("_name", "_dtype", "_shape", "_array", "_raw", "_place", "_whole")
 
     def __init__(self, name, numpy_array):
         if not isinstance(name, (str, bytes)) or not isinstance(numpy_array, np.ndarray):
@@ -82,19 +83,20 @@ class Tensor:
             raw = np.frombuffer(bytearray(serialize_byte_tensor(numpy_array)), np.uint8)
         elif not numpy_array.flags.c_contiguous:
             numpy_array = np.ascontiguousarray(numpy_array).reshape(shape)
-        self._set(text("name", name), dtype, list(shape), numpy_array, raw, None)
+        self._set(text("name", name), dtype, list(shape), numpy_array, raw)
 
-    def _set(self, name, dtype, shape, array, raw, place):
+    def _set(self, name, dtype, shape, array, raw):
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
-        # `raw`: the bytes as they travel, an array that owns or borrows them. `place`: where they lie already.
+        # `array`: the elements. `raw`: the bytes as they travel, an array that owns or borrows them. `whole`: the segment that
+        # they lie in already, and `place` where there. One of the three is there.
         self._name, self._dtype, self._shape = name, dtype, shape
-        self._array, self._raw, self._place = array, raw, place
+        self._array, self._raw, self._place, self._whole = array, raw, None, None
 
     @classmethod
-    def _from_raw(cls, name, dtype, shape, raw, place=None):
+    def _from_raw(cls, name, dtype, shape, raw):
         tensor = cls.__new__(cls)
-        tensor._set(name, dtype, shape, None, raw, place)
+        tensor._set(name, dtype, shape, None, raw)
         return tensor
 
     @classmethod
@@ -105,8 +107,8 @@ class Tensor:
             return cls._from_raw(name, dtype, shape, np.empty(0, np.uint8))
         # Every request has some: without a call.
         tensor = cls.__new__(cls)
-        tensor._name, tensor._dtype, tensor._shape, tensor._array = name, dtype, shape, None
-        tensor._raw, tensor._place = wholes[segment][offset : offset + size], (segment, offset, size)
+        tensor._name, tensor._dtype, tensor._shape, tensor._array, tensor._raw = name, dtype, shape, None, None
+        tensor._place, tensor._whole = (segment, offset, size), wholes[segment]
         return tensor
 
     def name(self):
@@ -121,9 +123,11 @@ class Tensor:
                     "Tensor dtype is BF16 and cannot be converted to NumPy. Use to_dlpack() and from_dlpack() instead."
                 )
             if self._dtype == BYTES:
-                self._array = deserialize_bytes_tensor(self._raw).reshape(self._shape)
+                self._array = deserialize_bytes_tensor(self._content()).reshape(self._shape)
+            elif self._whole is not None:
+                self._array = np.ndarray(self._shape, DTYPES[self._dtype], self._whole, self._place[1])
             else:
-                self._array = self._raw.view(NUMPY_TYPES[self._dtype]).reshape(self._shape)
+                self._array = self._raw.view(DTYPES[self._dtype]).reshape(self._shape)
         return self._array
 
     def triton_dtype(self):
@@ -142,9 +146,9 @@ class Tensor:
         """A DLPack capsule of the elements, which are not copied."""
         if self._dtype == BYTES:
             raise TritonModelException("DLPack does not have support for string tensors.")
-        raw = self._raw
-        if raw is None:
-            raw = np.ascontiguousarray(self._array).reshape(-1).view(np.uint8)
+        raw = self._content()
+        if raw is self._array:
+            raw = np.ascontiguousarray(raw).reshape(-1).view(np.uint8)
         return dlpack.capsule(raw, self._dtype, self._shape, self)
 
     def __dlpack__(self, *, stream=None, **_):
@@ -186,7 +190,12 @@ class Tensor:
 
     def _content(self):
         """What is to be sent: an array, or bytes."""
-        return self._array if self._raw is None else self._raw
+        if self._raw is not None:
+            return self._raw
+        if self._whole is None:
+            return self._array
+        _, offset, size = self._place
+        return self._whole[offset : offset + size]
 
 
 class Taken(list):
@@ -201,37 +210,50 @@ class Taken(list):
                 segment.release()
 
 
-def store(tensors, channel, taken, kept=()):
-    """Puts tensors into shared memory and tells where they are; the segment for that is `taken`. What lies there already, in
-    one of the segments `kept`, is not copied: the server does not write there before it has read it."""
-    entries, contents, end = [], [], 0
+# The place of a tensor without bytes.
+NOWHERE = (0, 0, 0)
+
+
+def placed(tensors, channel, taken, kept):
+    """Puts tensors into shared memory, and tells for each the number of a segment, offset and length; the segment that this takes is
+    `taken`. What lies there already, in one of the segments `kept`, is not copied: the server does not write there before it has
+    read it."""
+    places, contents, end = [], [], ALIGNMENT
     for tensor in tensors:
         place = tensor._place
         if place is None or place[0] not in kept:
-            content, place = tensor._content(), (0, 0, 0)
+            content = tensor._content()
             size = content.nbytes
+            place = NOWHERE
             if size > 0:
-                offset = aligned(end)
-                end = offset + size
-                contents.append((len(entries), offset + ALIGNMENT, content))
-        entries.append([tensor._name, tensor._dtype, tensor._shape, *place])
+                contents.append((len(places), content, end, size))
+                end = aligned(end + size)
+        places.append(place)
     if contents:
         try:
-            segment = channel.output_segment(end)
+            segment = channel.output_segment(end - ALIGNMENT)
         except CallFailed as error:
             raise TritonModelException(str(error)) from None
         taken.append(segment)
-        for index, offset, content in contents:
-            size = content.nbytes
+        for index, content, offset, size in contents:
             if content.flags.c_contiguous:
                 segment.bytes[offset : offset + size] = content
             else:
                 np.ndarray(content.shape, content.dtype, segment.bytes, offset)[...] = content
-            entries[index][3:] = segment.number, offset, size
-    return entries
+            places[index] = segment.number, offset, size
+    return places
 
 
-def entry_json(entry):
-    """What `store` tells of a tensor, as JSON: faster than an encoder that takes anything."""
-    name, *rest = entry
-    return f"[{quoted(name)},{str(rest)[1:-1]}]"
+def store(tensors, channel, taken):
+    """Puts tensors into shared memory and tells of them as the server reads it."""
+    places = placed(tensors, channel, taken, ())
+    return [[tensor._name, tensor._dtype, tensor._shape, *place] for tensor, place in zip(tensors, places)]
+
+
+def stored_json(tensors, channel, taken, kept):
+    """The same as JSON, faster than an encoder that takes anything; see `placed` for `kept`."""
+    places = placed(tensors, channel, taken, kept)
+    return ",".join([
+        "[%s,%d,%s,%d,%d,%d]" % (quoted(tensor._name), tensor._dtype, tensor._shape, *place)
+        for tensor, place in zip(tensors, places)
+    ])  # fmt: skip
