@@ -1,12 +1,14 @@
 """Processor time per request beside a real tritonserver, for what a server adds to a model.
 
-    cargo build --release -p halimede-server --bin halimede
-    python benches/overheads/run.py --peer COMMAND [--binary FILE] [--rounds 7] [--seconds 1] [--json FILE]
+    cargo build --release -p halimede-server --bin halimede --example load
+    python benches/overheads/run.py --peer COMMAND [--binary FILE] [--client compiled] [--rounds 7] [--seconds 1] [--json FILE]
 
 COMMAND starts tritonserver 2.51.0 with tritonserver's flags (benches/load/README.md says where one is). It and our
 server serve the same Python models; ours serves some of the same with its own backends, too (rows that say so). The
 servers take turns in short slices. Counted is the time on processors of the server's process and all its children, to the
-nanosecond; each figure is the median of the rounds, each ratio the median of the rounds' ratios.
+nanosecond; each figure is the median of the rounds, each ratio the median of the rounds' ratios. Over HTTP the client is
+`crates/server/examples/load.rs`, or with `--client python` four threads of this program, which take more of the processors
+and of their caches than the servers do.
 Needs `tritonclient[grpc]` and, for tritonserver's Python models, numpy below 2.
 """
 
@@ -19,6 +21,7 @@ import os
 import platform
 import queue
 import statistics
+import subprocess
 import sys
 import tempfile
 import threading
@@ -31,7 +34,7 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import serialize_byte_tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from servers import ROOT, RunningServer, free_ports, processes  # noqa: E402
+from servers import RELEASE, RunningServer, free_ports, processes  # noqa: E402
 
 CONNECTIONS = 4
 RESPONSES = 100
@@ -55,55 +58,78 @@ def described(name, array):
     return head, data
 
 
-def body(inputs, parameters=None):
-    """A request as NVIDIA's client sends it, and the length of its JSON."""
+def body(inputs, parameters=None, length=0):
+    """A request as NVIDIA's client sends it, and the length of its JSON, which is at least `length`."""
     parts = [described(name, array) for name, array in inputs.items()]
     head = {"inputs": [head for head, _ in parts], "parameters": {"binary_data_output": True, **(parameters or {})}}
-    head = json.dumps(head, separators=(",", ":")).encode()
+    head = json.dumps(head, separators=(",", ":")).encode().ljust(length)
     return head + b"".join(data for _, data in parts), len(head)
 
 
 def same(inputs):
     """One request, over and over."""
     request = body(inputs)
-    return lambda connection: itertools.repeat(request)
+    return lambda connection: [request]
 
 
 def sequences(connection):
-    """Sequences of ten, each with an identifier of its own."""
+    """A sequence of ten, over and over."""
     inputs = {"INPUT0": np.ones((1, 1), np.int32)}
-    for number in itertools.count(1):
-        for place in range(IN_SEQUENCE):
-            yield body(inputs, {
-                "sequence_id": number * CONNECTIONS + connection,
-                "sequence_start": place == 0,
-                "sequence_end": place == IN_SEQUENCE - 1,
-            })  # fmt: skip
+    last = IN_SEQUENCE - 1
+
+    def request(place, length=0):
+        number = {"sequence_id": connection + 1, "sequence_start": place == 0, "sequence_end": place == last}
+        return body(inputs, number, length)
+
+    longest = max(request(place)[1] for place in range(IN_SEQUENCE))
+    return [request(place, longest) for place in range(IN_SEQUENCE)]
 
 
 class OverHttp:
     """Several connections that each wait for an answer before they send again."""
 
     def __init__(self, requests):
-        self.requests = requests
+        # The requests of a connection: they are sent in their order, over and over.
+        self.requests = [requests(connection) for connection in range(CONNECTIONS)]
 
-    def run(self, server, model, seconds):
+    def run(self, server, model, seconds, client):
+        address = f"127.0.0.1:{server.http_port}", f"/v2/models/{model}/infer"
+        return (self.in_threads if client == "python" else self.compiled)(server.name, *address, seconds)
+
+    def compiled(self, name, address, path, seconds):
+        ((_, length),) = {(0, length) for requests in self.requests for _, length in requests}
+        with tempfile.TemporaryDirectory() as folder:
+            for number, requests in enumerate(self.requests):
+                Path(folder, str(number)).mkdir()
+                for place, (content, _) in enumerate(requests):
+                    Path(folder, str(number), str(place)).write_bytes(content)
+            load = [RELEASE / "examples" / "load", "http", address, path, folder, str(length), str(CONNECTIONS), str(seconds)]
+            done = subprocess.run(load, capture_output=True, text=True)
+        if done.returncode:
+            sys.exit(f"{name}, {path}: {done.stderr}")
+        seen = json.loads(done.stdout)
+        if seen["errors"]:
+            sys.exit(f"{name}, {path}: {seen['errors']} of {seen['requests']} requests failed")
+        return seen["requests"]
+
+    def in_threads(self, name, address, path, seconds):
         counts, errors = [0] * CONNECTIONS, queue.Queue()
         end = time.monotonic() + seconds
 
         def work(number):
-            connection = http.client.HTTPConnection("127.0.0.1", server.http_port)
-            for content, length in self.requests(number):
+            connection = http.client.HTTPConnection(address)
+            requests = self.requests[number]
+            for content, length in itertools.cycle(requests):
                 # Sequences end whole: what is left of one would keep its place.
-                if time.monotonic() >= end and counts[number] % IN_SEQUENCE == 0:
+                if time.monotonic() >= end and counts[number] % len(requests) == 0:
                     break
                 headers = {"Inference-Header-Content-Length": str(length)}
-                connection.request("POST", f"/v2/models/{model}/infer", content, headers)
+                connection.request("POST", path, content, headers)
                 answer = connection.getresponse()
                 text = answer.read()
                 # A tensor comes back as it went, and what is there besides is short.
                 if answer.status != 200 or len(text) < len(content) - length - 64:
-                    errors.put(f"{server.name}, {model}: {answer.status}, {len(text)} bytes: {text[:300]}")
+                    errors.put(f"{name}, {path}: {answer.status}, {len(text)} bytes: {text[:300]}")
                     break
                 counts[number] += 1
 
@@ -120,7 +146,7 @@ class OverHttp:
 class OverStream:
     """One stream of gRPC; a request has many responses."""
 
-    def run(self, server, model, seconds):
+    def run(self, server, model, seconds, _client):
         answers = queue.Queue()
         inputs = {"INPUT0": np.array([RESPONSES], np.int32)}
         if model.endswith("_own"):
@@ -168,17 +194,18 @@ class Server(RunningServer):
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         super().__init__(name, [*command, f"--model-repository={repository}", *ports], http, {"PATH": path})
 
-    def measure(self, load, model, seconds):
+    def measure(self, load, model, seconds, client):
         """Microseconds on processors per request."""
         before = seconds_on_processors(self.process.pid)
-        count = load.run(self, model, seconds)
+        count = load.run(self, model, seconds, client)
         return (seconds_on_processors(self.process.pid) - before) / count * 1e6
 
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--peer", required=True)
-    parser.add_argument("--binary", default=ROOT / "target" / "release" / "halimede")
+    parser.add_argument("--binary", default=RELEASE / "halimede")
+    parser.add_argument("--client", choices=["compiled", "python"], default="compiled")
     parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--seconds", type=float, default=1)
     parser.add_argument("--json", type=Path)
@@ -206,13 +233,13 @@ def measure(ours, its, options):
     for name, [shared, *own], load in WORKLOADS:
         turns = [(its, shared), (ours, shared), *((ours, model) for model in own)]
         for server, model in turns:  # first requests cost more
-            server.measure(load, model, options.seconds / 4)
+            server.measure(load, model, options.seconds / 4, options.client)
         rounds = []
         for number in range(options.rounds):
             place = number % len(turns)
             taken = {}
             for server, model in turns[place:] + turns[:place]:
-                taken[f"{server.name} {model}"] = server.measure(load, model, options.seconds)
+                taken[f"{server.name} {model}"] = server.measure(load, model, options.seconds, options.client)
             rounds.append([taken[f"{server.name} {model}"] for server, model in turns])
         measured.append({"workload": name, "models": [shared, shared, *own], "rounds": rounds})
     return measured

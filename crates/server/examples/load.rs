@@ -5,10 +5,16 @@
 //! load grpc ADDRESS BODY_FILE CONCURRENCY SECONDS
 //! ```
 //!
-//! `HEADER_LENGTH` is sent as `Inference-Header-Content-Length` unless it is `-`. Latencies are in
-//! microseconds; the first fifth of the time warms up and is not counted.
+//! `HEADER_LENGTH` is sent as `Inference-Header-Content-Length` unless it is `-`. Where `BODY_FILE` is a folder, each
+//! connection has a folder of its own in it, named by its number from 0, and sends the files there in the order of their names,
+//! again and again, and all of them before it ends: a sequence. Latencies are in microseconds; the first fifth of the time
+//! warms up and is not counted.
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    path::{Path, PathBuf},
+    time::{Duration, Instant},
+};
 
 use bytes::Bytes;
 use http::uri::PathAndQuery;
@@ -23,7 +29,7 @@ type Error = Box<dyn std::error::Error + Send + Sync>;
 const USAGE: &str = "usage: load http ADDRESS PATH BODY HEADER_LENGTH CONCURRENCY SECONDS | \
                      load grpc ADDRESS BODY CONCURRENCY SECONDS";
 const MODEL_INFER: &str = "/inference.GRPCInferenceService/ModelInfer";
-const REPLY_BYTES_MAX: usize = 1 << 20;
+const REPLY_BYTES_MAX: usize = 4 << 20;
 
 /// When to begin counting and when to stop.
 #[derive(Clone, Copy)]
@@ -81,22 +87,35 @@ impl Seen {
     }
 }
 
+/// The bodies that a connection sends.
+fn bodies(place: &Path, connection: usize) -> io::Result<Vec<Vec<u8>>> {
+    if !place.is_dir() {
+        return Ok(vec![std::fs::read(place)?]);
+    }
+    let files = std::fs::read_dir(place.join(connection.to_string()))?.map(|entry| Ok(entry?.path()));
+    let mut files: Vec<PathBuf> = files.collect::<io::Result<_>>()?;
+    files.sort();
+    files.into_iter().map(std::fs::read).collect()
+}
+
 /// One keep-alive connection, one request at a time.
-async fn http_connection(address: String, request: Bytes, window: Window) -> Result<Seen, Error> {
+async fn http_connection(address: String, requests: Vec<Bytes>, window: Window) -> Result<Seen, Error> {
     let mut stream = TcpStream::connect(&address).await?;
     stream.set_nodelay(true)?;
     let mut reply = Vec::with_capacity(8192);
     let mut seen = Seen::default();
     while Instant::now() < window.to {
-        let start = Instant::now();
-        stream.write_all(&request).await?;
-        reply.clear();
-        while reply_length(&reply)?.is_none_or(|length| reply.len() < length) {
-            if stream.read_buf(&mut reply).await? == 0 {
-                return Err("the server closed the connection".into());
+        for request in &requests {
+            let start = Instant::now();
+            stream.write_all(request).await?;
+            reply.clear();
+            while reply_length(&reply)?.is_none_or(|length| reply.len() < length) {
+                if stream.read_buf(&mut reply).await? == 0 {
+                    return Err("the server closed the connection".into());
+                }
             }
+            seen.record(window, start, reply.starts_with(b"HTTP/1.1 200"));
         }
-        seen.record(window, start, reply.starts_with(b"HTTP/1.1 200"));
     }
     Ok(seen)
 }
@@ -140,17 +159,21 @@ async fn main() -> Result<(), Error> {
     let mut loops = JoinSet::new();
     let seconds = match arguments[..] {
         ["http", address, path, body, header_length, concurrency, seconds] => {
-            let body = std::fs::read(body)?;
-            let mut request = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n", body.len());
-            if header_length != "-" {
-                request += &format!("Inference-Header-Content-Length: {header_length}\r\n");
-            }
-            request += "\r\n";
-            let request = Bytes::from([request.as_bytes(), &body].concat());
+            let request = |body: Vec<u8>| {
+                let mut head = format!("POST {path} HTTP/1.1\r\nHost: {address}\r\nContent-Length: {}\r\n", body.len());
+                if header_length != "-" {
+                    head += &format!("Inference-Header-Content-Length: {header_length}\r\n");
+                }
+                Bytes::from([head.as_bytes(), b"\r\n", &body].concat())
+            };
+            let connections = 0..concurrency.parse()?;
+            let requests: Vec<Vec<Bytes>> = connections
+                .map(|connection| Ok(bodies(Path::new(body), connection)?.into_iter().map(request).collect()))
+                .collect::<io::Result<_>>()?;
             let seconds = seconds.parse()?;
             let window = Window::new(seconds);
-            for _ in 0..concurrency.parse()? {
-                loops.spawn(http_connection(address.to_owned(), request.clone(), window));
+            for requests in requests {
+                loops.spawn(http_connection(address.to_owned(), requests, window));
             }
             seconds
         }

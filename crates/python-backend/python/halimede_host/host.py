@@ -147,9 +147,13 @@ class Host:
             self._leave_child(0)
             with Taken() as taken:
                 responses = self._responses(requests, returned, taken, task["uses"])
-                again = [place for place, request in enumerate(requests) if request._runs_again()]
+                again = ""
+                # Most models never ask for that, and nobody looks at each request then.
+                if InferenceRequest._are_released:
+                    places = [place for place, request in enumerate(requests) if request._runs_again()]
+                    again = f'"again":{places},'
                 took = monotonic_ns() - start
-                self.channel.send_text(f'{{"executed":{{"responses":{responses},"again":{again},"ns":{took}}}}}')
+                self.channel.send_text(f'{{"executed":{{"responses":{responses},{again}"ns":{took}}}}}')
         except BaseException as error:
             self._leave_child(1)
             text = f"Failed to process the request(s) for model '{self.name}', message: {explain(error)}"

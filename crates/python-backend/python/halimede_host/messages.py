@@ -92,12 +92,15 @@ class InferenceResponse:
     def __init__(self, output_tensors=(), error=None, parameters=None):
         tensors = list(output_tensors)
         for tensor in tensors:
-            if tensor is None:
-                raise TritonModelException("Output tensor for inference response should not be empty.")
-            check_kind("output_tensors", tensor, Tensor)
+            # Without a call: every response has some.
+            if type(tensor) is not Tensor:
+                if tensor is None:
+                    raise TritonModelException("Output tensor for inference response should not be empty.")
+                check_kind("output_tensors", tensor, Tensor)
         if error is not None:
             check_kind("error", error, TritonError)
-        self._tensors, self._error, self._parameters = tensors, error, parameters_json(parameters)
+        self._tensors, self._error = tensors, error
+        self._parameters = "{}" if parameters is None else parameters_json(parameters)
 
     def output_tensors(self):
         """The tensors."""
@@ -344,6 +347,7 @@ class InferenceRequest:
     def set_release_flags(self, flags):
         """What becomes of the request after `execute`: it is released, or runs again as the next of its sequence."""
         self._release_flags = flags
+        InferenceRequest._are_released = True
 
     def _runs_again(self):
         """Whether the request goes back to the server, which takes its sender; not after the last response."""
@@ -373,6 +377,8 @@ class InferenceRequest:
 
     # The way to other models, once the model is initialized.
     _models = None
+    # Whether the model has set what becomes of a request.
+    _are_released = False
 
 
 def other_models():

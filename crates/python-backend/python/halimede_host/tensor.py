@@ -1,5 +1,6 @@
 """Tensors, their datatypes, and their way into and out of shared memory."""
 
+import functools
 import struct
 
 import numpy as np
@@ -83,13 +84,13 @@ class Tensor:
             raw = np.frombuffer(bytearray(serialize_byte_tensor(numpy_array)), np.uint8)
         elif not numpy_array.flags.c_contiguous:
             numpy_array = np.ascontiguousarray(numpy_array).reshape(shape)
-        self._set(text("name", name), dtype, list(shape), numpy_array, raw)
+        self._set(name if type(name) is str else text("name", name), dtype, shape, numpy_array, raw)
 
     def _set(self, name, dtype, shape, array, raw):
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         # `array`: the elements. `raw`: the bytes as they travel, an array that owns or borrows them. `whole`: the segment that
-        # they lie in already, and `place` where there. One of the three is there.
+        # they lie in already, and `place` where there. One of the three is there. `shape`: a tuple, or a list.
         self._name, self._dtype, self._shape = name, dtype, shape
         self._array, self._raw, self._place, self._whole = array, raw, None, None
 
@@ -254,6 +255,12 @@ def stored_json(tensors, channel, taken, kept):
     """The same as JSON, faster than an encoder that takes anything; see `placed` for `kept`."""
     places = placed(tensors, channel, taken, kept)
     return ",".join([
-        "[%s,%d,%s,%d,%d,%d]" % (quoted(tensor._name), tensor._dtype, tensor._shape, *place)
+        "[%s,%s,%d,%d,%d]" % (quoted(tensor._name), kind_json(tensor._dtype, *tensor._shape), *place)
         for tensor, place in zip(tensors, places)
     ])  # fmt: skip
+
+
+@functools.lru_cache(maxsize=256)
+def kind_json(dtype, *shape):
+    """Datatype and shape as JSON: responses have few kinds of tensors."""
+    return f"{dtype},{list(shape)}"
