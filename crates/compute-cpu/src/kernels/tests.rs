@@ -16,7 +16,16 @@ pub(super) fn check(op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolera
     check_with(Winograd::default(), op, inputs, weights, tolerance);
 }
 
-/// The same with a choice for convolutions.
+/// Whether `what`, which is large, is left out: an emulator takes minutes for it.
+pub(super) fn is_left_out(what: impl std::fmt::Debug) -> bool {
+    let is_emulated = std::env::var_os("HALIMEDE_EMULATED").is_some();
+    if is_emulated {
+        println!("skipped: {what:?}, too large for an emulator");
+    }
+    is_emulated
+}
+
+/// The same as [`check`] with a choice for convolutions.
 pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], weights: &[usize], tolerance: f32) {
     let values: Vec<Option<Value>> = inputs.iter().map(|input| input.clone().map(Value::from)).collect();
     let expected = op.evaluate(&values).unwrap_or_else(|error| panic!("{op:?}: {error}"));
@@ -298,6 +307,9 @@ fn convolutions_of_bf16() {
         (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 5, 3, 1024], &[8, 1024, 3, 3]),
     ];
     for (op, x, w) in cases {
+        if x[1] * x[2] > 1000 && is_left_out(x) {
+            continue;
+        }
         let (x, w, bias) = (floats(x, 1), floats(w, 2), floats(&w[..1], 3));
         // BFDOT rounds a sum of two products before it adds it: over 9216 terms that is more than 3e-6 of the largest result.
         check(Op::Conv(tiled(op.clone())), &two(x.clone(), w.clone()), &[1], 5e-6);
@@ -639,6 +651,9 @@ fn attention_with_masks_and_groups() {
         [(DType::F32, (exact.clone(), 3e-6)), (DType::F32, narrow.clone()), (DType::Bf16, narrow)]
     {
         for (queries, keys) in [(1, 1), (5, 7), (3, 0), (64, 128), (60, 300), (130, 70)] {
+            if keys > 100 && is_left_out((queries, keys)) {
+                continue;
+            }
             let operand =
                 |shape: &[usize], seed| Some(floats(shape, seed).cast(dtype, CastOptions::default()).unwrap());
             let q = operand(&[2, 4, queries, 16], 1);

@@ -17,6 +17,7 @@ from json.encoder import encode_basestring as quoted  # noqa: F401  for messages
 import numpy as np
 
 LENGTH = struct.Struct("<I")
+LENGTH_BYTES = LENGTH.size
 # Made once: `json.dumps` with other separators than its own makes one for each message.
 JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 # The value that a text begins with, and where it ends: what the server sends has nothing around it.
@@ -209,7 +210,8 @@ class Channel:
 
     def next_task(self):
         """Waits for something to do; for the main thread."""
-        self._wait(self.tasks)
+        if not self.tasks:
+            self._wait(self.tasks)
         return self.tasks.popleft()
 
     def call(self, what, **arguments):
@@ -231,14 +233,15 @@ class Channel:
         while not messages:
             if self.is_gone:
                 raise ServerGone
-            if self.reading.acquire(blocking=False):
+            if self.reading.acquire(False):
                 self.reader = threading.get_ident()
                 try:
                     self._read_until(messages)
                 finally:
                     self.reader = None
                     self.reading.release()
-                    self._tell()
+                    if self.waiting:
+                        self._tell()
             elif self.reader == threading.get_ident():
                 # What is collected as garbage while a message is put together, or a handler of a signal, asks something: nobody
                 # else would read the answer.
@@ -252,10 +255,9 @@ class Channel:
                     self.waiting -= 1
 
     def _tell(self):
-        """Something has changed for those who wait."""
-        if self.waiting:
-            with self.changed:
-                self.changed.notify_all()
+        """Something has changed for those who wait; where nobody does, this need not be called."""
+        with self.changed:
+            self.changed.notify_all()
 
     def _read_until(self, messages):
         while not messages and not self.is_gone:
@@ -266,7 +268,8 @@ class Channel:
                 self._take_answer(message)
             else:
                 self.tasks.append(message)
-            self._tell()
+            if self.waiting:
+                self._tell()
 
     def _take_answer(self, message):
         answers = self.answers.get(message["call"])
@@ -300,12 +303,12 @@ class Channel:
         while True:
             # Another message may have been read here meanwhile (`_wait`).
             data = self.unread
-            if len(data) >= LENGTH.size:
-                end = LENGTH.size + LENGTH.unpack_from(data)[0]
+            if len(data) >= LENGTH_BYTES:
+                end = LENGTH_BYTES + LENGTH.unpack_from(data)[0]
                 if len(data) >= end:
                     self.unread = data[end:]
                     # Of bytes, its encoding would be looked for first.
-                    return parse(data[LENGTH.size : end].decode())[0]
+                    return parse(data[LENGTH_BYTES:end].decode())[0]
                 if end > CHUNK:
                     return self._read_long(data, end)
             try:
@@ -331,7 +334,7 @@ class Channel:
                     return None
                 rest = rest[count:]
             self.unread = b""
-            return parse(whole[LENGTH.size :].decode())[0]
+            return parse(whole[LENGTH_BYTES:].decode())[0]
         except OSError:
             return None
         finally:
