@@ -44,6 +44,20 @@ class TritonPythonModel:
             request.get_response_sender().send(response, pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
 """
 
+# Answers with a copy of the first tensor that it got.
+COPIES = """
+import copy
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        self.first = None
+
+    def execute(self, requests):
+        self.first = self.first or copy.deepcopy(requests[0].inputs()[0])
+        return [pb_utils.InferenceResponse([self.first]) for _ in requests]
+"""
+
 # Mappings of shared memory of a process.
 COUNT = """
 result = sum("/dev/shm/hm" in line for line in open("/proc/self/maps"))
@@ -125,3 +139,14 @@ def test_what_stands_in_for_a_request_is_answered_as_one_and_costs_nothing(tmp_p
         for _ in range(30):
             assert told(2) == ([2, 1, 0], pid)
         assert mappings(pid) <= before + 2
+
+
+def test_a_copy_of_a_tensor_does_not_lie_where_the_tensor_lay(tmp_path, serve):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "copies", COPIES, config({"X": "FP32"}, {"X": "FP32"}))
+    server = serve(repository, INTERPRETER)
+    with httpclient.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+        for value in range(4):
+            given = httpclient.InferInput("X", [3], "FP32")
+            given.set_data_from_numpy(np.full(3, value, np.float32))
+            assert client.infer("copies", [given]).as_numpy("X").tolist() == [0, 0, 0]

@@ -231,7 +231,7 @@ impl Sent {
                 }
             }
             Ok(Executed { returned, again }) => {
-                // What was not returned is answered through the request's sender, or was already.
+                // What was not returned is answered through the request's sender, or was already, or stands in for a request.
                 for (index, (number, returned)) in self.numbers.iter().zip(returned).enumerate() {
                     if let Some(returned) = returned {
                         answer(process, batch, index, *number, process.read(returned));

@@ -556,11 +556,14 @@ impl Shared {
     /// it sends all the same is nobody's.
     fn respond(&self, request: u64, last: bool, response: Option<ResponseEntry>) {
         let mut state = self.state.lock();
-        // Also of one that nobody waits for: what it lies in is free then.
-        let response = response.map(|entry| read(&state, entry));
-        let Some(mut sender) = state.requests.remove(&request) else { return };
+        let Some(mut sender) = state.requests.remove(&request) else {
+            // Nobody waits for it: it is not read.
+            let outputs = response.map_or(Vec::new(), |response| response.outputs);
+            return free(&state, &segments_of(&outputs));
+        };
         // The trace of a request may be told of once it is answered.
         let trace = if last { state.traces.remove(&request) } else { None };
+        let response = response.map(|entry| read(&state, entry));
         drop(state);
         match response {
             None => return sender.end(),
@@ -660,16 +663,27 @@ fn no_memory(error: &SharedMemoryError) -> String {
 
 /// The tensors that entries name, copied, and the segments of outputs freed.
 fn read_tensors(state: &State, entries: Vec<TensorEntry>) -> Result<Vec<OutputTensor>, Error> {
+    let used = segments_of(&entries);
+    let tensors = entries.into_iter().map(|entry| tensors::read(entry, &state.segments)).collect();
+    free(state, &used);
+    tensors
+}
+
+/// The numbers of the segments that tensors lie in, each once.
+fn segments_of(entries: &[TensorEntry]) -> Vec<u32> {
     let mut used: Vec<u32> = entries.iter().map(|entry| entry.3).collect();
     used.sort_unstable();
     used.dedup();
-    let tensors = entries.into_iter().map(|entry| tensors::read(entry, &state.segments)).collect();
-    for number in used {
-        if let Some(segment) = state.segments.get(&number).filter(|segment| !state.inputs.owns(segment)) {
+    used
+}
+
+/// Frees those of these segments that are for outputs.
+fn free(state: &State, numbers: &[u32]) {
+    for number in numbers {
+        if let Some(segment) = state.segments.get(number).filter(|segment| !state.inputs.owns(segment)) {
             segment.release();
         }
     }
-    tensors
 }
 
 /// Parameters out of JSON.

@@ -63,7 +63,7 @@ pub(crate) struct Arguments<'a> {
 /// One request of a batch: an array of its fields in this order, which is read faster than an object.
 #[derive(Debug)]
 pub(crate) struct RequestEntry<'a> {
-    /// The number by which responses name it.
+    /// The number by which responses name it; one for all that stand in for requests.
     pub request: u64,
     pub id: &'a str,
     pub model: &'a str,

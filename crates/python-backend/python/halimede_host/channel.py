@@ -110,7 +110,7 @@ def open_shared_memory(key):
 
 
 def references(lease):
-    """How many references there are to a lease's array, beside those that looking makes."""
+    """How many references there are to a lease's array, with the one that looking makes."""
     return sys.getrefcount(lease.array)
 
 
@@ -153,7 +153,7 @@ class Segment:
             self.bytes[0] = FREE
 
     def whole(self):
-        """All bytes as an array. The segment is free once `give_back` was called and the array is gone, with every view of it."""
+        """All bytes as an array. The segment is free once `give_back` was called and nobody else has the array or a view of it."""
         if self.lease is None:
             self.lease = Lease(np.ndarray((self.capacity,), np.uint8, buffer=self.bytes))
         return self.lease.array
@@ -295,8 +295,10 @@ class Channel:
         """Frees what an answer lies in."""
         response = answer.get("response")
         if response is not None and "uses" in response:
-            self.leases(response)
-            self.give_back(response)
+            try:
+                self.leases(response)
+            finally:
+                self.give_back(response)
 
     def _read(self):
         """The next message; None at the end."""

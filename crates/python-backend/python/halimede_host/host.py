@@ -15,7 +15,7 @@ from time import monotonic_ns
 
 from . import logger
 from .arguments import shortened
-from .channel import Channel, ServerGone, connect, is_forked, note_fork
+from .channel import Channel, ServerGone, connect, note_fork
 from .messages import RELEASE_RESCHEDULE, InferenceRequest, InferenceResponse
 from .model_config import ModelConfig
 from .tensor import Taken
@@ -62,6 +62,7 @@ class Host:
         self.model = None
         self.loop = None
         self.background = set()
+        self.process = os.getpid()
         self.is_decoupled = False
         self.name = ""
 
@@ -74,6 +75,8 @@ class Host:
                 self.finalize()
                 return
             tasks[task["do"]](task)
+            # A batch may have been large.
+            del task
 
     def attempt(self, work, *arguments):
         """Does the work and tells the server how it went."""
@@ -142,11 +145,10 @@ class Host:
             wholes = self.channel.leases(task)
             for entry in task["requests"]:
                 requests.append(InferenceRequest._received(entry, self.channel, wholes, self.is_decoupled))
-            del wholes
             returned = self._execute(requests)
             self._leave_child(0)
             with Taken() as taken:
-                responses = self._responses(requests, returned, taken, task["uses"])
+                responses = self._responses(requests, returned, taken, wholes)
                 again = ""
                 # Most models never ask for that, and nobody looks at each request then.
                 if InferenceRequest._are_released:
@@ -163,7 +165,7 @@ class Host:
 
     def _leave_child(self, status):
         """A process that the model forked ends here: the server knows its parent alone."""
-        if is_forked():
+        if os.getpid() != self.process:
             sys.stdout.flush()
             os._exit(status)
 
@@ -194,7 +196,7 @@ class Host:
             logger.Logger.log_error(explain(future.exception()))
 
     def _responses(self, requests, returned, taken, kept):
-        """What `execute` returned, as JSON; what it lies in is `taken`, or in the segments `kept`, those of the requests."""
+        """What `execute` returned, as JSON; what it lies in is `taken`, or in what is `kept`, the segments of the requests."""
         if returned is None:
             for request in requests:
                 # The server hears of it when a request is answered by nobody.

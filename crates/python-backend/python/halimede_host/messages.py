@@ -126,14 +126,14 @@ class InferenceResponse:
         if answer.get("failure") is not None:
             code, text = answer["failure"]
             return cls([], TritonError(text, code))
-        wholes = channel.leases(answer)
-        response = cls([Tensor._received(entry, wholes) for entry in answer["outputs"]])
+        try:
+            response = cls(_tensors(answer, channel))
+        finally:
+            channel.give_back(answer)
         response._parameters = answer["parameters"]
-        del wholes
-        channel.give_back(answer)
         return response
 
-    def _json(self, channel, wanted, taken, kept=()):
+    def _json(self, channel, wanted, taken, kept):
         """The response as the server is told of it; what it lies in is `taken`."""
         if self._error is not None:
             return JSON.encode({"error": [self._error.code(), self._error.message()]})
@@ -142,6 +142,12 @@ class InferenceResponse:
         if self._parameters == "{}":
             return f'{{"outputs":[{outputs}]}}'
         return f'{{"outputs":[{outputs}],"parameters":{quoted(self._parameters)}}}'
+
+
+def _tensors(answer, channel):
+    """The tensors of another model's answer."""
+    wholes = channel.leases(answer)
+    return [Tensor._received(entry, wholes) for entry in answer["outputs"]]
 
 
 class InferenceResponseSender:
@@ -166,12 +172,14 @@ class InferenceResponseSender:
         if response is not None and not isinstance(response, InferenceResponse):
             raise TypeError("send(response: InferenceResponse = None, flags: int = 0)")
         self._count_response(response, flags)
+        if self._handle == STAND_IN:
+            return
         last, content = "true" if flags == FLAG_FINAL else "false", "null"
         try:
             with Taken() as taken:
                 if response is not None:
                     # The server may write to shared memory again before it reads what is named here.
-                    content = response._json(self._channel, self._wanted, taken)
+                    content = response._json(self._channel, self._wanted, taken, {})
                 self._channel.send_text(f'{{"response":{{"request":{self._handle},"last":{last},"response":{content}}}}}')
         except BaseException:
             # Nothing was sent: the model may send what went wrong.

@@ -90,7 +90,7 @@ class Tensor:
         if not name:
             raise TritonModelException("Tensor name cannot be an empty string.")
         # `array`: the elements. `raw`: the bytes as they travel, an array that owns or borrows them. `whole`: the segment that
-        # they lie in already, and `place` where there. One of the three is there. `shape`: a tuple, or a list.
+        # they lie in already, and `place` where there. At least one of the three is there. `shape`: a tuple, or a list.
         self._name, self._dtype, self._shape = name, dtype, shape
         self._array, self._raw, self._place, self._whole = array, raw, None, None
 
@@ -217,12 +217,13 @@ NOWHERE = (0, 0, 0)
 
 def placed(tensors, channel, taken, kept):
     """Puts tensors into shared memory, and tells for each the number of a segment, offset and length; the segment that this takes is
-    `taken`. What lies there already, in one of the segments `kept`, is not copied: the server does not write there before it has
-    read it."""
+    `taken`. What lies there already, in one of the segments that are `kept`, which are arrays by their numbers, is not copied: the
+    server does not write there before it has read it."""
     places, contents, end = [], [], ALIGNMENT
     for tensor in tensors:
         place = tensor._place
-        if place is None or place[0] not in kept:
+        # The array, not the number alone: a copy of a tensor does not lie there.
+        if place is None or kept.get(place[0]) is not tensor._whole:
             content = tensor._content()
             size = content.nbytes
             place = NOWHERE
@@ -247,7 +248,7 @@ def placed(tensors, channel, taken, kept):
 
 def store(tensors, channel, taken):
     """Puts tensors into shared memory and tells of them as the server reads it."""
-    places = placed(tensors, channel, taken, ())
+    places = placed(tensors, channel, taken, {})
     return [[tensor._name, tensor._dtype, tensor._shape, *place] for tensor, place in zip(tensors, places)]
 
 
