@@ -62,10 +62,7 @@ impl Shared {
             let now = Instant::now();
             let is_bound = state.scheduler.sequences().is_some();
             let may_run = limited.place.may_run();
-            let is_quitting = quit.load(SeqCst)
-                && limited.in_hand.is_none()
-                && state.scheduler.sequences().is_none_or(|sequences| sequences.is_gone(worker));
-            if is_quitting {
+            if limited.may_quit(&mut state, quit) {
                 // Work meant for this instance goes to another.
                 self.work.notify_all();
                 return None;
@@ -115,6 +112,10 @@ impl Shared {
                 self.work.notify_all();
                 return None;
             }
+            // Its last sequence may have ended when it was looked for work.
+            if limited.may_quit(&mut state, quit) {
+                continue;
+            }
             match limited.seen {
                 Some((_, Some(until))) if !limited.has_asked => {
                     self.work.wait_until(&mut state, until);
@@ -128,6 +129,13 @@ impl Shared {
 impl Limited {
     pub fn new(worker: usize, place: Place) -> Self {
         Self { worker, place, has_run: false, has_asked: false, in_hand: None, seen: None }
+    }
+
+    /// Whether it is to go, and has nothing left to do.
+    fn may_quit(&self, state: &mut State, quit: &AtomicBool) -> bool {
+        quit.load(SeqCst)
+            && self.in_hand.is_none()
+            && state.scheduler.sequences().is_none_or(|sequences| sequences.is_gone(self.worker))
     }
 
     /// Whether something may have come to run since it was last looked for.

@@ -1,9 +1,10 @@
 //! Servers whose instances share resources.
 
 use std::{
+    cell::Cell,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicUsize, Ordering::SeqCst},
     },
     time::Duration,
 };
@@ -149,6 +150,50 @@ fn sequences_stay_on_their_instances_and_take_turns() {
     }
     waiting.into_iter().for_each(|waiting| assert_eq!(waiting.outputs().len(), 1));
     assert_eq!((*watch.most.lock(), watch.batches.lock().len()), (1, 20));
+    server.shutdown(Duration::from_secs(20)).unwrap();
+}
+
+#[test]
+fn an_instance_that_is_to_go_ends_with_its_last_sequence_though_nothing_comes() {
+    struct End(Arc<AtomicUsize>);
+    impl Drop for End {
+        fn drop(&mut self) {
+            self.0.fetch_add(1, SeqCst);
+        }
+    }
+    thread_local! {
+        static END: Cell<Option<End>> = const { Cell::new(None) };
+    }
+    let files = Files::new();
+    let ended = Arc::new(AtomicUsize::new(0));
+    let group = |count| {
+        let group = format!("instance_group {{ count: {count} rate_limiter {{ {R1} }} }}");
+        identity("[ 1 ]", &format!("{group} sequence_batching {{ max_sequence_idle_microseconds: 200000 }}"))
+    };
+    files.model("m", &group(2));
+    let threads = ended.clone();
+    let backend = Scripted::backend("identity", move |_, batch| {
+        END.set(Some(End(threads.clone())));
+        echo(batch);
+    });
+    let options = Options {
+        backends: vec![backend],
+        rate_limit: Some(Available::default()),
+        control: ControlMode::Explicit,
+        startup_models: vec!["*".to_owned()],
+        ..files.options()
+    };
+    let server = Server::start(options).unwrap();
+    for id in 1..=2 {
+        let (mut request, waiting) = request("m", one(id as f32));
+        request.sequence = Sequence { id: CorrelationId::Int(id), start: true, end: false };
+        server.infer(request);
+        assert_eq!(waiting.outputs().len(), 1);
+    }
+    // Each has run for one sequence, which nobody ends.
+    files.write("m/config.pbtxt", group(1));
+    server.load("m", LoadParameters::default()).unwrap();
+    eventually("its thread has ended", || ended.load(SeqCst) == 1);
     server.shutdown(Duration::from_secs(20)).unwrap();
 }
 

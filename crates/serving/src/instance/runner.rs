@@ -552,7 +552,9 @@ impl Shared {
     /// Wakes the instances that have something to run, where each has requests of its own.
     pub(super) fn wake_bound(&self, state: &mut MutexGuard<'_, State>) {
         let State { scheduler, parked, .. } = &mut **state;
-        if self.is_limited && scheduler.len() > 0 && scheduler.sequences().is_some() {
+        // Nobody is parked there.
+        let waits = scheduler.len() > 0;
+        if self.is_limited && scheduler.sequences().is_some_and(|sequences| waits || sequences.has_gone()) {
             self.work.notify_all();
             return;
         }

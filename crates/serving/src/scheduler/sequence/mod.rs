@@ -177,6 +177,11 @@ impl<T: Item> SequenceBatcher<T> {
         is_gone
     }
 
+    /// Whether any instance is removed and has nothing left to do.
+    pub fn has_gone(&self) -> bool {
+        self.instances.values().any(|slots| slots.is_leaving && slots.is_idle())
+    }
+
     /// Whether an instance may have something to run.
     pub fn has_work(&self, instance: usize) -> bool {
         self.instances.get(&instance).is_some_and(|slots| slots.has_work() || (slots.is_leaving && slots.is_idle()))
