@@ -249,7 +249,7 @@ def measure(ours, its, options):
 
 def report(measured, options):
     print(f"{platform.machine()}, {os.cpu_count()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
-    print("| workload | model | tritonserver µs | halimede µs | of its time, times less (least to most) |")
+    print("| workload | model | tritonserver µs | halimede µs | tritonserver's time / ours (least to most) |")
     print("|---|---|---:|---:|---|")
     for row in measured:
         for column, model in list(enumerate(row["models"]))[1:]:

@@ -201,7 +201,7 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "HTTP",
         name: "http-restricted-api",
         value: "string:string=string",
-        help: "<apis>:<header>=<value>: only requests with this header may use the APIs, which are names with commas between: health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging. May be given several times.",
+        help: "<apis>:<header>=<value>: only requests with this header may use the APIs, which are names with commas between: health, metadata, inference, shared-memory, model-config, model-repository, statistics, trace, logging, ui. May be given several times.",
         set: |flags, value| flags.http.restrictions.add(restricted::HTTP, value),
     },
     Flag {
