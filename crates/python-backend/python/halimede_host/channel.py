@@ -11,6 +11,7 @@ import socket
 import struct
 import sys
 import threading
+import types
 import weakref
 from json.encoder import encode_basestring as quoted  # noqa: F401  for messages that are put together by hand
 
@@ -109,22 +110,13 @@ def open_shared_memory(key):
     return descriptor
 
 
-def references(lease):
-    """How many references there are to a lease's array, with the one that looking makes."""
-    return sys.getrefcount(lease.array)
+def references(owner):
+    """How many references there are to the array of its owner, with the one that looking makes."""
+    return sys.getrefcount(owner.array)
 
 
-class Lease:
-    """All bytes of a segment as an array, which tensors are views of."""
-
-    __slots__ = ("array",)
-
-    def __init__(self, array):
-        self.array = array
-
-
-# How many there are where nobody has the array but the lease.
-UNUSED = references(Lease(np.ndarray((1,), np.uint8)))
+# How many there are where nobody has the array but its owner.
+UNUSED = references(types.SimpleNamespace(array=np.ndarray((1,), np.uint8)))
 
 
 class Segment:
@@ -137,7 +129,8 @@ class Segment:
             self.bytes = mmap.mmap(descriptor, capacity)
         finally:
             os.close(descriptor)
-        self.lease = None
+        # All bytes, which tensors are views of; None where nobody asked for them.
+        self.array = None
         self.watch = None
 
     def is_free(self):
@@ -154,18 +147,18 @@ class Segment:
 
     def whole(self):
         """All bytes as an array. The segment is free once `give_back` was called and nobody else has the array or a view of it."""
-        if self.lease is None:
-            self.lease = Lease(np.ndarray((self.capacity,), np.uint8, buffer=self.bytes))
-        return self.lease.array
+        if self.array is None:
+            self.array = np.ndarray((self.capacity,), np.uint8, buffer=self.bytes)
+        return self.array
 
     def give_back(self):
         """Whoever asked for the array needs it no more. Where nobody else has it either it serves again; it is not watched before
         somebody has it, since that costs more."""
-        if self.lease is None or references(self.lease) == UNUSED:
+        if self.array is None or references(self) == UNUSED:
             self.release()
         else:
-            self.watch = weakref.ref(self.lease.array, self.release)
-            self.lease = None
+            self.watch = weakref.ref(self.array, self.release)
+            self.array = None
 
 
 class Channel:

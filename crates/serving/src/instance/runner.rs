@@ -552,9 +552,9 @@ impl Shared {
     /// Wakes the instances that have something to run, where each has requests of its own.
     pub(super) fn wake_bound(&self, state: &mut MutexGuard<'_, State>) {
         let State { scheduler, parked, .. } = &mut **state;
-        // Nobody is parked there.
-        let waits = scheduler.len() > 0;
-        if self.is_limited && scheduler.sequences().is_some_and(|sequences| waits || sequences.has_gone()) {
+        let is_any_waiting = scheduler.len() > 0;
+        // Instances under the rate limiter are not parked: each looks for itself.
+        if self.is_limited && scheduler.sequences().is_some_and(|sequences| is_any_waiting || sequences.has_gone()) {
             self.work.notify_all();
             return;
         }

@@ -170,7 +170,7 @@ impl<T: Item> SequenceBatcher<T> {
 
     /// Whether an instance is removed and has nothing left to do.
     pub fn is_gone(&mut self, instance: usize) -> bool {
-        let is_gone = self.instances.get(&instance).is_none_or(|slots| slots.is_leaving && slots.is_idle());
+        let is_gone = self.instances.get(&instance).is_none_or(Slots::has_gone);
         if is_gone {
             self.instances.remove(&instance);
         }
@@ -179,12 +179,12 @@ impl<T: Item> SequenceBatcher<T> {
 
     /// Whether any instance is removed and has nothing left to do.
     pub fn has_gone(&self) -> bool {
-        self.instances.values().any(|slots| slots.is_leaving && slots.is_idle())
+        self.instances.values().any(Slots::has_gone)
     }
 
     /// Whether an instance may have something to run.
     pub fn has_work(&self, instance: usize) -> bool {
-        self.instances.get(&instance).is_some_and(|slots| slots.has_work() || (slots.is_leaving && slots.is_idle()))
+        self.instances.get(&instance).is_some_and(|slots| slots.has_work() || slots.has_gone())
     }
 
     /// Puts a request behind those of its sequence. Returns by when it has to be looked at again.
@@ -483,5 +483,10 @@ impl<T: Item> Slots<T> {
 
     fn is_idle(&self) -> bool {
         self.slots.iter().all(|slot| !slot.is_taken && slot.queue.is_empty()) && self.len() == 0
+    }
+
+    /// Whether the instance is removed and has nothing left to do.
+    fn has_gone(&self) -> bool {
+        self.is_leaving && self.is_idle()
     }
 }
