@@ -15,6 +15,11 @@ RELEASE = Path(os.environ.get("CARGO_TARGET_DIR", ROOT / "target")) / "release"
 READY_SECONDS_MAX = 120
 
 
+def cores():
+    """How many processors this process, and what it starts, may run on: `taskset` may leave it fewer than the machine has."""
+    return len(os.sched_getaffinity(0))
+
+
 def free_ports(count):
     """Ports nobody listens on; all are held until the last is found, so they differ."""
     held = [socket.socket() for _ in range(count)]

@@ -58,6 +58,22 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([self.first]) for _ in requests]
 """
 
+# Answers with views of its input, in memory that has not been copied; tells how many segments the process has.
+VIEWS = """
+VIEWS = {"all": lambda x: x, "grid": lambda x: x.reshape(2, -1), "rest": lambda x: x[1000:], "half": lambda x: x[::2],
+         "twice": lambda x: np.multiply(x, 2, out=x)}
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        answers = []
+        for request in requests:
+            view = VIEWS[json.loads(request.parameters())["view"]](request.inputs()[0].as_numpy())
+            count = sum("/dev/shm/hm" in line for line in open("/proc/self/maps"))
+            answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", view)], parameters={"segments": count}))
+        return answers
+"""
+
 # Mappings of shared memory of a process.
 COUNT = """
 result = sum("/dev/shm/hm" in line for line in open("/proc/self/maps"))
@@ -139,6 +155,34 @@ def test_what_stands_in_for_a_request_is_answered_as_one_and_costs_nothing(tmp_p
         for _ in range(30):
             assert told(2) == ([2, 1, 0], pid)
         assert mappings(pid) <= before + 2
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="mappings are counted in /proc")
+def test_views_of_inputs_are_answers_without_copies(tmp_path, serve):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "views", VIEWS, config({"IN": "FP32"}, {"OUT": "FP32"}))
+    server = serve(repository, INTERPRETER)
+    with httpclient.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+
+        def told(view, size):
+            x = np.arange(size, dtype=np.float32)
+            given = httpclient.InferInput("IN", [size], "FP32")
+            given.set_data_from_numpy(x)
+            answer = client.infer("views", [given], parameters={"view": view})
+            return x, answer.as_numpy("OUT"), answer.get_response()["parameters"]["segments"]
+
+        expected = {"all": lambda x: x, "grid": lambda x: x.reshape(2, -1), "rest": lambda x: x[1000:], "twice": lambda x: 2 * x}
+        for _ in range(3):
+            for view, function in expected.items():
+                x, answer, segments = told(view, 1 << 16)
+                np.testing.assert_array_equal(answer, function(x))
+                # The one of the input.
+                assert segments == 1, view
+        # What lies scattered is copied into one for outputs, and so is what is short.
+        for view, size in [("half", 1 << 16), ("all", 16)]:
+            x, answer, _ = told(view, size)
+            np.testing.assert_array_equal(answer, x[::2] if view == "half" else x)
+            assert told(view, size)[2] == 2
 
 
 def test_a_copy_of_a_tensor_does_not_lie_where_the_tensor_lay(tmp_path, serve):

@@ -139,7 +139,7 @@ def report(slices, names, options):
     def median(key, **which):
         return statistics.median(s[key] for s in slices if all(s[k] == v for k, v in which.items()))
 
-    print(f"{platform.machine()}, {os.cpu_count()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
+    print(f"{platform.machine()}, {cores()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
     print("| protocol | in flight | server | CPU µs/request | requests/s | p50 µs | p99 µs | CPU of ours / its | requests/s of ours / its |")
     print("|---|---|---|---|---|---|---|---|---|")
     for protocol in ("http", "grpc"):

@@ -34,7 +34,7 @@ import tritonclient.grpc as grpc
 from tritonclient.utils import serialize_byte_tensor
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from servers import RELEASE, RunningServer, free_ports, processes  # noqa: E402
+from servers import RELEASE, RunningServer, cores, free_ports, processes  # noqa: E402
 
 CONNECTIONS = 4
 RESPONSES = 100
@@ -249,7 +249,7 @@ def measure(ours, its, options):
 
 
 def report(measured, options):
-    print(f"{platform.machine()}, {os.cpu_count()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
+    print(f"{platform.machine()}, {cores()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
     print("| workload | model | tritonserver µs | halimede µs | tritonserver's time / ours (least to most) |")
     print("|---|---|---:|---:|---|")
     for row in measured:

@@ -25,7 +25,7 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "load")]
 from run import Target  # noqa: E402
-from servers import RELEASE, free_ports  # noqa: E402
+from servers import RELEASE, cores, free_ports  # noqa: E402
 
 CONCURRENCY = 16
 # Of a model: its folder; its inputs, each with name, datatype, shape of a row, shape of a row in the configuration, and an
@@ -99,7 +99,7 @@ def repositories(folder, models, name, instances):
     model, inputs, shape = WORKLOADS[name]
     onnx = models / model / "1" / "model.onnx"
     output = output_of(onnx)
-    threads = (os.cpu_count() or 1) // instances
+    threads = cores() // instances
     own_threads = [parameter("intra_op_thread_count", 1)] if instances > 1 else []
     ours, peer = folder / f"ours-{name}-{instances}", folder / f"peer-{name}-{instances}"
     for repository, rest in (
@@ -156,7 +156,7 @@ def main():
             path = folder / f"{name}.request"
             path.write_bytes(request)
             running = []
-            for instances in dict.fromkeys((1, os.cpu_count() or 1)):
+            for instances in dict.fromkeys((1, cores())):
                 ours, peer = repositories(folder, options.models.resolve(), name, instances)
                 running.append((instances, start("halimede", [options.binary, "serve"], ours)))
                 running.append((instances, start("peer", [options.peer], peer)))
@@ -176,7 +176,7 @@ def main():
 
 
 def report(slices, options):
-    print(f"{platform.machine()}, {os.cpu_count()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
+    print(f"{platform.machine()}, {cores()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
     print("| model | server | instances | requests/s | p50 ms | p99 ms | CPU ms/request |")
     print("|---|---|---|---|---|---|---|")
     for name in dict.fromkeys(s["workload"] for s in slices):

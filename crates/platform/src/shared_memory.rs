@@ -6,6 +6,7 @@
 
 use std::ffi::CString;
 use std::io;
+use std::mem::MaybeUninit;
 use std::os::fd::{AsFd, OwnedFd};
 
 use crate::unix::{self, Mapping};
@@ -132,20 +133,17 @@ impl SharedRegion {
         self.len() == 0
     }
 
-    /// Copies `target.len()` bytes out of the region, from byte `from` of it.
-    pub fn read(&self, from: usize, target: &mut [u8]) -> Result<(), SharedMemoryError> {
+    /// Copies `target.len()` bytes out of the region, from byte `from` of it, and returns the target.
+    pub fn read<'a>(&self, from: usize, target: &'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], SharedMemoryError> {
         let source = self.checked(from, target.len())?;
-        // SAFETY: `checked` proved that the range is mapped; `target` is memory of this process
-        // and cannot overlap. A concurrent writer in another process can tear the copy, which
-        // only affects that client's own data: every bit pattern is a valid byte.
-        unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
-        Ok(())
+        // SAFETY: `checked` proved that the range is mapped.
+        Ok(unsafe { copied(source, target) })
     }
 
     /// Copies `source` into the region, from byte `to` of it.
     pub fn write(&self, to: usize, source: &[u8]) -> Result<(), SharedMemoryError> {
         let target = self.checked(to, source.len())?;
-        // SAFETY: as in `read`. Threads of this process that write to one region at a time can
+        // SAFETY: as in `copied`. Threads of this process that write to one region at a time can
         // interleave their bytes, as processes can; no reference into the region exists.
         unsafe { std::ptr::copy_nonoverlapping(source.as_ptr(), target, source.len()) };
         Ok(())
@@ -179,6 +177,19 @@ impl SharedRegion {
     }
 }
 
+/// Copies bytes of a region.
+///
+/// # Safety
+/// As many bytes as the target has are mapped from `source` on.
+unsafe fn copied(source: *const u8, target: &mut [MaybeUninit<u8>]) -> &mut [u8] {
+    // SAFETY: `target` is memory of this process and cannot overlap. A concurrent writer in another process can tear the
+    // copy, which only affects that client's own data: every bit pattern is a valid byte. All bytes are written.
+    unsafe {
+        std::ptr::copy_nonoverlapping(source, target.as_mut_ptr().cast(), target.len());
+        target.assume_init_mut()
+    }
+}
+
 /// A shared-memory object that this process created; its key disappears on drop.
 ///
 /// Those who are given its key are trusted not to shrink it: [`read`](Self::read) and [`write`](Self::write) do not ask
@@ -204,15 +215,14 @@ impl OwnedSharedMemory {
         }
     }
 
-    /// Copies `target.len()` bytes out of the object, from byte `from` of it.
+    /// Copies `target.len()` bytes out of the object, from byte `from` of it, and returns the target.
     ///
     /// # Errors
     /// It ends before.
-    pub fn read(&self, from: usize, target: &mut [u8]) -> Result<(), SharedMemoryError> {
+    pub fn read<'a>(&self, from: usize, target: &'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], SharedMemoryError> {
         let source = self.region.place(from, target.len())?;
-        // SAFETY: as in `SharedRegion::read`; the object has kept its size.
-        unsafe { std::ptr::copy_nonoverlapping(source, target.as_mut_ptr(), target.len()) };
-        Ok(())
+        // SAFETY: the range is mapped, and the object has kept its size.
+        Ok(unsafe { copied(source, target) })
     }
 
     /// Copies `source` into the object, from byte `to` of it.
@@ -278,13 +288,10 @@ mod tests {
         let client = SharedRegion::open(&key, 4_099, 1_000).unwrap();
         assert_eq!((client.key(), client.offset(), client.len()), (key.as_str(), 4_099, 1_000));
         client.write(3, b"halimede").unwrap();
-        let mut seen = [0; 8];
-        owner.region().read(4_102, &mut seen).unwrap();
-        assert_eq!(&seen, b"halimede");
+        let mut seen = [MaybeUninit::uninit(); 8];
+        assert_eq!(owner.region().read(4_102, &mut seen).unwrap(), b"halimede");
         owner.region().write(4_099, &[255; 3]).unwrap();
-        let mut front = [0; 4];
-        client.read(0, &mut front).unwrap();
-        assert_eq!(front, [255, 255, 255, b'h']);
+        assert_eq!(client.read(0, &mut seen[..4]).unwrap(), [255, 255, 255, b'h']);
     }
 
     #[test]
@@ -306,18 +313,18 @@ mod tests {
     fn copies_outside_the_region_are_errors() {
         let owner = OwnedSharedMemory::create(&key("out"), 100).unwrap();
         let region = owner.region();
-        let mut bytes = [0; 2];
+        let mut bytes = [MaybeUninit::uninit(); 2];
         assert!(region.read(98, &mut bytes).is_ok());
         for from in [99, 100, 101, usize::MAX] {
             assert!(matches!(region.read(from, &mut bytes), Err(SharedMemoryError::OutOfRange { .. })));
-            assert!(matches!(region.write(from, &bytes), Err(SharedMemoryError::OutOfRange { .. })));
+            assert!(matches!(region.write(from, &[0; 2]), Err(SharedMemoryError::OutOfRange { .. })));
         }
         assert!(region.write(100, &[]).is_ok());
-        assert!(owner.write(98, &[7; 2]).is_ok() && owner.read(98, &mut bytes).is_ok());
-        assert_eq!(bytes, [7; 2]);
+        owner.write(98, &[7; 2]).unwrap();
+        assert_eq!(owner.read(98, &mut bytes).unwrap(), [7; 2]);
         for from in [99, 100, 101, usize::MAX] {
             assert!(matches!(owner.read(from, &mut bytes), Err(SharedMemoryError::OutOfRange { .. })));
-            assert!(matches!(owner.write(from, &bytes), Err(SharedMemoryError::OutOfRange { .. })));
+            assert!(matches!(owner.write(from, &[0; 2]), Err(SharedMemoryError::OutOfRange { .. })));
         }
     }
 

@@ -7,6 +7,7 @@
 
 use std::{
     collections::VecDeque,
+    mem::MaybeUninit,
     process,
     sync::{
         Arc, LazyLock,
@@ -81,8 +82,8 @@ impl Segment {
     }
 
     fn is_free(&self) -> bool {
-        let mut byte = [IN_USE];
-        !self.is_kept.load(SeqCst) && self.memory.read(0, &mut byte).is_ok() && byte[0] == FREE
+        let mut byte = [MaybeUninit::uninit()];
+        !self.is_kept.load(SeqCst) && self.memory.read(0, &mut byte).is_ok_and(|byte| *byte == [FREE])
     }
 
     /// Keeps what lies in it. For one who took it alone.
@@ -107,8 +108,12 @@ impl Segment {
         self.memory.write(offset, bytes)
     }
 
-    /// Copies bytes out of it.
-    pub fn read(&self, offset: usize, target: &mut [u8]) -> Result<(), SharedMemoryError> {
+    /// Copies bytes out of it, and returns the target.
+    pub fn read<'a>(
+        &self,
+        offset: usize,
+        target: &'a mut [MaybeUninit<u8>],
+    ) -> Result<&'a mut [u8], SharedMemoryError> {
         self.memory.read(offset, target)
     }
 

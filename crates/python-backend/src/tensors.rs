@@ -2,6 +2,7 @@
 
 use std::{collections::HashMap, sync::Arc};
 
+use halimede_platform::shared_memory::SharedMemoryError;
 use halimede_serving::{Error, InputTensor, OutputTensor, config::DataType, wire};
 use halimede_tensor::{Buffer, DType};
 
@@ -55,8 +56,8 @@ pub(crate) fn read(entry: TensorEntry, segments: &HashMap<u32, Arc<Segment>>) ->
     if length > 0 {
         let segment = segments.get(&segment).filter(|segment| segment.contains(offset, length));
         let segment = segment.ok_or_else(|| wrong("lies outside its memory"))?;
-        data = Buffer::zeroed(length)?;
-        segment.read(offset, data.make_mut()?).map_err(|error| Error::internal(error.to_string()))?;
+        let read = |error: SharedMemoryError| Error::internal(error.to_string());
+        data = Buffer::filled(length, |target| segment.read(offset, target).map_err(read))?;
     }
     let count = shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?));
     let count = count.ok_or_else(|| wrong("has an impossible shape"))?;

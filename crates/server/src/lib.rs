@@ -11,6 +11,7 @@ mod cache;
 pub mod cli;
 mod cloud;
 mod commands;
+mod event_loops;
 mod extensions;
 mod flags;
 pub mod fuzzing;

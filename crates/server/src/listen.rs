@@ -17,7 +17,7 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-use crate::wakes::absorbed;
+use crate::{event_loops::Connections, wakes::absorbed};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -109,15 +109,18 @@ pub(crate) struct Services {
     ended: mpsc::Receiver<()>,
     /// Open connections by the name of their service.
     connections: Vec<(&'static str, Arc<AtomicUsize>)>,
+    /// What serves them.
+    places: Connections,
 }
 
 impl Services {
-    pub fn new() -> Self {
+    /// Connections are served where `places` says.
+    pub fn new(places: Connections) -> Self {
         let (alive, ended) = mpsc::channel(1);
-        Self { phase: watch::Sender::new(Phase::Open), alive, ended, connections: Vec::new() }
+        Self { phase: watch::Sender::new(Phase::Open), alive, ended, connections: Vec::new(), places }
     }
 
-    /// Accepts connections and serves each with `serve`, in the background.
+    /// Accepts connections on the loop that this is called on, and serves each with `serve`, in the background.
     pub fn spawn<F, S>(&mut self, name: &'static str, listener: TcpListener, serve: F)
     where
         F: Fn(TcpStream, Stop) -> S + Send + Sync + 'static,
@@ -126,22 +129,24 @@ impl Services {
         let count = Arc::<AtomicUsize>::default();
         self.connections.push((name, count.clone()));
         let (mut stop, alive, serve) = (Stop(self.phase.subscribe()), self.alive.clone(), Arc::new(serve));
+        let places = self.places.clone();
         tokio::spawn(async move {
             let connection_stop = stop.clone();
             let accept = async {
                 let mut told: Option<Instant> = None;
                 loop {
-                    match listener.accept().await {
-                        Ok((stream, _)) => {
+                    let accepted = listener.accept().await.and_then(|(stream, _)| places.place(stream));
+                    match accepted {
+                        Ok((stream, turn)) => {
                             // Answers are whole messages; waiting for more to send only delays them.
                             let _ = stream.set_nodelay(true);
                             let (connection, alive) = (serve(stream, connection_stop.clone()), alive.clone());
                             let count = count.clone();
                             count.fetch_add(1, Relaxed);
-                            tokio::spawn(async move {
+                            turn.runtime().clone().spawn(async move {
                                 absorbed(connection).await;
                                 count.fetch_sub(1, Relaxed);
-                                drop(alive);
+                                drop((alive, turn));
                             });
                         }
                         Err(error) => {

@@ -135,9 +135,8 @@ impl Place {
     /// A copy of the bytes: the client may write there while the model runs, and models read their inputs
     /// more than once.
     pub fn read(&self) -> Result<Buffer, Error> {
-        let mut buffer = Buffer::zeroed(self.len)?;
-        self.region.read(self.offset, buffer.make_mut()?).map_err(|error| Error::invalid(error.to_string()))?;
-        Ok(buffer)
+        let failed = |error: SharedMemoryError| Error::invalid(error.to_string());
+        Buffer::filled(self.len, |target| self.region.read(self.offset, target).map_err(failed))
     }
 
     /// Writes the output `name`.

@@ -2,8 +2,9 @@
 
 use crate::TensorError;
 use halimede_platform::mmap::AnonymousMap;
-use std::alloc::{Layout, alloc_zeroed, dealloc};
+use std::alloc::{Layout, alloc, alloc_zeroed, dealloc};
 use std::fmt;
+use std::mem::MaybeUninit;
 use std::ptr::NonNull;
 use std::sync::Arc;
 
@@ -44,11 +45,43 @@ impl Buffer {
         Ok(Buffer::from_heap(Heap::zeroed(len)?, len))
     }
 
+    /// Heap bytes that `fill` writes, all of them: what it returns is what it was given. They are not zeroed first.
+    ///
+    /// # Errors
+    /// There is no memory, or `fill` failed.
+    ///
+    /// # Panics
+    /// `fill` returned other bytes.
+    pub fn filled<E: From<TensorError>>(
+        len: usize,
+        fill: impl for<'a> FnOnce(&'a mut [MaybeUninit<u8>]) -> Result<&'a mut [u8], E>,
+    ) -> Result<Buffer, E> {
+        let heap = Heap::uninitialized(len)?;
+        // SAFETY: the block is new and has `len` bytes from `start` on; nothing is read of them.
+        let bytes = unsafe { std::slice::from_raw_parts_mut(heap.start.cast().as_ptr(), len) };
+        let filled = fill(bytes)?;
+        // A reference to bytes is one to bytes that were written.
+        assert!(filled.as_ptr() == heap.start.as_ptr() && filled.len() == len, "other bytes were filled");
+        Ok(Buffer::from_heap(heap, len))
+    }
+
     /// A heap copy of `bytes`.
     pub fn copied(bytes: &[u8]) -> Result<Buffer, TensorError> {
-        let mut buffer = Buffer::zeroed(bytes.len())?;
-        buffer.make_mut()?.copy_from_slice(bytes);
-        Ok(buffer)
+        Buffer::filled(bytes.len(), |target| Ok(target.write_copy_of_slice(bytes)))
+    }
+
+    /// A heap copy of `parts`, one after the other.
+    pub fn concatenated(parts: &[&[u8]]) -> Result<Buffer, TensorError> {
+        Buffer::filled(parts.iter().map(|part| part.len()).sum(), |target| {
+            let mut rest = &mut *target;
+            for part in parts {
+                let (head, tail) = rest.split_at_mut(part.len());
+                head.write_copy_of_slice(part);
+                rest = tail;
+            }
+            // SAFETY: all parts were written, and together they are as long as the target.
+            Ok(unsafe { target.assume_init_mut() })
+        })
     }
 
     /// Bytes that `owner` keeps alive and unchanged: a mapped file, a request body.
@@ -104,9 +137,7 @@ impl Buffer {
             Owner::Foreign(_) => false,
         };
         if !unique {
-            let mut copy = Buffer::zeroed(self.len)?;
-            copy.make_mut()?.copy_from_slice(self);
-            *self = copy;
+            *self = Buffer::copied(self)?;
         }
         // SAFETY: the heap block is ours alone (checked or just made), lives as long as `self`, and
         // `start..start + len` lies inside it.
@@ -128,7 +159,7 @@ impl fmt::Debug for Buffer {
     }
 }
 
-/// Zeroed bytes that one owner may write.
+/// Bytes that one owner may write.
 pub(crate) struct Heap {
     memory: Memory,
     /// The first aligned byte.
@@ -153,12 +184,23 @@ impl Heap {
     }
 
     pub(crate) fn zeroed(len: usize) -> Result<Heap, TensorError> {
+        // SAFETY: the layout has a size above zero.
+        Heap::block(len, |layout| unsafe { alloc_zeroed(layout) })
+    }
+
+    /// Bytes that nothing may be read of before it was written.
+    fn uninitialized(len: usize) -> Result<Heap, TensorError> {
+        // SAFETY: the layout has a size above zero.
+        Heap::block(len, |layout| unsafe { alloc(layout) })
+    }
+
+    /// A block of an allocator, which is asked for a size above zero.
+    fn block(len: usize, allocate: impl FnOnce(Layout) -> *mut u8) -> Result<Heap, TensorError> {
         // An allocator that is asked for such an alignment writes zeros over pages that the system hands out zeroed:
         // it is asked for a few bytes more instead.
         let size = len.max(1).checked_add(ALIGNMENT).ok_or(TensorError::OutOfMemory(len))?;
         let layout = Layout::from_size_align(size, align_of::<usize>()).map_err(|_| TensorError::OutOfMemory(len))?;
-        // SAFETY: the layout has a size above zero.
-        let block = NonNull::new(unsafe { alloc_zeroed(layout) }).ok_or(TensorError::OutOfMemory(len))?;
+        let block = NonNull::new(allocate(layout)).ok_or(TensorError::OutOfMemory(len))?;
         // SAFETY: the next multiple is less than `ALIGNMENT` bytes away, and the block has so many more than `len`.
         let start = unsafe { block.add(block.align_offset(ALIGNMENT)) };
         Ok(Heap { memory: Memory::Block(block, layout), start })
@@ -186,7 +228,7 @@ impl Heap {
 impl Drop for Heap {
     fn drop(&mut self) {
         if let Memory::Block(block, layout) = self.memory {
-            // SAFETY: allocated in `zeroed` with this layout.
+            // SAFETY: allocated in `block` with this layout.
             unsafe { dealloc(block.as_ptr(), layout) }
         }
     }

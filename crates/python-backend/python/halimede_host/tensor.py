@@ -215,10 +215,27 @@ class Taken(list):
 NOWHERE = (0, 0, 0)
 
 
+# Fewer bytes are copied sooner than it is found out where they lie.
+LOOK_BYTES_MIN = 1 << 14
+
+
+def inside(content, kept):
+    """Where an array lies that is a view of one of the segments that are `kept`; None for any other one."""
+    base = content.base
+    if base is None or not content.flags.c_contiguous:
+        return None
+    for number, whole in kept.items():
+        if base is whole:
+            offset = content.ctypes.data - whole.ctypes.data
+            # A model may make views that end elsewhere.
+            return (number, offset, content.nbytes) if 0 < offset <= whole.nbytes - content.nbytes else None
+    return None
+
+
 def placed(tensors, channel, taken, kept):
     """Puts tensors into shared memory, and tells for each the number of a segment, offset and length; the segment that this takes is
-    `taken`. What lies there already, in one of the segments that are `kept`, which are arrays by their numbers, is not copied: the
-    server does not write there before it has read it."""
+    `taken`. What lies there already, in one of the segments that are `kept`, which are arrays by their numbers, is not copied, also
+    where it is a view that the model made: the server does not write there before it has read it."""
     places, contents, end = [], [], ALIGNMENT
     for tensor in tensors:
         place = tensor._place
@@ -226,10 +243,12 @@ def placed(tensors, channel, taken, kept):
         if place is None or kept.get(place[0]) is not tensor._whole:
             content = tensor._content()
             size = content.nbytes
-            place = NOWHERE
-            if size > 0:
-                contents.append((len(places), content, end, size))
-                end = aligned(end + size)
+            place = inside(content, kept) if size >= LOOK_BYTES_MIN else None
+            if place is None:
+                place = NOWHERE
+                if size > 0:
+                    contents.append((len(places), content, end, size))
+                    end = aligned(end + size)
         places.append(place)
     if contents:
         try:

@@ -28,6 +28,7 @@ use tokio::runtime::Runtime;
 
 use crate::{
     cache, cloud,
+    event_loops::{Connections, EventLoops},
     flags::{self, FlagError, Flags, Port},
     grpc, http,
     listen::{self, Endpoint},
@@ -128,7 +129,8 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     }
 
     let signals = SignalListener::install().map_err(|error| error.to_string())?;
-    let runtime = runtime(flags)?;
+    let loops = event_loops(flags)?;
+    let runtime = loops.first();
     let endpoints = runtime.block_on(Endpoints::bind(flags))?;
 
     let tls = Tls::new(&flags.grpc.tls, "grpc", b"h2").and_then(|grpc| {
@@ -138,7 +140,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
 
     let tracing = Tracing::new(&flags.trace)?;
 
-    let mut options = options(flags, flags.precision.unwrap_or(name.precision()), &runtime)?;
+    let mut options = options(flags, flags.precision.unwrap_or(name.precision()), runtime)?;
     options.memory = flags.memory_limit.unwrap_or(name.memory_limit()).of_server();
     options.remote_repositories =
         cloud::open(&flags.cloud_repositories, runtime.handle()).map_err(during("creating server"))?;
@@ -160,7 +162,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     });
     let listening = {
         let _context = runtime.enter();
-        endpoints.open(flags, &services, tls).map_err(during("starting services"))?
+        endpoints.open(flags, &services, tls, loops.connections()).map_err(during("starting services"))?
     };
     tell(Progress::Ready("Serving"));
 
@@ -176,7 +178,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     if name == Name::Tritonserver {
         wait_for_clients(&signals, deadline, &listening);
     }
-    let ended = end(&signals, deadline, &server, &runtime, listening);
+    let ended = end(&signals, deadline, &server, runtime, listening);
     services.tracing.end(deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1)));
     ended
 }
@@ -257,15 +259,10 @@ fn wait_for_clients(signals: &SignalListener, deadline: Instant, listening: &lis
     }
 }
 
-/// The threads that serve connections and listen to processes.
-pub(super) fn runtime(flags: &Flags) -> Result<Runtime, String> {
+/// The threads that serve connections, of which the first listens to processes too.
+pub(super) fn event_loops(flags: &Flags) -> Result<EventLoops, String> {
     let cores = halimede_platform::threads::parallelism();
-    tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(flags.http.threads.min(cores).max(1))
-        .thread_name("halimede-io")
-        .enable_all()
-        .build()
-        .map_err(|error| format!("cannot start threads: {error}"))
+    EventLoops::start(flags.http.threads.min(cores)).map_err(|error| format!("cannot start threads: {error}"))
 }
 
 /// What the ports are encrypted with.
@@ -301,8 +298,14 @@ impl Endpoints {
         })
     }
 
-    fn open(self, flags: &Flags, services: &Arc<Services>, tls: PortTls) -> Result<listen::Services, Error> {
-        let mut listening = listen::Services::new();
+    fn open(
+        self,
+        flags: &Flags,
+        services: &Arc<Services>,
+        tls: PortTls,
+        places: Connections,
+    ) -> Result<listen::Services, Error> {
+        let mut listening = listen::Services::new(places);
         if let Some(endpoint) = self.grpc {
             let (listener, address) = endpoint.listen()?;
             let (routes, settings) = (grpc::Routes::new(services, &flags.grpc), grpc::Settings::new(&flags.grpc));

@@ -279,7 +279,7 @@ mod tests {
         head_max: Duration,
     ) -> (DuplexStream, crate::listen::Services, mpsc::UnboundedSender<Bytes>, JoinHandle<()>) {
         let (client, server) = tokio::io::duplex(1 << 16);
-        let services = crate::listen::Services::new();
+        let services = crate::listen::Services::new(crate::event_loops::Connections::here());
         let (parts, made) = mpsc::unbounded_channel();
         let made = Arc::new(std::sync::Mutex::new(Some(made)));
         let answer = move |_| {
@@ -339,7 +339,7 @@ mod tests {
     async fn a_request_that_crosses_the_end_is_answered_or_not_begun() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         for _ in 0..100 {
-            let services = crate::listen::Services::new();
+            let services = crate::listen::Services::new(crate::event_loops::Connections::here());
             let stop = services.requested_stop();
             let (client, accepted) =
                 tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
@@ -378,7 +378,7 @@ mod tests {
                     std::future::pending().await
                 }
             };
-            let services = crate::listen::Services::new();
+            let services = crate::listen::Services::new(crate::event_loops::Connections::here());
             let served =
                 tokio::time::timeout(Duration::from_secs(30), serve(server, services.requested_stop(), answer));
             served.await.expect("nobody waits for the answer");

@@ -90,12 +90,6 @@ fn concatenated(parts: &[&Buffer]) -> Result<Buffer, Error> {
     if let Some(data) = Buffer::joined(parts) {
         return Ok(data);
     }
-    let mut data = Buffer::zeroed(parts.iter().map(|part| part.len()).sum())?;
-    let mut rest = data.make_mut()?;
-    for part in parts {
-        let (head, tail) = rest.split_at_mut(part.len());
-        head.copy_from_slice(part);
-        rest = tail;
-    }
-    Ok(data)
+    let parts: Vec<&[u8]> = parts.iter().map(|part| &***part).collect();
+    Ok(Buffer::concatenated(&parts)?)
 }

@@ -138,8 +138,8 @@ pub(super) fn examine(repositories: &[PathBuf], serve_flags: &ServeFlags, is_jso
         return Err(flags.refused.join("\nerror: "));
     }
     flags.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
-    let runtime = serve::runtime(&flags)?;
-    let mut options = serve::options(&flags, Precision::Exact, &runtime)?;
+    let loops = serve::event_loops(&flags)?;
+    let mut options = serve::options(&flags, Precision::Exact, loops.first())?;
     options.memory = flags.memory_limit.unwrap_or(Limit::Auto).of_server();
     let backends: Vec<String> = options.backends.iter().map(|backend| backend.name().to_owned()).collect();
     let parts = ServerParts { rate_limiter: options.rate_limit.is_some(), cache: options.cache.is_some() };
