@@ -50,8 +50,9 @@ def balanced(repository, serve, tmp_path):
     """Starts servers of the repository as a user would, with a cache of the test's own."""
     doctor = subprocess.run([binary(), "doctor", "--seconds", "0"], capture_output=True, text=True, check=True).stdout
     if "balanced" not in re.search(r"unit +cpu: .*", doctor)[0]:
-        # On every chip that has these instructions, they or what came with them are faster than f32.
-        assert "avx512bf16" not in re.search(r"features +(.*)", doctor)[1].split(), doctor
+        # Instructions for bf16 that are slower than those for f32 are not used: Intel's are where a virtual machine hides AMX.
+        f32, *narrow = [float(rate) for rate in re.findall(r"([\d.]+) GFLOP/s in (?:f32|bf16)", doctor)]
+        assert all(rate < f32 for rate in narrow), doctor
         pytest.skip("nothing here multiplies bf16 faster than f32: balanced precision is exact")
     return lambda *flags: serve(repository, *flags, env={"XDG_CACHE_HOME": str(tmp_path / "cache")}, default_precision=True)
 

@@ -338,9 +338,9 @@ mod tests {
         // SAFETY: a valid descriptor and a plain integer.
         let result = unsafe { libc::ftruncate(owner.region().object.as_raw_fd(), 4_096) };
         assert_eq!(result, 0);
-        let mut byte = [0];
+        let mut byte = [MaybeUninit::uninit()];
         assert!(matches!(region.read(30_000, &mut byte), Err(SharedMemoryError::TooSmall { size: 4_096, .. })));
-        assert!(matches!(region.write(0, &byte), Err(SharedMemoryError::TooSmall { .. })));
+        assert!(matches!(region.write(0, &[0]), Err(SharedMemoryError::TooSmall { .. })));
     }
 
     #[test]

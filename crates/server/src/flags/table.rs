@@ -183,7 +183,7 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "HTTP",
         name: "http-thread-count",
         value: "integer",
-        help: "Most threads that serve connections; there are never more than cores. Default: 8.",
+        help: "Most threads that serve connections, over HTTP and gRPC; there are never more than cores. Default: 8.",
         set: |flags, value| set(&mut flags.http.threads, number::<u32>(value).map(|count| count.max(1) as usize)),
     },
     Flag {
