@@ -33,4 +33,3 @@ mod traces;
 mod tuning;
 mod ui;
 pub mod units;
-mod wakes;
