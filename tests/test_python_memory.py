@@ -1,6 +1,7 @@
 """What a Python model does not finish, or not as it should, costs no memory: answers that nobody takes, responses that are
 not sent, messages that are too long."""
 
+import concurrent.futures
 import os
 
 import numpy as np
@@ -72,6 +73,19 @@ class TritonPythonModel:
             count = sum("/dev/shm/hm" in line for line in open("/proc/self/maps"))
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", view)], parameters={"segments": count}))
         return answers
+"""
+
+# Answers with a view of its input, which it keeps, and writes to when the next request comes.
+OVERWRITES = """
+class TritonPythonModel:
+    def initialize(self, args):
+        self.kept = np.zeros(1)
+
+    def execute(self, requests):
+        self.kept[:] = -1
+        self.kept = requests[0].inputs()[0].as_numpy()[1:]
+        time.sleep(0.002)
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", self.kept)])]
 """
 
 # Mappings of shared memory of a process.
@@ -174,15 +188,33 @@ def test_views_of_inputs_are_answers_without_copies(tmp_path, serve):
         expected = {"all": lambda x: x, "grid": lambda x: x.reshape(2, -1), "rest": lambda x: x[1000:], "twice": lambda x: 2 * x}
         for _ in range(3):
             for view, function in expected.items():
-                x, answer, segments = told(view, 1 << 16)
+                x, answer, segments = told(view, 1 << 17)
                 np.testing.assert_array_equal(answer, function(x))
                 # The one of the input.
                 assert segments == 1, view
         # What lies scattered is copied into one for outputs, and so is what is short.
-        for view, size in [("half", 1 << 16), ("all", 16)]:
+        for view, size in [("half", 1 << 17), ("all", 16)]:
             x, answer, _ = told(view, size)
             np.testing.assert_array_equal(answer, x[::2] if view == "half" else x)
             assert told(view, size)[2] == 2
+
+
+@pytest.mark.parametrize("size", [65_000, 1 << 17])
+def test_what_a_model_writes_later_is_not_in_its_answers(tmp_path, serve, size):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "overwrites", OVERWRITES, config({"IN": "FP32"}, {"OUT": "FP32"}))
+    server = serve(repository, INTERPRETER)
+
+    def wrong(number):
+        with httpclient.InferenceServerClient(f"127.0.0.1:{server.http_port}") as client:
+            given = httpclient.InferInput("IN", [size], "FP32")
+            given.set_data_from_numpy(np.full(size, number, np.float32))
+            answers = [client.infer("overwrites", [given]).as_numpy("OUT") for _ in range(50)]
+        return sum(bool((answer != number).any()) for answer in answers)
+
+    # Several at once: the next request lies with the model already.
+    with concurrent.futures.ThreadPoolExecutor(4) as clients:
+        assert list(clients.map(wrong, range(1, 5))) == [0, 0, 0, 0]
 
 
 def test_a_copy_of_a_tensor_does_not_lie_where_the_tensor_lay(tmp_path, serve):

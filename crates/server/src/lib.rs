@@ -33,3 +33,4 @@ mod traces;
 mod tuning;
 mod ui;
 pub mod units;
+mod wakes;

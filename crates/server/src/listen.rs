@@ -17,7 +17,7 @@ use tokio::{
     sync::{mpsc, watch},
 };
 
-use crate::event_loops::Connections;
+use crate::{event_loops::Connections, wakes::absorbed};
 
 /// Connections that may wait to be accepted.
 const BACKLOG: u32 = 1024;
@@ -144,7 +144,7 @@ impl Services {
                             let count = count.clone();
                             count.fetch_add(1, Relaxed);
                             turn.runtime().clone().spawn(async move {
-                                connection.await;
+                                absorbed(connection).await;
                                 count.fetch_sub(1, Relaxed);
                                 drop((alive, turn));
                             });

@@ -152,9 +152,10 @@ impl NormStep {
             (arguments.inputs[0].unwrap_or(View::empty()).slice::<f32>(), block)
         };
         let (registers, _) = self.scratch(arguments, part);
+        let (scale, bias) = self.affine_of_rows(arguments);
         for (row, out) in (first..last).zip(block.chunks_exact_mut(self.length.max(1))) {
             let source = &x[row * self.length..][..self.length];
-            normalise_row(self.machine.isa, source, out, self.centred, self.epsilon);
+            normalise_row(self.machine.isa, source, out, (self.centred, self.epsilon), scale, bias);
             self.finish_row(arguments, row, out, registers);
         }
     }
@@ -171,23 +172,37 @@ impl NormStep {
         };
         let (registers, scratch) = self.scratch(arguments, part);
         let line = &mut scratch[..self.length];
+        let (scale, bias) = self.affine_of_rows(arguments);
         for (row, out) in (first..last).zip(block.chunks_exact_mut(self.length.max(1))) {
             T::widen_all(isa, &x[row * self.length..][..self.length], line);
-            normalise_line(isa, line, self.centred, self.epsilon);
+            normalise_line(isa, line, (self.centred, self.epsilon), scale, bias);
             self.finish_row(arguments, row, line, registers);
             U::narrow_all(isa, line, out);
         }
     }
 
-    /// Scale, bias and epilogue of a normalised row, and what is quantised of that.
-    fn finish_row(&self, arguments: &Arguments<'_>, row: usize, out: &mut [f32], registers: &mut [Register]) {
+    /// Scale and bias; empty where there are none.
+    fn affine<'a>(&self, arguments: &Arguments<'a>) -> (&'a [f32], &'a [f32]) {
         let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
         // SAFETY: inputs are not written during the step.
-        let (scale, bias) = unsafe { (view(1).slice::<f32>(), view(2).slice::<f32>()) };
+        unsafe { (view(1).slice::<f32>(), view(2).slice::<f32>()) }
+    }
+
+    /// Whether each element of a row has a scale and a bias of its own, the same in all rows.
+    fn is_affine_by_element(&self) -> bool {
+        self.channel == 1 && self.per == self.length
+    }
+
+    /// Scale and bias of the elements of each row; empty where there are none, or they are those of channels.
+    fn affine_of_rows<'a>(&self, arguments: &Arguments<'a>) -> (&'a [f32], &'a [f32]) {
+        if self.is_affine_by_element() { self.affine(arguments) } else { (&[], &[]) }
+    }
+
+    /// Scale and bias of channels and the epilogue of a normalised row, and what is quantised of that.
+    fn finish_row(&self, arguments: &Arguments<'_>, row: usize, out: &mut [f32], registers: &mut [Register]) {
         let start = row * self.length;
-        if self.channel == 1 && self.per == self.length {
-            affine_row(self.machine.isa, out, scale, bias);
-        } else {
+        if !self.is_affine_by_element() {
+            let (scale, bias) = self.affine(arguments);
             for (index, plane) in out.chunks_mut(self.channel.max(1)).enumerate() {
                 let channel = (start / self.channel + index) % self.per;
                 let (a, b) = (scale.get(channel).copied().unwrap_or(1.0), bias.get(channel).copied());
@@ -211,18 +226,13 @@ impl NormStep {
 }
 
 multiversion! {
-    /// One row without scale and bias.
-    fn normalise_row(x: &[f32], out: &mut [f32], centred: bool, epsilon: f32) = normalise
+    /// One row; `how` is whether it is centred, and ε. Scale and bias may be missing.
+    fn normalise_row(x: &[f32], out: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) = normalise
 }
 
 multiversion! {
-    /// One row in place, without scale and bias.
-    fn normalise_line(line: &mut [f32], centred: bool, epsilon: f32) = normalise_here
-}
-
-multiversion! {
-    /// Scale and bias, each possibly missing, element by element.
-    fn affine_row(row: &mut [f32], scale: &[f32], bias: &[f32]) = affine
+    /// One row in place.
+    fn normalise_line(line: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) = normalise_here
 }
 
 /// The sum of a function over a row: sixteen running sums, so that the loop vectorises and long rows
@@ -250,23 +260,28 @@ fn moments(x: &[f32], centred: bool, epsilon: f32) -> (f32, f32) {
 }
 
 #[inline(always)]
-fn normalise(x: &[f32], out: &mut [f32], centred: bool, epsilon: f32) {
+fn normalise(x: &[f32], out: &mut [f32], (centred, epsilon): (bool, f32), scale: &[f32], bias: &[f32]) {
     let (mean, factor) = moments(x, centred, epsilon);
-    out.iter_mut().zip(x).for_each(|(out, &x)| *out = (x - mean) * factor);
-}
-
-#[inline(always)]
-fn normalise_here(line: &mut [f32], centred: bool, epsilon: f32) {
-    let (mean, factor) = moments(line, centred, epsilon);
-    line.iter_mut().for_each(|x| *x = (*x - mean) * factor);
-}
-
-#[inline(always)]
-fn affine(row: &mut [f32], scale: &[f32], bias: &[f32]) {
+    let rows = out.iter_mut().zip(x);
     match (scale.is_empty(), bias.is_empty()) {
-        (true, true) => {}
-        (false, true) => row.iter_mut().zip(scale).for_each(|(x, a)| *x *= a),
-        (true, false) => row.iter_mut().zip(bias).for_each(|(x, b)| *x += b),
-        (false, false) => row.iter_mut().zip(scale.iter().zip(bias)).for_each(|(x, (a, b))| *x = *x * a + b),
+        (true, true) => rows.for_each(|(out, &x)| *out = (x - mean) * factor),
+        (false, true) => rows.zip(scale).for_each(|((out, &x), a)| *out = (x - mean) * factor * a),
+        (true, false) => rows.zip(bias).for_each(|((out, &x), b)| *out = (x - mean) * factor + b),
+        (false, false) => {
+            rows.zip(scale.iter().zip(bias)).for_each(|((out, &x), (a, b))| *out = (x - mean) * factor * a + b);
+        }
+    }
+}
+
+#[inline(always)]
+fn normalise_here(line: &mut [f32], (centred, epsilon): (bool, f32), scale: &[f32], bias: &[f32]) {
+    let (mean, factor) = moments(line, centred, epsilon);
+    match (scale.is_empty(), bias.is_empty()) {
+        (true, true) => line.iter_mut().for_each(|x| *x = (*x - mean) * factor),
+        (false, true) => line.iter_mut().zip(scale).for_each(|(x, a)| *x = (*x - mean) * factor * a),
+        (true, false) => line.iter_mut().zip(bias).for_each(|(x, b)| *x = (*x - mean) * factor + b),
+        (false, false) => {
+            line.iter_mut().zip(scale.iter().zip(bias)).for_each(|(x, (a, b))| *x = (*x - mean) * factor * a + b);
+        }
     }
 }

@@ -1,7 +1,8 @@
-use super::edit::{done, refuse};
+use super::edit::{done, readers, refuse};
 use super::{Pass, PassOptions, PassReport};
 use crate::ops::{Binary, Instruction, Norm, NormKind, Op, ReduceKind, Scalar, Softmax, Unary};
 use crate::{Graph, ValueId};
+use halimede_tensor::DType;
 
 /// Finds the layer and mean-square normalisations that older exporters write out:
 ///
@@ -10,7 +11,7 @@ use crate::{Graph, ValueId};
 ///                    y = x / sqrt(mean(x²) + ε)    RMSNorm
 /// ```
 ///
-/// Scale and bias after it become the epilogue.
+/// Scale and bias of its elements that follow become its inputs, other work the epilogue.
 pub(super) const PASS: Pass = Pass { name: "normalisations", run };
 
 /// Finds the softmax that exporters write out: `e / sum(e)` with `e = exp(x - max(x))`.
@@ -55,6 +56,30 @@ fn run(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
         node.inputs = smallvec::smallvec![Some(x)];
         done(graph, &graph.nodes[index], what, report);
     }
+    affine(graph, report);
+}
+
+/// Constants that the elements of a normalised row are multiplied by, and then those that are added to them, become inputs of the
+/// normalisation, as they are of the operators of newer models.
+fn affine(graph: &mut Graph, report: &mut PassReport) {
+    // What becomes an input stands where it stood: nodes keep their outputs.
+    let (producers, readers) = (graph.producers(), readers(graph));
+    for index in 0..graph.nodes.len() {
+        let view = View { graph, producers: &producers };
+        let Some((function, a, b)) = view.binary(graph.nodes[index].outputs[0]) else { continue };
+        let (place, what) = match function {
+            Binary::Mul => (1, "the scale of a normalisation"),
+            Binary::Add => (2, "the bias of a normalisation"),
+            _ => continue,
+        };
+        let found = view.row_of_norm(a, b, place, &readers).or_else(|| view.row_of_norm(b, a, place, &readers));
+        let Some((norm, row)) = found else { continue };
+        let (op, mut inputs) = (graph.nodes[norm].op.clone(), graph.nodes[norm].inputs.clone());
+        inputs.push(Some(row));
+        let node = &mut graph.nodes[index];
+        (node.op, node.inputs) = (op, inputs);
+        done(graph, &graph.nodes[index], what, report);
+    }
 }
 
 /// What an operand of one instruction is.
@@ -93,6 +118,32 @@ impl View<'_> {
             _ => return None,
         };
         (squared == d).then_some((d, epsilon as f32, axes))
+    }
+
+    /// The normalisation that gives `result` for one reader, has as many inputs and nothing that follows, and the constant `row` if it
+    /// has an element for each of a normalised row.
+    fn row_of_norm(&self, result: Operand, row: Operand, inputs: usize, readers: &[usize]) -> Option<(usize, ValueId)> {
+        let (Operand::Value(result), Operand::Value(row)) = (result, row) else { return None };
+        let index = self.producers[result.index()]?;
+        let node = &self.graph.nodes[index];
+        let Op::Norm(Norm {
+            kind: NormKind::Layer { axis } | NormKind::Rms { axis },
+            epilogue: None,
+            quantize: None,
+            ..
+        }) = node.op
+        else {
+            return None;
+        };
+        let constant = self.graph.constant(row).filter(|constant| constant.dtype() == DType::F32)?;
+        let shape = self.graph.fact(result).shape.as_ref()?;
+        let normalised: Option<Vec<usize>> =
+            shape[axis..].iter().map(|dim| usize::try_from(dim.known()?).ok()).collect();
+        // Ones in front broadcast, as far as the result goes.
+        let (ones, sizes) =
+            constant.shape().split_at_checked(constant.shape().len().checked_sub(shape.len() - axis)?)?;
+        let fits = ones.len() <= axis && ones.iter().all(|&one| one == 1) && *sizes == *normalised?;
+        (fits && node.inputs.len() == inputs && readers[result.index()] == 1).then_some((index, row))
     }
 
     /// `v` of `1 / sqrt(v)`.

@@ -272,11 +272,38 @@ fn normalisations_that_exporters_write_out() {
     }));
     assert_eq!(names, ["Norm"]);
     let Op::Norm(op) = &graph.nodes[0].op else { panic!("a normalisation") };
-    assert_eq!((&op.kind, op.epsilon, op.epilogue.is_some()), (&NormKind::Layer { axis: 2 }, 1e-5, true));
+    assert_eq!((&op.kind, op.epsilon, &op.epilogue), (&NormKind::Layer { axis: 2 }, 1e-5, &None));
+    assert_eq!(graph.nodes[0].inputs.len(), 3);
     let (names, graph, _) = optimized(self::graph(&[2, 8], |b, x| over_root(b, x, true)));
     assert_eq!(names, ["Norm"]);
     let Op::Norm(op) = &graph.nodes[0].op else { panic!("a normalisation") };
     assert_eq!(op.kind, NormKind::Rms { axis: 1 });
+}
+
+#[test]
+fn what_has_an_element_for_each_of_a_normalised_row_is_its_scale() {
+    // The shape of the constant, whether it comes first and whether the normalised row is read again; whether it is the scale.
+    for (shape, first, read_again, expected) in [
+        (&[8][..], false, false, true),
+        (&[8], true, false, true),
+        (&[1, 8], true, false, true),
+        (&[1, 1, 8], false, false, true),
+        (&[1], false, false, false),
+        (&[3, 1], false, false, false),
+        (&[3, 8], false, false, false),
+        (&[1, 1, 1, 8], false, false, false),
+        (&[8], false, true, false),
+    ] {
+        let (_, graph, _) = optimized(graph(&[2, 3, 8], |b, x| {
+            let (normal, scale) = (over_root(b, x, true), b.constant(floats(shape, 0.5)));
+            let (left, right) = if first { (scale, normal) } else { (normal, scale) };
+            let scaled = b.binary(Binary::Mul, left, right).unwrap();
+            if read_again { b.binary(Binary::Sub, scaled, normal).unwrap() } else { scaled }
+        }));
+        let Op::Norm(op) = &graph.nodes[0].op else { panic!("a normalisation: {:?}", graph.nodes[0].op) };
+        let found = (op.epilogue.is_none() && graph.nodes.len() == 1, graph.nodes[0].inputs.len());
+        assert_eq!(found == (true, 2), expected, "{shape:?}, first {first}, read again {read_again}: {found:?}");
+    }
 }
 
 #[test]

@@ -215,8 +215,10 @@ class Taken(list):
 NOWHERE = (0, 0, 0)
 
 
-# Fewer bytes are copied sooner than it is found out where they lie.
-LOOK_BYTES_MIN = 1 << 14
+# Views of fewer bytes are copied. Behind a batch of no more than that the next one may lie in the socket already, and begins before
+# the server has read the answers of this one: what a model has kept of its inputs, and writes to then, must not be among them.
+# The server's own number is `BYTES_MAX` (crates/serving/src/instance/submitted.rs).
+VIEW_BYTES_MIN = 256 << 10
 
 
 def inside(content, kept):
@@ -243,7 +245,7 @@ def placed(tensors, channel, taken, kept):
         if place is None or kept.get(place[0]) is not tensor._whole:
             content = tensor._content()
             size = content.nbytes
-            place = inside(content, kept) if size >= LOOK_BYTES_MIN else None
+            place = inside(content, kept) if size > VIEW_BYTES_MIN else None
             if place is None:
                 place = NOWHERE
                 if size > 0:

@@ -11,6 +11,8 @@ use tonic::{
 };
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
+use crate::event_loops::{BYTES_MAX, aside};
+
 /// Most strings and messages that lie directly in a message: inputs, outputs, tensors, parameters.
 const PARTS_MAX: usize = 1 << 16;
 
@@ -48,8 +50,10 @@ impl<U: Message + Default> Decoder for BoundedDecoder<U> {
     type Error = Status;
 
     fn decode(&mut self, source: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
-        check(source.chunk())?;
-        self.0.decode(source)
+        aside(source.remaining() > BYTES_MAX, || {
+            check(source.chunk())?;
+            self.0.decode(source)
+        })
     }
 }
 

@@ -11,6 +11,7 @@ use super::super::proto::{
     model_infer_request::{InferInputTensor, InferRequestedOutputTensor},
 };
 use crate::{
+    event_loops::BYTES_MAX,
     services::{Services, check_forwarded, model_version},
     shared_memory::Place,
 };
@@ -170,6 +171,19 @@ fn read_input(
         },
     };
     Ok(InputTensor { name: input.name, dtype, shape: input.shape, data })
+}
+
+/// Whether a message has so many elements one by one that it takes long to bring them into wire form.
+pub(super) fn is_long(message: &ModelInferRequest) -> bool {
+    let elements = |contents: &InferTensorContents| {
+        let InferTensorContents { bool_contents, int_contents, int64_contents, uint_contents, uint64_contents, .. } =
+            contents;
+        let InferTensorContents { fp32_contents, fp64_contents, bytes_contents, .. } = contents;
+        let integers = int_contents.len() + int64_contents.len() + uint_contents.len() + uint64_contents.len();
+        bool_contents.len() + integers + fp32_contents.len() + fp64_contents.len() + bytes_contents.len()
+    };
+    let all = message.inputs.iter().filter_map(|input| input.contents.as_ref()).map(elements);
+    all.sum::<usize>() * size_of::<f32>() > BYTES_MAX
 }
 
 /// The typed contents in wire form.

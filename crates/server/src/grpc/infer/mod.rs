@@ -13,6 +13,7 @@ pub(super) use self::encode::encode;
 use super::{from_error, proto};
 use crate::{
     answer::{self, Waiting},
+    event_loops::aside,
     services::Services,
     traces::Record,
 };
@@ -58,7 +59,7 @@ pub(super) fn decode(
     message: proto::ModelInferRequest,
     kind: CallKind,
 ) -> Result<Decoded, Error> {
-    let mut decoded = decode::decode(services, message, kind)?;
+    let mut decoded = aside(decode::is_long(&message), || decode::decode(services, message, kind))?;
     if let Some(pattern) = &services.grpc_forward_headers {
         decode::forward_headers(metadata, pattern, &mut decoded.request)?;
     }

@@ -18,6 +18,7 @@ use super::{
     reply::error_body,
 };
 use crate::{
+    event_loops::{TEXT_BYTES_MAX, aside},
     services::{Services, model_version},
     traces::Record,
 };
@@ -101,7 +102,9 @@ fn start(
     let (first, decides) = oneshot::channel();
     let mut request = Request::new(model, Responder::closed());
     request.version = version;
-    decode::decode(body, &metadata.inputs, services.http_input_bytes_max, &mut request)?;
+    aside(body.len() > TEXT_BYTES_MAX, || {
+        decode::decode(body, &metadata.inputs, services.http_input_bytes_max, &mut request)
+    })?;
     request.responder = Responder::new(Sending { mode, first: Some(first), frames });
     request.trace = record.map(Record::trace);
     services.server.infer(request);

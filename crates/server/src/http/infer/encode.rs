@@ -14,7 +14,7 @@ use super::{
     compression, data,
     decode::{Form, Outputs},
 };
-use crate::json::Writer;
+use crate::{event_loops::TEXT_BYTES_MAX, json::Writer};
 
 /// JSON and the binary outputs that follow it.
 pub(super) struct Encoded {
@@ -24,6 +24,13 @@ pub(super) struct Encoded {
 
 /// Bytes up to which outputs are copied behind the JSON: one small write is cheaper than two.
 const COPIED_BYTES_MAX: usize = 16 << 10;
+
+/// Whether it takes long to print the response: an element becomes several characters, and what is compressed is looked at byte by byte.
+pub(super) fn is_long(response: &Response, outputs: &Outputs, encoding: Encoding) -> bool {
+    let is_worked_over = |name| !matches!(encoding, Encoding::Identity) || matches!(outputs.form(name), Form::Json);
+    let worked_over = response.outputs.iter().filter(|output| is_worked_over(&output.name));
+    worked_over.map(|output| output.data.len()).sum::<usize>() > TEXT_BYTES_MAX / 4
+}
 
 /// Prints the response. Outputs that go to shared memory are written there.
 pub(super) fn encode(response: Response, outputs: &Outputs) -> Result<Encoded, Error> {

@@ -25,9 +25,13 @@ use super::{
 };
 use crate::{
     answer,
+    event_loops::{TEXT_BYTES_MAX, aside},
     services::{Services, model_version},
     traces::Record,
 };
+
+/// Bytes that a loop decompresses itself: they may become a thousand times as many.
+const PACKED_BYTES_MAX: usize = 1 << 10;
 
 /// Answers a request for inference.
 pub(super) async fn handle(
@@ -125,7 +129,9 @@ fn check(services: &Services, headers: &HeaderMap, model: &str, version: &str) -
 fn decompress(services: &Services, headers: &HeaderMap, body: Bytes) -> Result<(Bytes, usize), Error> {
     let body = match content_encoding(headers)? {
         Encoding::Identity => body,
-        encoding => compression::decompress(encoding, &body, services.http_input_bytes_max)?,
+        encoding => aside(body.len() > PACKED_BYTES_MAX, || {
+            compression::decompress(encoding, &body, services.http_input_bytes_max)
+        })?,
     };
     let header_length = inference_header_length(headers, body.len())?;
     Ok((body, header_length))
@@ -145,8 +151,8 @@ async fn infer(
     let (responder, waiting) = answer::channel();
     let mut request = Request::new(model, responder);
     request.version = version;
-    let outputs =
-        decode::decode(services, body, header_length, &mut request).map_err(|error| (error, ContentType::Json))?;
+    let outputs = aside(header_length > TEXT_BYTES_MAX, || decode::decode(services, body, header_length, &mut request))
+        .map_err(|error| (error, ContentType::Json))?;
     if let Some(pattern) = &services.http_forward_headers {
         decode::forward_headers(headers, pattern, &mut request).map_err(|error| (error, ContentType::Json))?;
     }
@@ -164,6 +170,7 @@ fn reply(headers: &HeaderMap, response: Response, outputs: &Outputs) -> Result<R
     if let Some(error) = response.error {
         return Err(error);
     }
-    let encoded = encode::encode(response, outputs)?;
-    encode::into_reply(encoded, accepted_encoding(headers))
+    let encoding = accepted_encoding(headers);
+    let is_long = encode::is_long(&response, outputs, encoding);
+    aside(is_long, || encode::into_reply(encode::encode(response, outputs)?, encoding))
 }
