@@ -775,6 +775,7 @@ def test_an_interpreter_without_numpy(tmp_path):
     program.chmod(0o755)
     reason = failing(tmp_path, IDENTITY, f"--backend-config=python,interpreter={program}")["reason"]
     assert "cannot import numpy, which Python models need" in reason
+    assert "name another interpreter with --backend-config=python,interpreter=PATH" in reason
 
 
 def test_an_execution_environment(tmp_path):

@@ -16,7 +16,10 @@ def start():
     try:
         import numpy  # noqa: F401
     except ImportError as error:
-        refuse(f"the Python interpreter {sys.executable} cannot import numpy, which Python models need: {error}")
+        refuse(
+            f"the Python interpreter {sys.executable} cannot import numpy, which Python models need: {error}. Install it there, or "
+            "name another interpreter with --backend-config=python,interpreter=PATH"
+        )
     # Models write with print; what they write is wanted line by line.
     sys.stdout.reconfigure(line_buffering=True)
     # The instance's name, for who looks at the machine's processes: models find no arguments.
