@@ -187,6 +187,8 @@ mod tests {
                 if is_read.load(Relaxed) == 1 {
                     return std::task::Poll::Ready(polls - 10);
                 }
+                // The system may take a moment to bring the byte.
+                std::thread::sleep(std::time::Duration::from_millis(1));
                 context.waker().wake_by_ref();
                 std::task::Poll::Pending
             }));
