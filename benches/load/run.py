@@ -24,7 +24,7 @@ import tempfile
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
-from servers import RELEASE, ROOT, RunningServer, free_ports, processes  # noqa: E402
+from servers import RELEASE, ROOT, RunningServer, cores, free_ports, processes  # noqa: E402
 
 TICKS_PER_SECOND = os.sysconf("SC_CLK_TCK")
 VALUES = struct.pack("<16f", *range(16))

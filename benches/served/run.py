@@ -12,7 +12,6 @@ better one of each counts.
 
 import argparse
 import json
-import os
 import platform
 import shutil
 import statistics

@@ -308,6 +308,25 @@ mod tests {
     }
 
     #[test]
+    fn what_is_filled_has_all_its_bytes_or_is_not_there() {
+        let parts: [&[u8]; 4] = [b"ab", b"", b"c", b"def"];
+        assert_eq!(&*Buffer::concatenated(&parts).unwrap(), b"abcdef");
+        assert!(Buffer::concatenated(&[]).unwrap().is_empty());
+        let failed = Buffer::filled(3, |_| Err(TensorError::OutOfMemory(7)));
+        assert!(matches!(failed, Err(TensorError::OutOfMemory(7))));
+        let mut filled = Buffer::filled(70, |target| Ok::<_, TensorError>(target.write_filled(5))).unwrap();
+        assert_eq!((filled.as_ptr().addr() % ALIGNMENT, filled.len()), (0, 70));
+        filled.make_mut().unwrap()[69] = 6;
+        assert!(filled[..69].iter().all(|&byte| byte == 5) && filled[69] == 6);
+    }
+
+    #[test]
+    #[should_panic(expected = "other bytes were filled")]
+    fn what_fills_other_bytes_is_found() {
+        let _ = Buffer::filled(3, |target| Ok::<_, TensorError>(&mut target.write_filled(5)[..2]));
+    }
+
+    #[test]
     #[cfg_attr(miri, ignore = "fills many megabytes")]
     fn a_region_gives_every_byte_once() {
         let mut region = Region::default();

@@ -261,27 +261,34 @@ fn moments(x: &[f32], centred: bool, epsilon: f32) -> (f32, f32) {
 
 #[inline(always)]
 fn normalise(x: &[f32], out: &mut [f32], (centred, epsilon): (bool, f32), scale: &[f32], bias: &[f32]) {
-    let (mean, factor) = moments(x, centred, epsilon);
-    let rows = out.iter_mut().zip(x);
-    match (scale.is_empty(), bias.is_empty()) {
-        (true, true) => rows.for_each(|(out, &x)| *out = (x - mean) * factor),
-        (false, true) => rows.zip(scale).for_each(|((out, &x), a)| *out = (x - mean) * factor * a),
-        (true, false) => rows.zip(bias).for_each(|((out, &x), b)| *out = (x - mean) * factor + b),
-        (false, false) => {
-            rows.zip(scale.iter().zip(bias)).for_each(|((out, &x), (a, b))| *out = (x - mean) * factor * a + b);
-        }
-    }
+    let moments = moments(x, centred, epsilon);
+    write_row(out.iter_mut().zip(x.iter().copied()), moments, scale, bias);
 }
 
 #[inline(always)]
 fn normalise_here(line: &mut [f32], (centred, epsilon): (bool, f32), scale: &[f32], bias: &[f32]) {
-    let (mean, factor) = moments(line, centred, epsilon);
+    let moments = moments(line, centred, epsilon);
+    let elements = line.iter_mut().map(|out| {
+        let x = *out;
+        (out, x)
+    });
+    write_row(elements, moments, scale, bias);
+}
+
+/// Normalises elements to where they belong.
+#[inline(always)]
+fn write_row<'a>(
+    elements: impl Iterator<Item = (&'a mut f32, f32)>,
+    (mean, factor): (f32, f32),
+    scale: &[f32],
+    bias: &[f32],
+) {
     match (scale.is_empty(), bias.is_empty()) {
-        (true, true) => line.iter_mut().for_each(|x| *x = (*x - mean) * factor),
-        (false, true) => line.iter_mut().zip(scale).for_each(|(x, a)| *x = (*x - mean) * factor * a),
-        (true, false) => line.iter_mut().zip(bias).for_each(|(x, b)| *x = (*x - mean) * factor + b),
+        (true, true) => elements.for_each(|(out, x)| *out = (x - mean) * factor),
+        (false, true) => elements.zip(scale).for_each(|((out, x), a)| *out = (x - mean) * factor * a),
+        (true, false) => elements.zip(bias).for_each(|((out, x), b)| *out = (x - mean) * factor + b),
         (false, false) => {
-            line.iter_mut().zip(scale.iter().zip(bias)).for_each(|(x, (a, b))| *x = (*x - mean) * factor * a + b);
+            elements.zip(scale.iter().zip(bias)).for_each(|((out, x), (a, b))| *out = (x - mean) * factor * a + b);
         }
     }
 }
