@@ -314,7 +314,8 @@ mod tests {
         assert!(Buffer::concatenated(&[]).unwrap().is_empty());
         let failed = Buffer::filled(3, |_| Err(TensorError::OutOfMemory(7)));
         assert!(matches!(failed, Err(TensorError::OutOfMemory(7))));
-        let mut filled = Buffer::filled(70, |target| Ok::<_, TensorError>(target.write_filled(5))).unwrap();
+        let mut filled =
+            Buffer::filled(70, |target| Ok::<_, TensorError>(target.write_copy_of_slice(&[5; 70]))).unwrap();
         assert_eq!((filled.as_ptr().addr() % ALIGNMENT, filled.len()), (0, 70));
         filled.make_mut().unwrap()[69] = 6;
         assert!(filled[..69].iter().all(|&byte| byte == 5) && filled[69] == 6);
@@ -323,7 +324,7 @@ mod tests {
     #[test]
     #[should_panic(expected = "other bytes were filled")]
     fn what_fills_other_bytes_is_found() {
-        let _ = Buffer::filled(3, |target| Ok::<_, TensorError>(&mut target.write_filled(5)[..2]));
+        let _ = Buffer::filled(3, |target| Ok::<_, TensorError>(&mut target.write_copy_of_slice(&[5; 3])[..2]));
     }
 
     #[test]

@@ -2,7 +2,6 @@
 
 import asyncio
 import enum
-import json
 import threading
 
 from .arguments import check_kind, shortened, text, whole
