@@ -130,6 +130,11 @@ def fast(repository, serve, tmp_path):
     return lambda *flags: serve(repository, "--precision=fast", *flags, env=cache, default_precision=True)
 
 
+def features(server):
+    """What the units of a server multiply with."""
+    return [unit["features"] for unit in server.http.request("GET", "/ui/state").json["units"]]
+
+
 def samples_of(repository, model, **arrays):
     folder = repository.path / model / "samples"
     folder.mkdir()
@@ -149,12 +154,17 @@ def test_integers_are_multiplied_once_they_were_compared(repository, fast):
     exact, narrow = ask(server, "whole_exact"), ask(server, "whole")
     assert not np.array_equal(narrow, exact)
     np.testing.assert_allclose(narrow, exact, atol=0.02 * np.abs(exact).max())
-    # What was found out, the ranges too, is known to the next server before it is ready.
+    # What was found out, the ranges too, is known to the next server before it is ready; unless that measures another
+    # unit to be the fastest, which this build, with its checks, makes possible where two are close.
+    units = features(server)
     server.stop()
     again = fast()
-    text = again.log_text()
-    assert 0 < text.find("model 'whole' computes in fast") < text.find("successfully loaded 'whole'")
-    np.testing.assert_array_equal(ask(again, "whole"), narrow)
+    if features(again) == units:
+        text = again.log_text()
+        assert 0 < text.find("model 'whole' computes in fast") < text.find("successfully loaded 'whole'")
+        np.testing.assert_array_equal(ask(again, "whole"), narrow)
+    else:
+        again.wait_log("model 'whole' computes in fast precision")
     again.stop()
     # Other samples have to be looked at anew.
     samples_of_before = repository.path / "whole" / "samples" / "sample.npz"

@@ -6,10 +6,11 @@
 //! CBLAS takes matrices as they lie, rows or columns adjacent, and packs for itself. So a product goes there as a
 //! whole, and what follows it (bias, epilogue) works on the result where it lies.
 
-use crate::rates;
+use crate::rates::{self, Work};
 use halimede_platform::library::Library;
 use std::cell::Cell;
 use std::ffi::{CStr, c_int, c_uint, c_void};
+use std::fmt;
 use std::mem::transmute;
 use std::ptr::NonNull;
 use std::sync::OnceLock;
@@ -86,6 +87,12 @@ struct Functions {
 #[derive(Clone, Copy)]
 pub struct Blas(&'static Functions);
 
+impl fmt::Debug for Blas {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Blas").field(&self.0.name).finish()
+    }
+}
+
 /// Sizes of a product, `m x n` sums of `k` terms.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) struct Sizes {
@@ -139,7 +146,9 @@ impl Blas {
 
     /// The same, where it was measured to be faster than the unit's own kernels: some milliseconds.
     pub fn fastest() -> Option<Blas> {
-        Blas::available().filter(|blas| blas.peak() > rates::f32_operations())
+        let blas = Blas::available()?;
+        let rates = rates::in_turns([blas.work(), rates::f32_work()]);
+        (rates[0] > rates[1]).then_some(blas)
     }
 
     /// The name in listings.
@@ -150,15 +159,19 @@ impl Blas {
     /// Multiplications and additions a second of one thread that calls the library, operands in the second-level
     /// cache, as measured now.
     pub fn peak(self) -> f64 {
+        self.work().rate()
+    }
+
+    /// What [`Blas::peak`] measures.
+    pub(crate) fn work(self) -> Work<'static> {
         const SIZE: usize = 256;
         let (a, b) = (vec![0f32; SIZE * SIZE], vec![0f32; SIZE * SIZE]);
         let mut c = vec![0f32; SIZE * SIZE];
         let (sizes, lying) = (Sizes { m: SIZE, n: SIZE, k: SIZE }, Lying::rows(SIZE));
-        let seconds = rates::fastest(|| {
+        Work::new(2 * SIZE * SIZE * SIZE, move || {
             // SAFETY: three matrices of that size.
             unsafe { self.multiply(sizes, (a.as_ptr(), lying), (b.as_ptr(), lying), (c.as_mut_ptr(), SIZE)) };
-        });
-        (2 * SIZE * SIZE * SIZE) as f64 / seconds
+        })
     }
 
     /// Whether sizes and distances are such as the library takes.

@@ -358,7 +358,7 @@ mod tests {
         };
         let run = |precision| {
             let matrix = MatrixChoice::Only(Matrix::available().last().copied().unwrap_or(Matrix::PORTABLE));
-            let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix, ..CpuOptions::default() });
+            let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix: matrix.into(), ..CpuOptions::default() });
             let options = ModelOptions { compile: CompileOptions::from(precision), ..ModelOptions::default() };
             let mut session = Model::compile(build(), &unit, &options).unwrap().session();
             session.run(&[Value::from(numbers(&[6, 64], 3))]).unwrap();

@@ -12,6 +12,9 @@ use crate::{
 /// Samples, the best of which counts: neighbours on the machine only ever make one slower.
 const SAMPLES: usize = 16;
 
+/// The same where what is compared is close: some ten milliseconds, which is more than a scheduler's slice.
+const SAMPLES_WHERE_CLOSE: usize = 8 * SAMPLES;
+
 /// Bytes that the probe reads again and again: they lie in the first-level cache of every chip.
 const PROBE_BYTES: usize = 16 << 10;
 
@@ -22,20 +25,74 @@ pub fn probe() -> Probe {
 
 /// f32 multiplications and additions a second, operands in the first-level cache.
 pub fn f32_operations() -> f64 {
+    f32_work().rate()
+}
+
+/// What [`f32_operations`] measures.
+pub(crate) fn f32_work() -> Work<'static> {
     const DEPTH: usize = 256;
     const TILES: usize = 24;
     let micro = Micro::new(Isa::detect());
     let (a, b) = (vec![0f32; micro.mr * DEPTH], vec![0f32; micro.nr * DEPTH]);
     let mut c = vec![0f32; micro.mr * micro.nr];
-    let seconds = fastest(|| {
+    Work::new(TILES * 2 * micro.mr * micro.nr * DEPTH, move || {
         for _ in 0..TILES {
             let c = (black_box(&mut c).as_mut_ptr(), micro.nr);
             let product = Product::new(&[(0, DEPTH)], (a.as_ptr(), 1, micro.mr), b.as_ptr(), c);
             // SAFETY: operands and result have the sizes of a whole tile of this depth.
             unsafe { micro.tile(micro.mr, &product) };
         }
-    });
-    (TILES * 2 * micro.mr * micro.nr * DEPTH) as f64 / seconds
+    })
+}
+
+/// Something whose rate is measured: what a sample of it does, and how much that is.
+pub(crate) struct Work<'a> {
+    amount: f64,
+    sample: Box<dyn FnMut() + 'a>,
+}
+
+impl<'a> Work<'a> {
+    /// `sample` does `amount` of something.
+    pub fn new(amount: usize, sample: impl FnMut() + 'a) -> Work<'a> {
+        Work { amount: amount as f64, sample: Box::new(sample) }
+    }
+
+    /// Something that counts for so many times as much.
+    pub fn times(self, factor: f64) -> Work<'a> {
+        Work { amount: self.amount * factor, ..self }
+    }
+
+    /// So much a second.
+    pub fn rate(self) -> f64 {
+        in_turns([self]).into_iter().sum()
+    }
+}
+
+/// So much a second of each, sampled in turns, and longer where the two fastest are close. Who compares rates takes
+/// them from here: a neighbour, or a core that slows down for a while, meets all of them, where measured one behind the
+/// other it would decide between them.
+pub(crate) fn in_turns<'a>(works: impl IntoIterator<Item = Work<'a>>) -> Vec<f64> {
+    /// What shares a core takes up to half of it, from some instructions more than from others.
+    const CLOSE: f64 = 2.0;
+    let mut works: Vec<_> = works.into_iter().map(|work| (work, f64::INFINITY)).collect();
+    let mut rates = Vec::new();
+    for round in 1..=SAMPLES_WHERE_CLOSE {
+        for (work, least) in &mut works {
+            let start = Instant::now();
+            (work.sample)();
+            // A clock that stands still would make a rate infinite.
+            *least = least.min(start.elapsed().as_secs_f64().max(1e-9));
+        }
+        if round % SAMPLES == 0 {
+            rates = works.iter().map(|(work, least)| work.amount / least).collect();
+            let mut fastest = rates.clone();
+            fastest.sort_by(|a, b| b.total_cmp(a));
+            if !matches!(fastest[..], [first, second, ..] if first < CLOSE * second) {
+                break;
+            }
+        }
+    }
+    rates
 }
 
 /// Bytes a second of reading a block of `bytes` from its start to its end again and again, so from the
@@ -47,12 +104,12 @@ pub fn read(bytes: usize) -> f64 {
     let block = block_of(bytes);
     let bytes = size_of_val(&*block);
     let passes = (SAMPLE_BYTES / bytes).max(1);
-    let seconds = fastest(|| {
+    let pass = || {
         for _ in 0..passes {
             black_box(any(isa, black_box(&block)));
         }
-    });
-    (passes * bytes) as f64 / seconds
+    };
+    Work::new(passes * bytes, pass).rate()
 }
 
 /// A block of data: to be read instead of what a kernel reads, or to fill the caches, so that others come from memory.
@@ -149,21 +206,6 @@ mod x86 {
     }
 }
 
-/// Seconds of the fastest of several samples.
-pub(crate) fn fastest(mut sample: impl FnMut()) -> f64 {
-    let seconds = (0..SAMPLES).map(|_| {
-        let start = Instant::now();
-        sample();
-        start.elapsed().as_secs_f64()
-    });
-    least(seconds)
-}
-
-/// A clock that stands still would make a rate infinite.
-fn least(seconds: impl Iterator<Item = f64>) -> f64 {
-    seconds.fold(f64::INFINITY, f64::min).max(1e-9)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -179,6 +221,25 @@ mod tests {
                 }
             }
         }
+    }
+
+    #[test]
+    fn works_take_turns_and_more_of_them_where_they_are_close() {
+        let order = std::cell::RefCell::new(String::new());
+        // Spinning, as a sleep takes as long as the system likes.
+        let work = |name: char, amount, micros| {
+            let order = &order;
+            Work::new(amount, move || {
+                order.borrow_mut().push(name);
+                let start = Instant::now();
+                while start.elapsed().as_micros() < micros {}
+            })
+        };
+        let rates = in_turns([work('a', 1, 20), work('b', 1000, 20)]);
+        assert_eq!(order.take(), "ab".repeat(SAMPLES));
+        assert!(rates.len() == 2 && 10.0 * rates[0] < rates[1], "{rates:?}");
+        in_turns([work('a', 1, 20), work('b', 1000, 20).times(0.001)]);
+        assert_eq!(order.take(), "ab".repeat(SAMPLES_WHERE_CLOSE));
     }
 
     #[test]

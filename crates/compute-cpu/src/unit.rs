@@ -1,6 +1,6 @@
 use crate::kernels::{self, Blocking, Kernels, Machine};
 use crate::precision;
-use crate::{Blas, IntegerMatrix, Isa, Matrix, Pool, rates};
+use crate::{Blas, IntegerMatrix, Isa, Matrix, MatrixUnits, Pool};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::Choices;
 use halimede_compute::{
@@ -9,7 +9,7 @@ use halimede_compute::{
 use halimede_graph::{Graph, Node, Op, passes};
 use halimede_tensor::Tensor;
 use std::str::FromStr;
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 /// The hash of the sources that decide how weights are packed, `build.rs` makes it: packed weights that another version
 /// left in a file are never taken for this one's, whether somebody thought of that or not.
@@ -20,17 +20,7 @@ const SOURCES: &str = env!("HALIMEDE_LAYOUT_SOURCES");
 pub struct CpuUnit {
     /// For exact precision, which multiplies without a matrix unit.
     exact: Machine,
-    choice: MatrixChoice,
-    /// Made when somebody wants it: the choice may take a measurement.
-    matrix: OnceLock<Option<Matrix>>,
-    /// Whether vectors of f32 are not many times slower than that.
-    f32_keeps_up: OnceLock<bool>,
-    /// The same for products of integers, which every precision multiplies exactly.
-    integers: OnceLock<IntegerMatrix>,
-    /// Whether vectors of f32 are not many times slower than those.
-    f32_beside_integers: OnceLock<bool>,
-    /// The same for products of f32, which every precision may give to it.
-    blas: OnceLock<Option<Blas>>,
+    units: MatrixUnits,
     bytes_max: usize,
 }
 
@@ -41,8 +31,8 @@ pub struct CpuOptions {
     pub threads: Option<usize>,
     /// The instruction set; the widest of the machine where `None`.
     pub isa: Option<Isa>,
-    /// Which matrix unit multiplies in 16 bits.
-    pub matrix: MatrixChoice,
+    /// Which matrix units multiply.
+    pub matrix: MatrixUnits,
     /// Where convolutions run by Winograd's algorithm.
     pub winograd: Winograd,
     /// Which values between products are blocked.
@@ -107,22 +97,6 @@ impl Winograd {
     }
 }
 
-/// Which matrix unit to use.
-#[derive(Debug, Clone, Copy, Default)]
-pub enum MatrixChoice {
-    /// The fastest of this machine, where it is faster than f32; and for f32 the system's library, where that is
-    /// faster than the unit's own kernels.
-    #[default]
-    Fastest,
-    /// This one, and nothing of the system's.
-    Only(Matrix),
-    /// None: every product is in f32 on the unit's own kernels, and those of integers are made by vector instructions.
-    None,
-}
-
-/// What multiplies so many times as fast as vectors of f32 gains more than Winograd's algorithm saves.
-const TIMES_AS_FAST: f64 = 3.0;
-
 impl CpuUnit {
     /// The unit with a pool of its own.
     pub fn new(options: &CpuOptions) -> CpuUnit {
@@ -143,41 +117,13 @@ impl CpuUnit {
             choices: options.choices.clone(),
             blocking: Blocking::default(),
         };
-        let (matrix, integers, blas) = (OnceLock::new(), OnceLock::new(), OnceLock::new());
-        let (f32_keeps_up, f32_beside_integers) = (OnceLock::new(), OnceLock::new());
-        CpuUnit { exact, choice: options.matrix, matrix, f32_keeps_up, integers, f32_beside_integers, blas, bytes_max }
-    }
-
-    fn matrix(&self) -> Option<Matrix> {
-        *self.matrix.get_or_init(|| match self.choice {
-            MatrixChoice::Fastest => Matrix::fastest(),
-            MatrixChoice::Only(matrix) => Some(matrix),
-            MatrixChoice::None => None,
-        })
+        CpuUnit { exact, units: options.matrix.clone(), bytes_max }
     }
 
     /// Winograd's algorithm, in f32, saves up to three quarters of the multiplications: that is less than a matrix unit
     /// gains which is many times as fast.
     fn winograd_beside_bf16(&self) -> Winograd {
-        let pays = || self.matrix().is_some_and(|matrix| matrix.peak() < TIMES_AS_FAST * rates::f32_operations());
-        if *self.f32_keeps_up.get_or_init(pays) { self.exact.winograd } else { Winograd::Never }
-    }
-
-    fn blas(&self) -> Option<Blas> {
-        *self.blas.get_or_init(|| match self.choice {
-            MatrixChoice::Fastest => Blas::fastest(),
-            MatrixChoice::Only(_) | MatrixChoice::None => None,
-        })
-    }
-
-    /// Whether there are instructions for products of integers.
-    fn multiplies_integers(&self) -> bool {
-        let tiles = !matches!(self.choice, MatrixChoice::None);
-        IntegerMatrix::available().iter().any(|unit| tiles || !unit.has_tiles())
-    }
-
-    fn integers(&self) -> IntegerMatrix {
-        *self.integers.get_or_init(|| IntegerMatrix::choose(!matches!(self.choice, MatrixChoice::None)))
+        if self.units.f32_keeps_up() { self.exact.winograd } else { Winograd::Never }
     }
 }
 
@@ -191,15 +137,15 @@ impl ComputeUnit for CpuUnit {
             device: std::env::consts::ARCH.to_owned(),
             features: [self.exact.isa.name()]
                 .into_iter()
-                .chain(self.blas().map(Blas::name))
-                .chain(self.matrix().map(Matrix::name))
+                .chain(self.units.blas().map(Blas::name))
+                .chain(self.units.matrix().map(Matrix::name))
                 .map(str::to_owned)
                 .collect(),
             threads: self.exact.pool.threads(),
             precisions: [
                 (Precision::Exact, true),
-                (Precision::Balanced, self.matrix().is_some()),
-                (Precision::Fast, self.multiplies_integers()),
+                (Precision::Balanced, self.units.matrix().is_some()),
+                (Precision::Fast, self.units.multiplies_integers()),
             ]
             .into_iter()
             .filter_map(|(precision, is_there)| is_there.then_some(precision))
@@ -217,9 +163,9 @@ impl ComputeUnit for CpuUnit {
         options: &CompileOptions,
         packer: &Packer,
     ) -> Result<Arc<dyn Executable>, CompileError> {
-        let (mut graph, mut machine) = (part.clone(), Machine { blas: self.blas(), ..self.exact.clone() });
+        let (mut graph, mut machine) = (part.clone(), Machine { blas: self.units.blas(), ..self.exact.clone() });
         if options.precision != Precision::Exact {
-            machine.matrix = self.matrix();
+            machine.matrix = self.units.matrix();
             machine.winograd_beside_bf16 = self.winograd_beside_bf16();
         }
         if !options.integers.is_empty() {
@@ -229,7 +175,7 @@ impl ComputeUnit for CpuUnit {
             precision::narrow(&mut graph, &options.exact_nodes);
         }
         if precision::has_integers(&graph) {
-            machine.integers = self.integers();
+            machine.integers = self.units.integers();
         }
         let rewrites = passes::finish(&mut graph);
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
@@ -239,9 +185,9 @@ impl ComputeUnit for CpuUnit {
     fn layouts(&self, options: &CompileOptions) -> String {
         // Which unit is the fastest was measured: nobody who computes exactly has to wait for that.
         let is_exact = options.precision == Precision::Exact;
-        let matrix = if is_exact { None } else { self.matrix().map(Matrix::name) };
+        let matrix = if is_exact { None } else { self.units.matrix().map(Matrix::name) };
         let beside = if is_exact { Winograd::Never } else { self.winograd_beside_bf16() };
-        let blas = self.blas().map(Blas::name);
+        let blas = self.units.blas().map(Blas::name);
         let Machine { isa, winograd, choices, .. } = &self.exact;
         format!("{SOURCES} {} {blas:?} {matrix:?} {winograd:?} {beside:?} {:016x}", isa.name(), choices.fingerprint())
     }
@@ -251,7 +197,7 @@ impl ComputeUnit for CpuUnit {
         const WITH_TILES: f64 = 256.0;
         // By the peaks of both: what 8 bits save takes vectors four times as long, and rounding takes the same.
         const WITH_VECTORS: f64 = 64.0;
-        if self.integers().has_tiles() { WITH_TILES } else { WITH_VECTORS }
+        if self.units.integers().has_tiles() { WITH_TILES } else { WITH_VECTORS }
     }
 
     fn is_as_fast_in_floats(&self, graph: &Graph, node: &Node) -> bool {
@@ -260,14 +206,13 @@ impl ComputeUnit for CpuUnit {
         let Op::Conv(op) = &node.op else { return false };
         let weights = node.inputs.get(1).and_then(|&weights| graph.constant(weights?)).map_or(&[][..], Tensor::shape);
         let depth: usize = weights.iter().skip(1).product();
-        if depth < DEPTH_OF_WIDENED && self.integers().widens() {
+        if depth < DEPTH_OF_WIDENED && self.units.integers().widens() {
             return true;
         }
-        let keeps_up = || self.integers().peak() < TIMES_AS_FAST * rates::f32_operations();
         // Where Winograd's algorithm pays was measured beside the unit's own kernels.
         kernels::saves_multiplications(op, graph, node, &self.exact)
-            && self.blas().is_none()
-            && *self.f32_beside_integers.get_or_init(keeps_up)
+            && self.units.blas().is_none()
+            && self.units.f32_keeps_up_with_integers()
     }
 
     fn tuned(&self, choices: Arc<Choices>) -> Arc<dyn ComputeUnit> {

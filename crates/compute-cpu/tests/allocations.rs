@@ -115,7 +115,7 @@ fn a_second_run_allocates_nothing() {
     {
         // Any matrix unit: whether the machine has a fast one is no matter here.
         let matrix = MatrixChoice::Only(Matrix::available().last().copied().unwrap_or(Matrix::PORTABLE));
-        let unit = CpuUnit::new(&CpuOptions { threads: Some(threads), matrix, ..CpuOptions::default() });
+        let unit = CpuUnit::new(&CpuOptions { threads: Some(threads), matrix: matrix.into(), ..CpuOptions::default() });
         let options = ModelOptions { compile: CompileOptions::from(precision), ..ModelOptions::default() };
         let model = Model::compile(graph(), &unit, &options).unwrap();
         let mut session = model.session();

@@ -46,7 +46,7 @@ fn model(graph: Graph, precision: Precision) -> Model {
 
 fn unit() -> CpuUnit {
     let matrix = MatrixChoice::Only(Matrix::PORTABLE);
-    CpuUnit::new(&CpuOptions { threads: Some(1), matrix, ..CpuOptions::default() })
+    CpuUnit::new(&CpuOptions { threads: Some(1), matrix: matrix.into(), ..CpuOptions::default() })
 }
 
 #[test]

@@ -56,7 +56,7 @@ fn compile_in(
     matrix: MatrixChoice,
     samples: Vec<Vec<Value>>,
 ) -> (Model, Option<Verdict>) {
-    let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix, ..CpuOptions::default() });
+    let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix: matrix.into(), ..CpuOptions::default() });
     let options = ModelOptions { compile: precision.into(), ..ModelOptions::default() };
     Model::compile_guarded(graph, &unit, &options, samples).unwrap()
 }
@@ -105,7 +105,7 @@ fn what_multiplies_inputs_stays_exact_without_samples() {
 
 #[test]
 fn samples_are_what_is_compared() {
-    let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix: some_matrix(), ..CpuOptions::default() });
+    let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix: some_matrix().into(), ..CpuOptions::default() });
     let options = ModelOptions { compile: Precision::Balanced.into(), ..ModelOptions::default() };
     // Zeros differ nowhere.
     let zeros = Value::from(Tensor::zeros(DType::F32, &[2, WIDTH]).unwrap());
@@ -200,7 +200,7 @@ fn what_no_product_of_integers_is_good_for_is_balanced_or_exact() {
 
 #[test]
 fn nodes_that_are_to_stay_exact_multiply_no_integers() {
-    let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix: some_matrix(), ..CpuOptions::default() });
+    let unit = CpuUnit::new(&CpuOptions { threads: Some(1), matrix: some_matrix().into(), ..CpuOptions::default() });
     let compile = CompileOptions { exact_nodes: ["first".to_owned()].into(), ..Precision::Fast.into() };
     let options = ModelOptions { compile, ..ModelOptions::default() };
     let (model, verdict) = Model::compile_guarded(layers(false), &unit, &options, samples()).unwrap();

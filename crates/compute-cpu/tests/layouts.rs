@@ -218,8 +218,12 @@ fn both(
 ) -> (Tensor, Tensor, Vec<StepReport>) {
     let run = |layouts: BlockedLayouts| {
         let matrix = MatrixChoice::Only(matrix);
-        let unit =
-            CpuUnit::new(&CpuOptions { threads: Some(threads), matrix, blocked: layouts, ..CpuOptions::default() });
+        let unit = CpuUnit::new(&CpuOptions {
+            threads: Some(threads),
+            matrix: matrix.into(),
+            blocked: layouts,
+            ..CpuOptions::default()
+        });
         let mut graph = graph.clone();
         optimize(&mut graph, &PassOptions::default());
         let compile = calibrated(&graph, &unit, precision.into(), &[vec![Value::from(input.clone())]]).unwrap();

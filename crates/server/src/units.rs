@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use halimede_compute::{ComputeUnit, tuning::Choices};
-use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, MatrixChoice};
+use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, MatrixChoice, MatrixUnits};
 
 /// Names of the units that there are.
 pub const NAMES: &[&str] = &["cpu"];
@@ -16,8 +16,8 @@ const MOST_THREADS_PER_CORE: usize = 16;
 pub struct Choice {
     /// Most workers that run one operation together; `None` leaves that to the unit.
     pub threads: Option<usize>,
-    /// Whether the matrix unit may be used.
-    pub matrix: bool,
+    /// Which matrix units multiply.
+    pub matrix: MatrixUnits,
     /// Which values between products are blocked.
     pub blocked: BlockedLayouts,
     /// Configurations of kernels that were measured to be fastest.
@@ -26,8 +26,14 @@ pub struct Choice {
 
 impl Default for Choice {
     fn default() -> Choice {
-        Choice { threads: None, matrix: true, blocked: BlockedLayouts::default(), choices: Arc::default() }
+        let blocked = BlockedLayouts::default();
+        Choice { threads: None, matrix: matrix_units(true), blocked, choices: Arc::default() }
     }
+}
+
+/// Those of this machine, or none where they may not be used.
+pub fn matrix_units(may_be_used: bool) -> MatrixUnits {
+    if may_be_used { MatrixChoice::Fastest.into() } else { MatrixChoice::None.into() }
 }
 
 /// The unit of that name.
@@ -38,10 +44,7 @@ pub fn find(name: &str, choice: Choice) -> Result<Box<dyn ComputeUnit>, String> 
         return Err(format!("--threads {threads}: it is a number from 1 to {most} on this machine"));
     }
     match name {
-        "cpu" => {
-            let matrix = if matrix { MatrixChoice::Fastest } else { MatrixChoice::None };
-            Ok(Box::new(CpuUnit::new(&CpuOptions { threads, matrix, blocked, choices, ..CpuOptions::default() })))
-        }
+        "cpu" => Ok(Box::new(CpuUnit::new(&CpuOptions { threads, matrix, blocked, choices, ..CpuOptions::default() }))),
         other => Err(format!("no compute unit '{other}' here; there is: {}", NAMES.join(", "))),
     }
 }

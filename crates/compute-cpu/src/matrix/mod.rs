@@ -39,7 +39,10 @@ pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{Outer, PASS_STEPS, Rows, Sink, block_rows, depths, multiply, order, sums_needed};
 pub(crate) use pack::{LeftRows, Panels, keep, kept_bytes, pack_panel, pack_tiles, panel_len, tiles_len};
 
-use crate::{Blas, rates};
+use crate::{
+    Blas,
+    rates::{self, Work},
+};
 use half::bf16;
 use std::marker::PhantomData;
 
@@ -195,18 +198,22 @@ impl<F: Factor> MatrixUnit<F> {
         F::kinds().into_iter().map(|kind| MatrixUnit(kind, PhantomData)).collect()
     }
 
-    /// The fastest kind, where that is faster than f32 on this machine, by a measurement of some
+    /// The fastest kind, where that is worth rounding for on this machine, by a measurement of some
     /// hundred microseconds.
     pub fn fastest() -> Option<MatrixUnit<F>> {
-        let (matrix, rate) = MatrixUnit::fastest_of(MatrixUnit::available())?;
-        let f32_rate = Blas::fastest().map_or_else(rates::f32_operations, Blas::peak);
+        /// Times as fast as f32: values have to be rounded before, and the choice is to be the same at the next start.
+        const WORTH_ROUNDING: f64 = 1.25;
+        let units = MatrixUnit::available();
+        let f32_work = Blas::fastest().map_or_else(rates::f32_work, Blas::work).times(WORTH_ROUNDING);
+        let mut rates = rates::in_turns(units.iter().map(|unit| unit.work()).chain([f32_work]));
+        let f32_rate = rates.pop()?;
+        let (matrix, rate) = MatrixUnit::fastest_of(units, rates)?;
         (rate > f32_rate).then_some(matrix)
     }
 
-    /// The fastest of some units, and its peak.
-    fn fastest_of(units: Vec<MatrixUnit<F>>) -> Option<(MatrixUnit<F>, f64)> {
-        let rated = units.into_iter().map(|matrix| (matrix, matrix.peak()));
-        rated.max_by(|a, b| a.1.total_cmp(&b.1))
+    /// The fastest of units with those rates, and its own.
+    fn fastest_of(units: Vec<MatrixUnit<F>>, rates: Vec<f64>) -> Option<(MatrixUnit<F>, f64)> {
+        units.into_iter().zip(rates).max_by(|a, b| a.1.total_cmp(&b.1))
     }
 
     /// The name in listings.
@@ -217,7 +224,12 @@ impl<F: Factor> MatrixUnit<F> {
     /// Multiplications and additions a second on one thread, operands in the first-level cache, as measured
     /// now.
     pub fn peak(self) -> f64 {
-        peak::peak(self)
+        self.work().rate()
+    }
+
+    /// What [`MatrixUnit::peak`] measures.
+    pub(crate) fn work(self) -> Work<'static> {
+        peak::work(self)
     }
 
     /// Whether it was measured to read and write blocked values faster (`docs/benchmarks/layouts.md`).
@@ -270,8 +282,10 @@ impl IntegerMatrix {
     /// The fastest kind, or without `tiles` the fastest of vector instructions: integers have to be multiplied
     /// as integers, fast or not.
     pub fn choose(tiles: bool) -> IntegerMatrix {
-        let units = MatrixUnit::available().into_iter().filter(|unit| tiles || !unit.0.has_tiles());
-        MatrixUnit::fastest_of(units.collect()).map_or(MatrixUnit::PORTABLE, |(unit, _)| unit)
+        let mut units = MatrixUnit::available();
+        units.retain(|unit| tiles || !unit.0.has_tiles());
+        let rates = rates::in_turns(units.iter().map(|unit| unit.work()));
+        MatrixUnit::fastest_of(units, rates).map_or(MatrixUnit::PORTABLE, |(unit, _)| unit)
     }
 
     /// Whether it multiplies tiles, in a state of its own, rather than vectors.

@@ -1,7 +1,7 @@
 //! How fast matrix units multiply, measured: what is chosen is what is faster here, not what is newer.
 
 use super::{Ahead, BLOCK, Block, Factor, Left, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums};
-use crate::rates;
+use crate::rates::Work;
 use std::hint::black_box;
 
 /// Steps of a sample's block.
@@ -9,18 +9,18 @@ const STEPS: usize = 16;
 /// Blocks of a sample: some ten microseconds on the slowest unit.
 const BLOCKS: usize = 24;
 
-/// Operations a second on one thread; a multiplication and an addition count as two.
-pub(super) fn peak<F: Factor>(matrix: MatrixUnit<F>) -> f64 {
+/// Operations on one thread; a multiplication and an addition count as two.
+pub(super) fn work<F: Factor>(matrix: MatrixUnit<F>) -> Work<'static> {
     #[repr(C, align(64))]
     struct Operand([u8; STEPS * PANEL_STEP_BYTES]);
-    let mut operand = Operand([0; STEPS * PANEL_STEP_BYTES]);
+    let mut operand = Box::new(Operand([0; STEPS * PANEL_STEP_BYTES]));
     fill(&mut operand.0);
     let offsets: Vec<usize> = (0..STEPS).map(|step| step % 4 * STEP_BYTES).collect();
     let pitch = 4 * STEP_BYTES;
-    let mut sums = Sums::default();
-    let tiles = matrix.enter();
-    let start = operand.0.as_ptr();
-    let seconds = rates::fastest(|| {
+    let mut sums = Box::new(Sums::default());
+    Work::new(BLOCKS * 2 * BLOCK * BLOCK * STEPS * F::STEP, move || {
+        let tiles = matrix.enter();
+        let start = operand.0.as_ptr();
         for _ in 0..BLOCKS {
             // SAFETY: 32 rows of 256 bytes and 16 steps of a panel lie inside the operand.
             unsafe {
@@ -32,15 +32,14 @@ pub(super) fn peak<F: Factor>(matrix: MatrixUnit<F>) -> f64 {
                     columns: BLOCK,
                     rows: BLOCK,
                     so_far: std::ptr::null(),
-                    to: black_box(&raw mut sums),
+                    to: black_box(&raw mut *sums),
                     ends: None,
                     ahead,
                 };
                 tiles.block(&block, &mut |_, _| {});
             }
         }
-    });
-    (BLOCKS * 2 * BLOCK * BLOCK * STEPS * F::STEP) as f64 / seconds
+    })
 }
 
 /// Numbers of many different bits. Zeros would say too much: where no bit changes little power is taken, and a Xeon with

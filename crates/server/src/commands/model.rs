@@ -73,7 +73,12 @@ impl UnitArgs {
 
     /// The unit with those configurations of its kernels.
     pub fn find_with(&self, choices: Arc<Choices>) -> Result<Box<dyn ComputeUnit>, String> {
-        let choice = Choice { threads: self.threads, matrix: self.matrix(), blocked: self.layouts, choices };
+        let choice = Choice {
+            threads: self.threads,
+            matrix: units::matrix_units(self.matrix()),
+            blocked: self.layouts,
+            choices,
+        };
         units::find(&self.unit, choice)
     }
 

@@ -12,7 +12,7 @@ use std::{
 };
 
 use halimede_compute::{Precision, packed::Store};
-use halimede_compute_cpu::rates;
+use halimede_compute_cpu::{MatrixUnits, rates};
 use halimede_platform::{
     directories,
     service_manager::{self, Progress},
@@ -140,7 +140,8 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
 
     let tracing = Tracing::new(&flags.trace)?;
 
-    let mut options = options(flags, flags.precision.unwrap_or(name.precision()), runtime)?;
+    let matrix = units::matrix_units(flags.matrix);
+    let mut options = options(flags, flags.precision.unwrap_or(name.precision()), &matrix, runtime)?;
     options.memory = flags.memory_limit.unwrap_or(name.memory_limit()).of_server();
     options.remote_repositories =
         cloud::open(&flags.cloud_repositories, runtime.handle()).map_err(during("creating server"))?;
@@ -153,7 +154,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         regions: Regions::new(flags.client_shared_memory),
         logging,
         tracing,
-        ui: Ui::new(flags.http.allow_ui, flags.matrix),
+        ui: Ui::new(flags.http.allow_ui, matrix),
         http_input_bytes_max: flags.http.input_bytes_max,
         http_body_bytes_max: flags.http.body_bytes_max,
         http_restrictions: flags.http.restrictions.clone(),
@@ -187,20 +188,21 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
 pub(super) fn options(
     flags: &Flags,
     precision: Precision,
+    matrix: &MatrixUnits,
     runtime: &Runtime,
 ) -> Result<halimede_serving::Options, String> {
     let mut options = flags.server_options();
     // No more threads than cores: they would only take turns.
     let cores = halimede_platform::threads::parallelism();
-    let matrix = flags.matrix;
+    let matrix = matrix.clone();
     let unit = move |threads: Option<usize>, choices| {
-        let threads = threads.map(|count| count.min(cores));
+        let (threads, matrix) = (threads.map(|count| count.min(cores)), matrix.clone());
         units::find("cpu", Choice { threads, matrix, choices, ..Choice::default() }).map(Arc::from)
     };
     let kept = Kept {
         verdicts: directories::cache().map(|cache| cache.join("precision")),
         packed: flags.packed_weights.path("packed").map(|folder| Store::new(folder, flags.packed_weights_bytes_max)),
-        choices: flags.tuning_database.read_or_warn(matrix, &|warning| tracing::warn!("{warning}")),
+        choices: flags.tuning_database.read_or_warn(flags.matrix, &|warning| tracing::warn!("{warning}")),
     };
     options.backends.push(Arc::new(Onnx::new(precision, kept, tuning(flags)?, unit)));
     options.backends.push(Arc::new(Python::new(runtime.handle().clone())));

@@ -5,6 +5,7 @@ mod state;
 
 use std::sync::{Arc, OnceLock};
 
+use halimede_compute_cpu::MatrixUnits;
 use halimede_serving::Error;
 use hyper::header::{
     CACHE_CONTROL, CONTENT_SECURITY_POLICY, HeaderName, HeaderValue, LOCATION, REFERRER_POLICY, X_CONTENT_TYPE_OPTIONS,
@@ -53,13 +54,13 @@ pub(crate) const STATE_GROUPS: [Group; 4] = [Group::Ui, Group::ModelRepository, 
 pub(crate) struct Ui {
     /// Whether there is a page.
     pub is_on: bool,
-    /// Whether the matrix unit may be used.
-    pub matrix: bool,
+    /// Those that models use.
+    pub matrix: MatrixUnits,
     units: OnceLock<Vec<state::Unit>>,
 }
 
 impl Ui {
-    pub fn new(is_on: bool, matrix: bool) -> Self {
+    pub fn new(is_on: bool, matrix: MatrixUnits) -> Self {
         Self { is_on, matrix, units: OnceLock::new() }
     }
 }
@@ -79,7 +80,7 @@ pub(crate) fn redirect() -> Reply {
 /// The state of the server as the page reads it.
 pub(crate) async fn state(services: Arc<Services>) -> Result<Vec<u8>, Error> {
     blocking(move || {
-        let units = services.ui.units.get_or_init(|| state::units(services.ui.matrix));
+        let units = services.ui.units.get_or_init(|| state::units(&services.ui.matrix));
         let state = state::State::new(&services.server, units)?;
         serde_json::to_vec(&state).map_err(|error| Error::internal(format!("the state cannot be written: {error}")))
     })

@@ -4,6 +4,7 @@
 use std::collections::BTreeMap;
 
 use halimede_compute::{ComputeUnit, Precision};
+use halimede_compute_cpu::MatrixUnits;
 use halimede_platform::memory;
 use halimede_serving::{
     Error, LoadedOverview, ModelOverview, Server, TensorMetadata,
@@ -191,8 +192,8 @@ impl<'s> State<'s> {
 }
 
 /// The units of this machine.
-pub(super) fn units(matrix: bool) -> Vec<Unit> {
-    let choice = || units::Choice { matrix, ..units::Choice::default() };
+pub(super) fn units(matrix: &MatrixUnits) -> Vec<Unit> {
+    let choice = || units::Choice { matrix: matrix.clone(), ..units::Choice::default() };
     let found = units::NAMES.iter().filter_map(|name| units::find(name, choice()).ok());
     found.map(|unit| Unit::of(unit.as_ref())).collect()
 }

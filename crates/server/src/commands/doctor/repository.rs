@@ -9,6 +9,7 @@ use std::{
 };
 
 use halimede_compute::Precision;
+use halimede_compute_cpu::MatrixUnits;
 use halimede_serving::{
     LoadParameters, Server,
     config::{self, ModelConfig, ServerParts, VersionFiles},
@@ -139,7 +140,7 @@ pub(super) fn examine(repositories: &[PathBuf], serve_flags: &ServeFlags, is_jso
     }
     flags.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     let loops = serve::event_loops(&flags)?;
-    let mut options = serve::options(&flags, Precision::Exact, loops.first())?;
+    let mut options = serve::options(&flags, Precision::Exact, &MatrixUnits::default(), loops.first())?;
     options.memory = flags.memory_limit.unwrap_or(Limit::Auto).of_server();
     let backends: Vec<String> = options.backends.iter().map(|backend| backend.name().to_owned()).collect();
     let parts = ServerParts { rate_limiter: options.rate_limit.is_some(), cache: options.cache.is_some() };

@@ -41,8 +41,10 @@ impl Examination {
             tracing::warn!("model '{}' stays as it is: {reason}", self.name);
             return None;
         }
+        // What is told is remembered: who stops the server on hearing it finds it again.
+        let kept = verdicts.keep(&self.key, &verdict);
         report(&self.name, self.options.precision, &verdict);
-        if let Err(error) = verdicts.keep(&self.key, &verdict) {
+        if let Err(error) = kept {
             tracing::warn!("what was found out about model '{}' is not remembered: {error}", self.name);
         }
         Some(match verdict {

@@ -1,0 +1,118 @@
+//! Which matrix units multiply: found out by measurements, once for all who share them.
+
+use crate::{
+    Blas, IntegerMatrix, Matrix,
+    rates::{self, Work},
+};
+use std::sync::{Arc, OnceLock};
+
+/// Which matrix unit to use.
+#[derive(Debug, Clone, Copy, Default)]
+pub enum MatrixChoice {
+    /// The fastest of this machine, where it is worth rounding for; and for f32 the system's library, where that is
+    /// faster than the unit's own kernels.
+    #[default]
+    Fastest,
+    /// This one, and nothing of the system's.
+    Only(Matrix),
+    /// None: every product is in f32 on the unit's own kernels, and those of integers are made by vector instructions.
+    None,
+}
+
+/// The units of a choice, each found out when somebody first wants it. Clones share what was found: measured again,
+/// close rates might be told apart the other way, and two models of a server would compute differently.
+#[derive(Debug, Clone, Default)]
+pub struct MatrixUnits(Arc<Found>);
+
+#[derive(Debug, Default)]
+struct Found {
+    choice: MatrixChoice,
+    matrix: OnceLock<Option<Matrix>>,
+    integers: OnceLock<IntegerMatrix>,
+    blas: OnceLock<Option<Blas>>,
+    f32_keeps_up: OnceLock<bool>,
+    f32_keeps_up_with_integers: OnceLock<bool>,
+}
+
+/// What multiplies so many times as fast as vectors of f32 gains more than Winograd's algorithm saves.
+const TIMES_AS_FAST: f64 = 3.0;
+
+impl From<MatrixChoice> for MatrixUnits {
+    fn from(choice: MatrixChoice) -> MatrixUnits {
+        MatrixUnits(Arc::new(Found { choice, ..Found::default() }))
+    }
+}
+
+impl MatrixUnits {
+    /// What multiplies bf16.
+    pub(crate) fn matrix(&self) -> Option<Matrix> {
+        *self.0.matrix.get_or_init(|| match self.0.choice {
+            MatrixChoice::Fastest => Matrix::fastest(),
+            MatrixChoice::Only(matrix) => Some(matrix),
+            MatrixChoice::None => None,
+        })
+    }
+
+    /// What multiplies f32 instead of the unit's own kernels, in every precision.
+    pub(crate) fn blas(&self) -> Option<Blas> {
+        *self.0.blas.get_or_init(|| match self.0.choice {
+            MatrixChoice::Fastest => Blas::fastest(),
+            MatrixChoice::Only(_) | MatrixChoice::None => None,
+        })
+    }
+
+    /// What multiplies integers, which every precision multiplies exactly.
+    pub(crate) fn integers(&self) -> IntegerMatrix {
+        *self.0.integers.get_or_init(|| IntegerMatrix::choose(self.may_use_tiles()))
+    }
+
+    /// Whether there are instructions for that.
+    pub(crate) fn multiplies_integers(&self) -> bool {
+        IntegerMatrix::available().iter().any(|unit| self.may_use_tiles() || !unit.has_tiles())
+    }
+
+    /// Whether vectors of f32 are not many times slower than what multiplies bf16.
+    pub(crate) fn f32_keeps_up(&self) -> bool {
+        let measure = || self.matrix().is_some_and(|matrix| f32_keeps_up(matrix.work()));
+        *self.0.f32_keeps_up.get_or_init(measure)
+    }
+
+    /// The same for what multiplies integers.
+    pub(crate) fn f32_keeps_up_with_integers(&self) -> bool {
+        *self.0.f32_keeps_up_with_integers.get_or_init(|| f32_keeps_up(self.integers().work()))
+    }
+
+    fn may_use_tiles(&self) -> bool {
+        !matches!(self.0.choice, MatrixChoice::None)
+    }
+}
+
+fn f32_keeps_up(with: Work<'_>) -> bool {
+    let rates = rates::in_turns([with, rates::f32_work().times(TIMES_AS_FAST)]);
+    rates[0] < rates[1]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn clones_share_what_was_found() {
+        let units = MatrixUnits::from(MatrixChoice::Fastest);
+        let clone = units.clone();
+        assert_eq!(clone.0.matrix.get(), None);
+        let matrix = units.matrix();
+        assert_eq!(clone.0.matrix.get(), Some(&matrix));
+        assert_eq!(clone.matrix(), matrix);
+    }
+
+    #[test]
+    fn a_choice_is_kept() {
+        let units = MatrixUnits::from(MatrixChoice::Only(Matrix::PORTABLE));
+        assert_eq!(units.matrix(), Some(Matrix::PORTABLE));
+        assert!(units.blas().is_none());
+        let none = MatrixUnits::from(MatrixChoice::None);
+        assert!(none.matrix().is_none() && none.blas().is_none() && !none.f32_keeps_up());
+        assert!(!none.integers().has_tiles());
+    }
+}
