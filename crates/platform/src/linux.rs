@@ -179,6 +179,18 @@ pub(crate) fn release_memory() {
     }
 }
 
+pub(crate) fn keep_freed_blocks(block_max: usize, kept_max: usize) {
+    // SAFETY: the allocator's own function, for a program that has just begun; a value it cannot take changes nothing.
+    #[cfg(target_env = "gnu")]
+    unsafe {
+        let int = |bytes: usize| libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        libc::mallopt(libc::M_MMAP_THRESHOLD, int(block_max));
+        libc::mallopt(libc::M_TRIM_THRESHOLD, int(kept_max));
+    }
+    #[cfg(not(target_env = "gnu"))]
+    let _ = (block_max, kept_max);
+}
+
 /// Makes sure that the first `length` bytes of a shared-memory object have memory. Where `/dev/shm` is full, this
 /// is an error, and touching a page that has none would end the process.
 pub(crate) fn reserve_shared_memory(object: BorrowedFd<'_>, length: libc::off_t) -> io::Result<()> {

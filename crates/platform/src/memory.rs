@@ -59,6 +59,13 @@ pub fn release() {
     system::release_memory();
 }
 
+/// Tells the allocator to keep freed blocks of up to `block_max` bytes for what comes, up to `kept_max` bytes for each of
+/// its arenas, of which threads share some. By itself glibc gives most of them back, and the system clears every page of
+/// the next: of a request with a mebibyte that takes a tenth of the time. For a program that has just begun.
+pub fn keep_freed_blocks(block_max: usize, kept_max: usize) {
+    system::keep_freed_blocks(block_max, kept_max);
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -17,8 +17,9 @@ use super::{
 };
 use crate::{backend::Submit, error::Error, scheduler::Poll};
 
-/// Inputs of so many bytes are copied by a thread of an instance: the one that reads requests has others to read.
-pub(super) const BYTES_MAX: usize = 256 << 10;
+/// Inputs of more bytes are copied by a thread of an instance: the one that reads requests has others to read. Fewer it
+/// copies itself, out of its own caches, in less than a millisecond.
+pub(super) const BYTES_MAX: usize = 2 << 20;
 
 /// A batch on its way. Finished, its requests are answered, and its instance takes the next batch.
 pub struct Submitted(Option<Flight>);
