@@ -198,6 +198,22 @@ def test_models_serve_on_while_the_storage_is_away(s3, cloud, tmp_path):
         storage.close()
 
 
+def test_what_lies_elsewhere_is_loaded_while_the_storage_is_away(repository, cloud):
+    storage = moto()
+    try:
+        bucket = S3Bucket(storage, "elsewhere")
+        bucket.put("far/1/model.onnx", constant(1))
+        repository.add("near", models.identity(TensorProto.FLOAT, [1]))
+        server = cloud(repository.path, bucket.address, flags=["--model-control-mode=explicit"])
+        storage.stop()
+        assert load(server, "near").status == 200
+        assert ask(server, "near", [3]) == [3]
+        server.wait_log(r"failed to poll model repository 's3://[^']+': .*; 'near' lies in another one")
+        assert load(server, "far").status == 500
+    finally:
+        storage.close()
+
+
 def test_copies_are_kept_and_checked(bucket, cloud, tmp_path):
     objects = {f"{name}/1/model.onnx": constant(value) for name, value in (("a", 1), ("b", 2), ("c", 2))}
     for name, content in objects.items():

@@ -2,6 +2,7 @@
 descriptors."""
 
 import re
+import socket
 import threading
 import time
 from concurrent import futures
@@ -216,6 +217,28 @@ def test_portions(traced, collector):
     assert sizes == [6, 6, 3]
 
 
+def test_a_trace_that_is_longer_than_the_queue(traced, collector):
+    server = traced("bsp_max_queue_size=2", "bsp_max_export_batch_size=2")
+    for count in (1, 2):
+        ask(server)
+        collector.wait(3 * count)
+    wait_metric(server, "halimede_trace_written", 2)
+    wait_metric(server, "halimede_trace_dropped", 0)
+
+
+def test_the_end_does_not_wait_for_each_portion(repository, serve):
+    """Of a collector that takes connections and answers nothing."""
+    add_models(repository)
+    with socket.create_server(("127.0.0.1", 0)) as mute:
+        own = [f"url=127.0.0.1:{mute.getsockname()[1]}", "bsp_schedule_delay=3600000", "bsp_max_export_batch_size=100"]
+        flags = ["level=TIMESTAMPS", "rate=1", "mode=opentelemetry", *(f"opentelemetry,{one}" for one in own)]
+        server = serve(repository, *(f"--trace-config={flag}" for flag in flags))
+        for _ in range(32):
+            ask(server)
+        assert server.stop() == 0
+        assert "not all traces could be written" not in server.log_text()
+
+
 def test_a_collector_that_does_not_take_traces(traced, collector):
     collector.status = 503
     server = traced()
@@ -248,6 +271,9 @@ def test_nobody_is_there(repository, serve):
 @pytest.mark.parametrize("setting, said", [
     ("url=https://collector/v1/traces", "is not of the form http://host:port/path"),
     ("url=http:///v1", "the address of the collector, 'http:///v1'"),
+    ("url=http://localhost:99999/v1", "'99999' is no port, which is a number from 1 to 65535"),
+    ("url=[::1]:0", "'0' is no port"),
+    ("url=http://me:secret@localhost:4318/v1", "must not contain a user or a password"),
     ("protocol=http/json", 'Available options are "http/protobuf" and "grpc"'),
     ("bsp_max_queue_size=0", "'0' is no number above 0"),
     ("resource=novalue", "opentelemetry,resource=<name>=<value>"),

@@ -262,6 +262,17 @@ def test_load_model_star(repository, serve):
     assert states(server.http) == {"a": "READY", "b": "READY"}
 
 
+def test_a_poll_every_0_seconds_is_none(repository, serve, on_peer):
+    """As in Triton: and not one poll after the other, without a pause."""
+    if on_peer:
+        pytest.skip("the peer serves a converted copy of the repository")
+    repository.add("a", models.identity(TensorProto.FLOAT, [2]))
+    server = serve(repository, "--model-control-mode=poll", "--repository-poll-secs=0")
+    repository.add("b", models.identity(TensorProto.FLOAT, [2]))
+    time.sleep(0.5)
+    assert states(server.http).get("a") == "READY" and states(server.http).get("b") != "READY"
+
+
 def test_poll_mode(repository, serve, on_peer):
     if on_peer:
         pytest.skip("the peer serves a converted copy of the repository")

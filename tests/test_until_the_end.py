@@ -7,12 +7,13 @@ import subprocess
 import threading
 import time
 
+import grpc
 import numpy as np
 import onnx
 import pytest
 import tritonclient.grpc as grpcclient
 import tritonclient.http as httpclient
-from tritonclient.grpc import service_pb2
+from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from support import models
 from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config, wait_until
@@ -224,6 +225,79 @@ def test_a_warm_up_that_is_answered_with_an_error_fails_the_load(tmp_path):
     server = Server([repository.path], INTERPRETER, wait=False)
     assert server.wait_exit() == 1
     assert "failed to run warmup sample 'sample': not warm" in server.log_text()
+
+
+def test_a_warm_up_has_a_bound(tmp_path):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "hot", SENDS_AN_ERROR, config(*WHOLE, extra=CPU + WARM_UP.replace("batch_size: 1", "batch_size: 4000000000")))
+    server = Server([repository.path], INTERPRETER, wait=False)
+    assert server.wait_exit() == 1
+    assert "'sample' of model 'hot' has a batch_size of 4000000000; 65536 requests run together at most" in server.log_text()
+
+
+SLOW_TO_LOAD = """
+class TritonPythonModel:
+    def initialize(self, args):
+        time.sleep(1)
+
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.zeros(1, np.int32))]) for _ in requests]
+"""
+
+GENERATES = """
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            for number in range(40):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number], np.int32))]))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+PASSES_ON = """
+class TritonPythonModel:
+    def execute(self, requests):
+        given = [pb_utils.get_input_tensor_by_name(request, "IN").as_numpy() for request in requests]
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one)]) for one in given]
+"""
+
+LIMITED = """platform: "ensemble"
+input [ { name: "IN" data_type: TYPE_INT32 dims: [ 1 ] } ]
+output [ { name: "OUT" data_type: TYPE_INT32 dims: [ 1 ] } ]
+ensemble_scheduling { max_inflight_requests: 2 step [
+  { model_name: "generates" model_version: -1 input_map { key: "IN" value: "IN" } output_map { key: "OUT" value: "between" } },
+  { model_name: "passes_on" model_version: -1 input_map { key: "IN" value: "between" } output_map { key: "OUT" value: "OUT" } }
+] }
+"""
+
+
+def test_others_go_on_beside_very_many_loads(tmp_path, serve):
+    """More than an event loop has threads for work that takes long; a step that waits for another one needs one of them."""
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "slow", SLOW_TO_LOAD, config(*WHOLE, extra=CPU))
+    add(repository, "generates", GENERATES, config(*WHOLE, extra=CPU + DECOUPLED))
+    add(repository, "passes_on", PASSES_ON, config(*WHOLE, extra=CPU))
+    repository.add("limited", None, LIMITED)
+    flags = ["--model-control-mode=explicit", "--load-model=limited", "--http-thread-count=1"]
+    server = serve(repository, INTERPRETER, *flags)
+    loads = service_pb2_grpc.GRPCInferenceServiceStub(grpc.insecure_channel(server.grpc_address))
+    loading = [loads.RepositoryModelLoad.future(service_pb2.RepositoryModelLoadRequest(model_name="slow")) for _ in range(600)]
+    time.sleep(0.5)
+    answers = queue.Queue()
+    with grpcclient.InferenceServerClient(server.grpc_address) as client:
+        client.start_stream(lambda result, error: answers.put((result, error)))
+        given = grpcclient.InferInput("IN", [1], "INT32")
+        given.set_data_from_numpy(np.zeros(1, np.int32))
+        client.async_stream_infer("limited", [given])
+        seen = []
+        while len(seen) < 40:
+            result, error = answers.get(timeout=20)
+            assert error is None
+            if (number := result.as_numpy("OUT")) is not None:
+                seen += number.tolist()
+    assert seen == list(range(40))
+    assert server.http.get("/v2/health/live").status == 200
+    assert [load.exception(60) for load in loading] == [None] * 600
 
 
 def test_tensors_are_what_they_were_when_they_were_made(tmp_path, serve):

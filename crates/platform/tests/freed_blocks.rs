@@ -1,5 +1,6 @@
 //! A process of its own: what is set here holds for all of its allocations.
 #![cfg(all(target_os = "linux", target_env = "gnu"))]
+#![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
 use std::hint::black_box;
 

@@ -59,21 +59,10 @@ pub(crate) fn read(entry: TensorEntry, segments: &HashMap<u32, Arc<Segment>>) ->
         let read = |error: SharedMemoryError| Error::internal(error.to_string());
         data = Buffer::filled(length, |target| segment.read(offset, target).map_err(read))?;
     }
-    let count = shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?));
-    let count = count.ok_or_else(|| wrong("has an impossible shape"))?;
-    let fits = match dtype {
-        DType::String => is_strings(&data, count),
-        _ => count.checked_mul(dtype.size()) == Some(length),
-    };
-    if !fits {
+    if !wire::fits(dtype, &shape, &data) {
         return Err(wrong("does not have the bytes that its shape says"));
     }
     Ok(OutputTensor { name, dtype, shape, data })
-}
-
-fn is_strings(data: &[u8], count: usize) -> bool {
-    let mut strings = wire::strings(data);
-    strings.by_ref().take(count).all(|string| string.is_ok()) && wire::strings(data).count() == count
 }
 
 #[cfg(test)]
@@ -107,6 +96,15 @@ mod tests {
             assert_eq!((&output.name, Some(output.dtype)), (&input.name, input.dtype));
             assert_eq!((&output.shape, &*output.data), (&input.shape, &*input.data));
         }
+    }
+
+    #[test]
+    fn hosts_copy_what_the_next_batch_might_change() {
+        let host = include_str!("../python/halimede_host/tensor.py");
+        let line = host.lines().find_map(|line| line.strip_prefix("LED_BYTES_MAX = ")).unwrap();
+        let bytes = line.split_once(" << ").unwrap();
+        let (number, bits): (usize, u32) = (bytes.0.parse().unwrap(), bytes.1.parse().unwrap());
+        assert_eq!(number << bits, halimede_serving::backend::LED_BYTES_MAX);
     }
 
     #[test]

@@ -23,6 +23,7 @@ mod logging;
 mod memory;
 mod metrics;
 mod restricted;
+mod rooms;
 mod services;
 mod shared_memory;
 mod source;

@@ -2,9 +2,17 @@
 
 use std::sync::Arc;
 
-use halimede_serving::{Error, Server};
+use halimede_serving::{Error, Request, Server};
 
-use crate::{logging::Logging, restricted::Restrictions, shared_memory::Regions, traces::Tracing, ui::Ui};
+use crate::{
+    event_loops::{BYTES_MAX, aside},
+    logging::Logging,
+    restricted::Restrictions,
+    rooms::Rooms,
+    shared_memory::Regions,
+    traces::Tracing,
+    ui::Ui,
+};
 
 /// What a connection needs to answer requests.
 #[derive(Debug)]
@@ -14,6 +22,7 @@ pub(crate) struct Services {
     pub logging: Arc<Logging>,
     pub tracing: Tracing,
     pub ui: Ui,
+    pub rooms: Rooms,
     /// Most bytes of JSON, of a raw tensor, and of what was decompressed.
     pub http_input_bytes_max: usize,
     /// Most bytes of a body, binary tensors included.
@@ -21,6 +30,15 @@ pub(crate) struct Services {
     pub http_restrictions: Restrictions,
     pub http_forward_headers: Option<regex::Regex>,
     pub grpc_forward_headers: Option<regex::Regex>,
+}
+
+impl Services {
+    /// Hands a request to the server. What that does with it at once, such as a key for a cache, takes the longer the more
+    /// bytes there are.
+    pub fn infer(&self, request: Request) {
+        let bytes = request.inputs.iter().map(|input| input.data.len()).sum::<usize>();
+        aside(bytes > BYTES_MAX, || self.server.infer(request));
+    }
 }
 
 /// Names that headers must not have where they become parameters: the protocol means something by them.

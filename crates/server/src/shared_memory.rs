@@ -9,6 +9,8 @@ use halimede_platform::shared_memory::{SharedMemoryError, SharedRegion};
 use halimede_serving::{Code, Error};
 use halimede_tensor::Buffer;
 
+use crate::event_loops::{BYTES_MAX, aside};
+
 /// Keys that Triton's Python backend uses for itself.
 const RESERVED_PREFIX: &str = "triton_python_backend_shm_region";
 
@@ -136,7 +138,9 @@ impl Place {
     /// more than once.
     pub fn read(&self) -> Result<Buffer, Error> {
         let failed = |error: SharedMemoryError| Error::invalid(error.to_string());
-        Buffer::filled(self.len, |target| self.region.read(self.offset, target).map_err(failed))
+        aside(self.len > BYTES_MAX, || {
+            Buffer::filled(self.len, |target| self.region.read(self.offset, target).map_err(failed))
+        })
     }
 
     /// Writes the output `name`.
@@ -149,7 +153,8 @@ impl Place {
                 bytes.len()
             )));
         }
-        self.region.write(self.offset, bytes).map_err(|error| Error::internal(error.to_string()))
+        let write = || self.region.write(self.offset, bytes);
+        aside(bytes.len() > BYTES_MAX, write).map_err(|error| Error::internal(error.to_string()))
     }
 }
 

@@ -258,6 +258,10 @@ pub trait Instance: Send {
     }
 }
 
+/// Bytes of inputs of a batch that another one may be submitted behind ([`Submit::takes_ahead`]). What answers a larger one is
+/// read before the next begins.
+pub const LED_BYTES_MAX: usize = 256 << 10;
+
 /// Takes batches that run elsewhere, such as in another process. The thread that has a batch submits it and goes on;
 /// whoever hears of the results finishes it.
 pub trait Submit: Send + Sync {
@@ -265,7 +269,8 @@ pub trait Submit: Send + Sync {
     fn is_ready(&self) -> bool;
 
     /// Whether one batch more may be submitted while another runs. It begins when that ends, and says how long it ran
-    /// ([`Submitted::ran_for`]); where it cannot begin, it is given back ([`Submitted::give_back`]).
+    /// ([`Submitted::ran_for`]); where it cannot begin, it is given back ([`Submitted::give_back`]). Behind a batch with inputs
+    /// of more than [`LED_BYTES_MAX`] there is none.
     fn takes_ahead(&self) -> bool {
         false
     }

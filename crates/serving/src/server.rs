@@ -104,8 +104,9 @@ impl Server {
             loaded?;
         }
         let poller = match options.control {
-            ControlMode::Poll(interval) => Some(Poller::start(repository.clone(), interval)?),
-            ControlMode::None | ControlMode::Explicit => None,
+            ControlMode::Poll(interval) if !interval.is_zero() => Some(Poller::start(repository.clone(), interval)?),
+            // Triton's server does not look again either, where it is told to do so every 0 seconds.
+            ControlMode::Poll(_) | ControlMode::None | ControlMode::Explicit => None,
         };
         repository.open_to_models(true);
         let exiting = AtomicBool::new(false);

@@ -27,6 +27,17 @@ pub fn push_string(wire: &mut Vec<u8>, string: &[u8]) -> Option<()> {
     Some(())
 }
 
+/// Whether these are the bytes of a tensor of this datatype and shape.
+pub fn fits(dtype: DType, shape: &[i64], wire: &[u8]) -> bool {
+    let count = shape.iter().try_fold(1usize, |count, &dim| count.checked_mul(usize::try_from(dim).ok()?));
+    let Some(count) = count else { return false };
+    if dtype != DType::String {
+        return count.checked_mul(dtype.size()) == Some(wire.len());
+    }
+    let mut strings = strings(wire);
+    strings.by_ref().take(count).filter(Result::is_ok).count() == count && strings.next().is_none()
+}
+
 /// The strings of a tensor in wire form, in order.
 ///
 /// A string whose length indicator or bytes are cut off yields [`Truncated`] and ends the iteration.

@@ -215,10 +215,10 @@ class Taken(list):
 NOWHERE = (0, 0, 0)
 
 
-# Views of fewer bytes are copied. Behind a batch of no more than that the next one may lie in the socket already, and begins before
-# the server has read the answers of this one: what a model has kept of its inputs, and writes to then, must not be among them.
-# The server's own number is `BYTES_MAX` (crates/serving/src/instance/submitted.rs).
-VIEW_BYTES_MIN = 256 << 10
+# What lies in inputs and has no more bytes is copied. Behind a batch of no more than that the next one may lie in the socket already, and
+# begins before the server has read the answers of this one: what a model has kept of its inputs, and writes to then, must not be among
+# them. The server's own number is `LED_BYTES_MAX` (crates/serving/src/backend.rs); a test compares them.
+LED_BYTES_MAX = 256 << 10
 
 
 def inside(content, kept):
@@ -242,10 +242,10 @@ def placed(tensors, channel, taken, kept):
     for tensor in tensors:
         place = tensor._place
         # The array, not the number alone: a copy of a tensor does not lie there.
-        if place is None or kept.get(place[0]) is not tensor._whole:
+        if place is None or place[2] <= LED_BYTES_MAX or kept.get(place[0]) is not tensor._whole:
             content = tensor._content()
             size = content.nbytes
-            place = inside(content, kept) if size > VIEW_BYTES_MIN else None
+            place = inside(content, kept) if size > LED_BYTES_MAX else None
             if place is None:
                 place = NOWHERE
                 if size > 0:

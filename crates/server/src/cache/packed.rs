@@ -49,12 +49,17 @@ fn read(all: &Buffer) -> Option<Vec<OutputTensor>> {
         let name = text(part()?.0)?;
         let dtype = wire::datatype(&text(part()?.0)?)?;
         let shape = part()?.0;
-        let dims = shape.chunks(8).map(|dim| dim.try_into().ok().map(i64::from_le_bytes)).collect::<Option<_>>()?;
+        let dims =
+            shape.chunks(8).map(|dim| dim.try_into().ok().map(i64::from_le_bytes)).collect::<Option<Vec<_>>>()?;
         let data;
         (data, end) = part()?;
+        if !wire::fits(dtype, &dims, &data) {
+            return None;
+        }
         outputs.push(OutputTensor { name, dtype, shape: dims, data });
     }
-    Some(outputs)
+    // A response has outputs.
+    (!outputs.is_empty()).then_some(outputs)
 }
 
 #[cfg(test)]
@@ -65,16 +70,23 @@ mod tests {
     use super::*;
 
     fn outputs() -> impl Strategy<Value = Vec<OutputTensor>> {
-        let dtype = prop::sample::select(vec![DType::F32, DType::I8, DType::String, DType::Bf16, DType::Bool]);
-        let shape = prop::collection::vec(any::<i64>(), 0..4);
-        let data = prop::collection::vec(any::<u8>(), 0..50);
-        let output = (".{0,8}", dtype, shape, data).prop_map(|(name, dtype, shape, data)| OutputTensor {
-            name,
-            dtype,
-            shape,
-            data: Buffer::foreign(data),
+        let dtype = prop::sample::select(vec![DType::F32, DType::I8, DType::Bf16, DType::Bool]);
+        let whole = (".{0,8}", dtype, prop::collection::vec(0i64..4, 0..4)).prop_map(|(name, dtype, shape)| {
+            let bytes = shape.iter().product::<i64>() as usize * dtype.size();
+            OutputTensor {
+                name,
+                dtype,
+                shape,
+                data: Buffer::foreign((0..bytes).map(|at| at as u8).collect::<Vec<_>>()),
+            }
         });
-        prop::collection::vec(output, 0..4)
+        let strings = (".{0,8}", prop::collection::vec(".{0,8}", 0..4)).prop_map(|(name, strings)| {
+            let wire = |text: &String| [&(text.len() as u32).to_le_bytes(), text.as_bytes()].concat();
+            let data: Vec<u8> = strings.iter().flat_map(wire).collect();
+            OutputTensor { name, dtype: DType::String, shape: vec![strings.len() as i64], data: Buffer::foreign(data) }
+        });
+        let output = prop_oneof![whole, strings];
+        prop::collection::vec(output, 1..4)
     }
 
     fn same(a: &[OutputTensor], b: &[OutputTensor]) -> bool {
@@ -82,6 +94,21 @@ mod tests {
             (&a.name, a.dtype, &a.shape, &a.data[..]) == (&b.name, b.dtype, &b.shape, &b.data[..])
         };
         a.len() == b.len() && a.iter().zip(b).all(|(a, b)| same(a, b))
+    }
+
+    #[test]
+    fn what_is_no_tensor_is_refused() {
+        let output = |dtype, shape: &[i64], data: &[u8]| {
+            let data = Buffer::foreign(data.to_vec());
+            OutputTensor { name: "y".to_owned(), dtype, shape: shape.to_vec(), data }
+        };
+        let is_read = |outputs: &[OutputTensor]| unpack(pack(outputs)).is_ok();
+        assert!(is_read(&[output(DType::F32, &[1], &[0; 4])]) && is_read(&[output(DType::String, &[1], &[0; 4])]));
+        assert!(!is_read(&[]));
+        assert!(!is_read(&[output(DType::F32, &[1_000_000_000], &[0; 4])]));
+        assert!(!is_read(&[output(DType::F32, &[-1, -1], &[0; 4])]));
+        assert!(!is_read(&[output(DType::F32, &[i64::MAX, i64::MAX], &[0; 4])]));
+        assert!(!is_read(&[output(DType::String, &[2], &[0; 4])]));
     }
 
     proptest! {

@@ -89,7 +89,7 @@ pub(super) const FLAGS: &[Flag] = &[
         group: "Model repository",
         name: "repository-poll-secs",
         value: "integer",
-        help: "Time between two looks at the repository in mode poll. Default: 15.",
+        help: "Time between two looks at the repository in mode poll; 0: none but the first. Default: 15.",
         set: |flags, value| set(&mut flags.poll_interval, seconds(value)),
     },
     Flag {

@@ -23,7 +23,7 @@ use halimede_serving::{Options, Server, config};
 use tokio::runtime::Runtime;
 
 use crate::{
-    flags::Flags, logging::Logging, restricted::Restrictions, services::Services, shared_memory::Regions,
+    flags::Flags, logging::Logging, restricted::Restrictions, rooms::Rooms, services::Services, shared_memory::Regions,
     traces::Tracing,
 };
 
@@ -71,6 +71,7 @@ impl Fuzzing {
         let memory = shared_memory::Object::new(&name)?;
         regions.register("region", memory.key(), 16, 1000).map_err(|error| error.message)?;
         let services = Services {
+            rooms: Rooms::default(),
             server: Arc::new(server),
             regions,
             logging: Arc::new(Logging::new(&flags.log)?),

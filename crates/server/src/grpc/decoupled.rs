@@ -41,7 +41,7 @@ pub(super) fn start(
     });
     request.responder = Responder::new(Answers { id: request.id.clone(), outputs, end, outgoing, _room: room });
     request.trace = record.as_ref().map(Record::trace);
-    services.server.infer(request);
+    services.infer(request);
 }
 
 /// The responses to one request.

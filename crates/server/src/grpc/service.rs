@@ -23,7 +23,6 @@ use super::{
 };
 use crate::{
     extensions::{logging, repository, shared_memory, statistics, trace},
-    http::blocking,
     services::{Services, model_version},
 };
 
@@ -125,7 +124,8 @@ impl GrpcInferenceService for InferenceService {
         request: Request<proto::RepositoryIndexRequest>,
     ) -> Answer<proto::RepositoryIndexResponse> {
         let (services, request) = (self.services.clone(), request.into_inner());
-        answer(blocking(move || repository::grpc_index(&services.server, &request)).await)
+        let looks = services.rooms.looks.clone();
+        answer(looks.run(move || repository::grpc_index(&services.server, &request)).await)
     }
 
     async fn repository_model_load(
@@ -133,7 +133,8 @@ impl GrpcInferenceService for InferenceService {
         request: Request<proto::RepositoryModelLoadRequest>,
     ) -> Answer<proto::RepositoryModelLoadResponse> {
         let (services, request) = (self.services.clone(), request.into_inner());
-        let loaded = blocking(move || repository::grpc_load(&services.server, request)).await;
+        let changes = services.rooms.changes.clone();
+        let loaded = changes.run(move || repository::grpc_load(&services.server, request)).await;
         answer(loaded.map(|()| proto::RepositoryModelLoadResponse {}))
     }
 
@@ -142,7 +143,8 @@ impl GrpcInferenceService for InferenceService {
         request: Request<proto::RepositoryModelUnloadRequest>,
     ) -> Answer<proto::RepositoryModelUnloadResponse> {
         let (services, request) = (self.services.clone(), request.into_inner());
-        let unloaded = blocking(move || repository::grpc_unload(&services.server, &request)).await;
+        let changes = services.rooms.changes.clone();
+        let unloaded = changes.run(move || repository::grpc_unload(&services.server, &request)).await;
         answer(unloaded.map(|()| proto::RepositoryModelUnloadResponse {}))
     }
 

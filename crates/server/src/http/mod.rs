@@ -150,17 +150,21 @@ async fn answer(services: Arc<Services>, route: Route<'_>, parts: &Parts, body: 
         Route::Page { file: None } => Ok(ui::redirect()),
         Route::Page { file: Some(name) } => Ok(ui::file(name).unwrap_or_else(|| Reply::failed(404, "Not Found"))),
         Route::PageState => ui::state(services).await.map(Reply::ok),
-        Route::Index => blocking(move || repository::http_index(&services.server, &body)).await.map(Reply::ok),
+        Route::Index => {
+            let looks = services.rooms.looks.clone();
+            looks.run(move || repository::http_index(&services.server, &body)).await.map(Reply::ok)
+        }
         Route::Control { repository, model, control } => {
             if !repository.is_empty() {
                 return Err(Error::unsupported("'repository_name' specification is not supported"));
             }
             let model = model.to_owned();
-            blocking(move || match control {
+            let changes = services.rooms.changes.clone();
+            let change = move || match control {
                 Control::Load => repository::http_load(&services.server, &model, &body),
                 Control::Unload => repository::http_unload(&services.server, &model, &body),
-            })
-            .await?;
+            };
+            changes.run(change).await?;
             Ok(Reply::empty())
         }
         Route::SystemSharedMemory { region, action } => match action {
@@ -178,13 +182,4 @@ async fn answer(services: Arc<Services>, route: Route<'_>, parts: &Parts, body: 
 
 fn health(is_good: bool) -> Reply {
     if is_good { Reply::empty() } else { Reply::bare(400) }
-}
-
-/// Runs what waits for models or files on a thread that may block.
-pub(crate) async fn blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T, Error> + Send + 'static,
-) -> Result<T, Error> {
-    tokio::task::spawn_blocking(work)
-        .await
-        .unwrap_or_else(|error| Err(Error::internal(format!("the request could not be carried out: {error}"))))
 }

@@ -236,6 +236,13 @@ impl Sink {
         }
     }
 
+    /// Does what is left to do at the end.
+    fn end(&mut self) {
+        if let Sink::Collector(exporter) = self {
+            exporter.end();
+        }
+    }
+
     fn take_outcome(&mut self) -> Outcome {
         match self {
             Sink::Files(files) => files.take_outcome(),
@@ -271,7 +278,7 @@ fn write(shared: &Shared, epoch: Epoch, mut sink: Sink) {
         }
         count(shared, sink.take_outcome());
     }
-    sink.flush();
+    sink.end();
     count(shared, sink.take_outcome());
     if let Sink::Files(mut files) = sink {
         files.close();

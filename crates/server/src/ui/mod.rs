@@ -12,7 +12,7 @@ use hyper::header::{
 };
 
 use crate::{
-    http::{ContentType, Reply, blocking},
+    http::{ContentType, Reply},
     restricted::Group,
     services::Services,
 };
@@ -79,10 +79,11 @@ pub(crate) fn redirect() -> Reply {
 
 /// The state of the server as the page reads it.
 pub(crate) async fn state(services: Arc<Services>) -> Result<Vec<u8>, Error> {
-    blocking(move || {
+    let looks = services.rooms.looks.clone();
+    let look = move || {
         let units = services.ui.units.get_or_init(|| state::units(&services.ui.matrix));
         let state = state::State::new(&services.server, units)?;
         serde_json::to_vec(&state).map_err(|error| Error::internal(format!("the state cannot be written: {error}")))
-    })
-    .await
+    };
+    looks.run(look).await
 }

@@ -13,9 +13,12 @@ use parking_lot::MutexGuard;
 use super::{
     batch::Entry,
     runner::{Held, Parked, Shared, State},
-    submitted::Flight,
+    submitted::{Flight, bytes_of},
 };
-use crate::{backend::Submit, scheduler::Poll};
+use crate::{
+    backend::{LED_BYTES_MAX, Submit},
+    scheduler::Poll,
+};
 
 /// The only instance of a model that takes a batch ahead. It has one that runs, and may have the next.
 pub(super) struct Away {
@@ -26,6 +29,8 @@ pub(super) struct Away {
     pub batches: usize,
     /// Requests of the one that has not begun.
     pub waiting: usize,
+    /// Bytes of the inputs of the last one that it got.
+    pub bytes: usize,
 }
 
 impl Shared {
@@ -38,6 +43,7 @@ impl Shared {
         let Some(away) = &mut state.away else { return state };
         let is_ahead = away.batches > 0;
         away.batches += 1;
+        away.bytes = bytes_of(&entries);
         match is_ahead {
             true => away.waiting = entries.len(),
             false => self.recorder.pending(-(entries.len() as i64)),
@@ -73,7 +79,7 @@ impl Shared {
 impl State {
     /// What the instance that is away is to run next, as long as nobody waits to have it back.
     pub fn next_ahead(&mut self) -> Option<Vec<Entry>> {
-        let away = self.away.as_ref().filter(|away| away.batches == 1)?;
+        let away = self.away.as_ref().filter(|away| away.batches == 1 && away.bytes <= LED_BYTES_MAX)?;
         // With another instance, that may be free earlier.
         let is_alone = self.workers == 1 && self.recalls == 0 && self.ready.is_empty();
         if !is_alone || self.scheduler.len() == 0 || !away.queue.is_ready() {

@@ -129,6 +129,24 @@ fn what_cannot_be_submitted_waits_for_the_instance_in_its_place() {
 }
 
 #[test]
+fn behind_large_inputs_nothing_is_handed_ahead() {
+    let (_posted, seen, _files, server) = serve_by_hand(ONE);
+    let many = vec![1.0; crate::backend::LED_BYTES_MAX / 4 + 1];
+    let large = ask(&server, "m", [floats("INPUT0", &[many.len() as i64], &many)]);
+    let (_, _, running) = next(&seen);
+    let waiting = [send(&server, 2.0), send(&server, 3.0)];
+    assert!(seen.recv_timeout(Duration::from_millis(50)).is_err(), "the next lies behind a large one");
+    finish(running);
+    large.outputs();
+    // Behind a small one it does, also a large one.
+    let (_, _, running) = next(&seen);
+    let (_, _, ahead) = next(&seen);
+    finish(running);
+    finish(ahead);
+    waiting.into_iter().zip([2.0, 3.0]).for_each(|(waiting, value)| expect(waiting, value));
+}
+
+#[test]
 fn nothing_is_handed_ahead_where_waiting_changes_what_runs() {
     let batching = "max_batch_size: 4 instance_group { count: 1 } dynamic_batching { }";
     for config in ["instance_group { count: 2 }", batching] {

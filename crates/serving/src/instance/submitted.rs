@@ -132,7 +132,7 @@ impl Shared {
             }
             let Parked { worker, held } = state.parked.swap_remove(index);
             if state.workers == 1 && state.scheduler.is_fifo() && queue.takes_ahead() {
-                state.away = Some(Away { worker, held, queue, batches: 0, waiting: 0 });
+                state.away = Some(Away { worker, held, queue, batches: 0, waiting: 0, bytes: 0 });
                 state = self.submit_away(state, entries);
             } else if let Some(held) = MutexGuard::unlocked(&mut state, || self.submit(&*queue, worker, held, entries))
             {
@@ -201,5 +201,10 @@ impl State {
 }
 
 pub(super) fn is_large(entries: &[Entry]) -> bool {
-    entries.iter().flat_map(|entry| &entry.request.inputs).map(|input| input.data.len()).sum::<usize>() > BYTES_MAX
+    bytes_of(entries) > BYTES_MAX
+}
+
+/// Bytes of the inputs of requests.
+pub(super) fn bytes_of(entries: &[Entry]) -> usize {
+    entries.iter().flat_map(|entry| &entry.request.inputs).map(|input| input.data.len()).sum()
 }

@@ -29,6 +29,9 @@ use crate::{
 /// Directory below the model's directory with data for warm-up requests.
 const DIRECTORY: &str = "warmup";
 
+/// Requests of a sample that run together.
+const BATCH_MAX: u32 = 1 << 16;
+
 /// The warm-up requests of a model.
 #[derive(Debug, Default)]
 pub(crate) struct WarmUp {
@@ -114,6 +117,12 @@ impl WarmUp {
 
 impl Sample {
     fn read(setting: &ModelWarmup, config: &ModelConfig, directory: &Path) -> Result<Self, Error> {
+        if setting.batch_size > BATCH_MAX {
+            return Err(Error::invalid(format!(
+                "warmup sample '{}' of model '{}' has a batch_size of {}; {BATCH_MAX} requests run together at most",
+                setting.name, config.name, setting.batch_size
+            )));
+        }
         let inputs = setting.inputs.iter().map(|(name, input)| read_input(name, input, config, directory));
         Ok(Self {
             name: setting.name.clone(),

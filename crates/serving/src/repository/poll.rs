@@ -150,7 +150,7 @@ impl Repository {
 
     /// The model of a name in each repository that has it, by its namespace.
     fn find(&self, polled: &mut Polled, name: &str) -> Vec<(String, Result<ModelFiles, Error>)> {
-        let mut found = Vec::new();
+        let (mut found, mut unasked) = (Vec::new(), Vec::new());
         for repository in &self.options().repositories {
             let directory = repository.join(name);
             if directory.exists() {
@@ -166,8 +166,15 @@ impl Repository {
                 }
                 Err(error) => {
                     let text = format!("failed to poll model repository '{}': {}", repository.address(), error.message);
-                    polled.fail(Error::internal(text));
+                    unasked.push(Error::internal(text));
                 }
+            }
+        }
+        for error in unasked {
+            // What lies elsewhere is loaded from there.
+            match found.is_empty() {
+                true => polled.fail(error),
+                false => tracing::warn!("{}; '{name}' lies in another one", error.message),
             }
         }
         found

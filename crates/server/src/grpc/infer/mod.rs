@@ -72,7 +72,7 @@ pub(super) fn start(services: &Services, decoded: Decoded, record: Option<Arc<Re
     let (responder, mut waiting) = answer::channel();
     request.responder = responder;
     request.trace = record.as_ref().map(Record::trace);
-    services.server.infer(request);
+    services.infer(request);
     let early = waiting.try_response();
     Pending { waiting, early, outputs, record }
 }

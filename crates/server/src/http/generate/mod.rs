@@ -107,7 +107,7 @@ fn start(
     })?;
     request.responder = Responder::new(Sending { mode, first: Some(first), frames });
     request.trace = record.map(Record::trace);
-    services.server.infer(request);
+    services.infer(request);
     Ok(Answers { first: decides, frames: received })
 }
 

@@ -157,7 +157,7 @@ async fn infer(
         decode::forward_headers(headers, pattern, &mut request).map_err(|error| (error, ContentType::Json))?;
     }
     request.trace = record.map(Record::trace);
-    services.server.infer(request);
+    services.infer(request);
     let response = waiting.response().await.map_err(|error| (error, ContentType::Text))?;
     if let Some(record) = record {
         record.mark("INFER_RESPONSE_COMPLETE", Instant::now());

@@ -138,7 +138,22 @@ impl CollectorFlags {
         let url: hyper::Uri =
             text.parse().map_err(|error| format!("the address of the collector, '{given}': {error}"))?;
         match url.scheme_str() {
-            Some("http") if url.host().is_some_and(|host| !host.is_empty()) => {}
+            Some("http") if url.host().is_some_and(|host| !host.is_empty()) => {
+                let authority = url.authority().map_or("", |authority| authority.as_str());
+                // What is in it is shown to whoever asks for the settings.
+                if authority.contains('@') {
+                    return Err(
+                        "the address of the collector must not contain a user or a password: they are not sent"
+                            .to_owned(),
+                    );
+                }
+                let port = authority.rsplit_once(':').map(|(_, port)| port).filter(|port| !port.ends_with(']'));
+                if let Some(port) = port.filter(|_| url.port_u16().is_none_or(|port| port == 0)) {
+                    return Err(format!(
+                        "the address of the collector, '{given}': '{port}' is no port, which is a number from 1 to 65535"
+                    ));
+                }
+            }
             _ => {
                 return Err(format!(
                     "the address of the collector, '{given}', is not of the form http://host:port/path; encrypted \
@@ -200,7 +215,10 @@ impl Exporter {
     /// Takes a trace; sends what waits where that is a whole portion.
     pub fn add(&mut self, events: &[Event], names: Names, epoch: Epoch) {
         let spans = spans::spans(events, names, epoch, &mut new_id);
-        if self.waiting.len() + spans.len() > self.collector.queue_max {
+        if spans.len() > self.collector.queue_max {
+            // It would never find room among others.
+            self.flush();
+        } else if self.waiting.len() + spans.len() > self.collector.queue_max {
             self.outcome.dropped += 1;
             return;
         }
@@ -224,6 +242,16 @@ impl Exporter {
         }
     }
 
+    /// Sends everything that waits, for the last time: a portion that is not taken is the last that is tried.
+    pub fn end(&mut self) {
+        while !self.waiting.is_empty() {
+            self.send();
+            if self.is_failing {
+                self.outcome.failed += roots(&std::mem::take(&mut self.waiting));
+            }
+        }
+    }
+
     /// What became of traces since this was last asked.
     pub fn take_outcome(&mut self) -> Outcome {
         std::mem::take(&mut self.outcome)
@@ -235,7 +263,7 @@ impl Exporter {
         if self.waiting.is_empty() {
             self.oldest = None;
         }
-        let traces = spans.iter().filter(|span| span.name == spans::ROOT).count() as u64;
+        let traces = roots(&spans);
         let attributes = self.collector.resource.iter().map(|(key, value)| KeyValue::text(key, value)).collect();
         let scope = InstrumentationScope { name: "halimede".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
         let message = ExportTraceServiceRequest {
@@ -268,6 +296,11 @@ impl Exporter {
             }
         }
     }
+}
+
+/// Traces that begin among these spans.
+fn roots<'a>(spans: impl IntoIterator<Item = &'a Span>) -> u64 {
+    spans.into_iter().filter(|span| span.name == spans::ROOT).count() as u64
 }
 
 impl fmt::Debug for Exporter {
