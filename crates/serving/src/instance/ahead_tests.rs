@@ -138,7 +138,7 @@ fn behind_large_inputs_nothing_is_handed_ahead() {
     assert!(seen.recv_timeout(Duration::from_millis(50)).is_err(), "the next lies behind a large one");
     finish(running);
     large.outputs();
-    // Behind a small one it does, also a large one.
+    // Behind a small one it does.
     let (_, _, running) = next(&seen);
     let (_, _, ahead) = next(&seen);
     finish(running);
