@@ -2,7 +2,6 @@
 descriptors."""
 
 import re
-import socket
 import threading
 import time
 from concurrent import futures
@@ -224,19 +223,6 @@ def test_a_trace_that_is_longer_than_the_queue(traced, collector):
         collector.wait(3 * count)
     wait_metric(server, "halimede_trace_written", 2)
     wait_metric(server, "halimede_trace_dropped", 0)
-
-
-def test_the_end_does_not_wait_for_each_portion(repository, serve):
-    """Of a collector that takes connections and answers nothing."""
-    add_models(repository)
-    with socket.create_server(("127.0.0.1", 0)) as mute:
-        own = [f"url=127.0.0.1:{mute.getsockname()[1]}", "bsp_schedule_delay=3600000", "bsp_max_export_batch_size=100"]
-        flags = ["level=TIMESTAMPS", "rate=1", "mode=opentelemetry", *(f"opentelemetry,{one}" for one in own)]
-        server = serve(repository, *(f"--trace-config={flag}" for flag in flags))
-        for _ in range(32):
-            ask(server)
-        assert server.stop() == 0
-        assert "not all traces could be written" not in server.log_text()
 
 
 def test_a_collector_that_does_not_take_traces(traced, collector):

@@ -199,7 +199,7 @@ impl<F: Factor> MatrixUnit<F> {
     }
 
     /// The fastest kind, where that is worth rounding for on this machine, by a measurement of some
-    /// hundred microseconds.
+    /// hundred microseconds; of ten milliseconds where they are close.
     pub fn fastest() -> Option<MatrixUnit<F>> {
         /// Times as fast as f32: values have to be rounded before, and the choice is to be the same at the next start.
         const WORTH_ROUNDING: f64 = 1.25;

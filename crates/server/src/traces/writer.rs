@@ -236,7 +236,7 @@ impl Sink {
         }
     }
 
-    /// Does what is left to do at the end.
+    /// What follows is the last.
     fn end(&mut self) {
         if let Sink::Collector(exporter) = self {
             exporter.end();
@@ -271,6 +271,9 @@ fn write(shared: &Shared, epoch: Epoch, mut sink: Sink) {
             break;
         }
         queue.traces -= usize::from(matches!(job, Some(Job::Trace { .. })));
+        if queue.is_ending {
+            sink.end();
+        }
         drop(queue);
         match job {
             Some(job) => sink.take(job, epoch),
@@ -279,6 +282,7 @@ fn write(shared: &Shared, epoch: Epoch, mut sink: Sink) {
         count(shared, sink.take_outcome());
     }
     sink.end();
+    sink.flush();
     count(shared, sink.take_outcome());
     if let Sink::Files(mut files) = sink {
         files.close();

@@ -203,13 +203,17 @@ pub(super) struct Exporter {
     outcome: Outcome,
     /// Whether the last portion was refused.
     is_failing: bool,
+    /// Whether a portion that is not taken is the last that is tried.
+    is_ending: bool,
+    has_given_up: bool,
 }
 
 impl Exporter {
     pub fn new(collector: Collector) -> std::io::Result<Self> {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build()?;
         let (waiting, outcome) = (VecDeque::new(), Outcome::default());
-        Ok(Self { collector, runtime, waiting, oldest: None, outcome, is_failing: false })
+        let (is_failing, is_ending, has_given_up) = (false, false, false);
+        Ok(Self { collector, runtime, waiting, oldest: None, outcome, is_failing, is_ending, has_given_up })
     }
 
     /// Takes a trace; sends what waits where that is a whole portion.
@@ -242,14 +246,9 @@ impl Exporter {
         }
     }
 
-    /// Sends everything that waits, for the last time: a portion that is not taken is the last that is tried.
+    /// From now on a portion that is not taken is the last that is tried: the server waits for the end.
     pub fn end(&mut self) {
-        while !self.waiting.is_empty() {
-            self.send();
-            if self.is_failing {
-                self.outcome.failed += roots(&std::mem::take(&mut self.waiting));
-            }
-        }
+        self.is_ending = true;
     }
 
     /// What became of traces since this was last asked.
@@ -263,7 +262,11 @@ impl Exporter {
         if self.waiting.is_empty() {
             self.oldest = None;
         }
-        let traces = roots(&spans);
+        let traces = spans.iter().filter(|span| span.name == spans::ROOT).count() as u64;
+        if self.has_given_up {
+            self.outcome.failed += traces;
+            return;
+        }
         let attributes = self.collector.resource.iter().map(|(key, value)| KeyValue::text(key, value)).collect();
         let scope = InstrumentationScope { name: "halimede".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
         let message = ExportTraceServiceRequest {
@@ -293,18 +296,44 @@ impl Exporter {
                 }
                 self.outcome.failed += traces;
                 self.is_failing = true;
+                self.has_given_up = self.is_ending;
             }
         }
     }
 }
 
-/// Traces that begin among these spans.
-fn roots<'a>(spans: impl IntoIterator<Item = &'a Span>) -> u64 {
-    spans.into_iter().filter(|span| span.name == spans::ROOT).count() as u64
-}
-
 impl fmt::Debug for Exporter {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Exporter").field("collector", &self.collector).finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::TcpListener;
+
+    use super::*;
+
+    #[test]
+    fn at_the_end_a_portion_that_is_not_taken_is_the_last() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut flags = CollectorFlags::default();
+        flags.set("url", &format!("http://{}/v1", listener.local_addr().unwrap())).unwrap();
+        flags.set("bsp_max_export_batch_size", "1").unwrap();
+        let mut exporter = Exporter::new(flags.collector().unwrap()).unwrap();
+        // It takes connections, and ends them.
+        let (seen, connections) = std::sync::mpsc::channel();
+        std::thread::spawn(move || listener.incoming().try_for_each(|_| seen.send(())));
+        let tries = |exporter: &mut Exporter, traces| {
+            let root = Span { name: spans::ROOT.to_owned(), ..Span::default() };
+            exporter.waiting.extend(std::iter::repeat_n(root, traces));
+            exporter.flush();
+            assert_eq!(exporter.take_outcome().failed, traces as u64);
+            connections.try_iter().count()
+        };
+        assert_eq!(tries(&mut exporter, 3), 3);
+        exporter.end();
+        assert_eq!(tries(&mut exporter, 3), 1);
+        assert_eq!(tries(&mut exporter, 3), 0);
     }
 }
