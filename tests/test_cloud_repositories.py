@@ -319,6 +319,23 @@ def guarded(s3):
     storage.close()
 
 
+@pytest.mark.parametrize("path", ["", "models"])
+def test_a_slash_too_many_beside_the_models_is_nobodys(bucket, cloud, path):
+    folder = f"{path}/" if path else ""
+    bucket.put(f"{folder}fine/1/model.onnx", constant(1))
+    bucket.put(f"{folder}up/1/model.onnx", constant(2))
+    for name in ("/fine/2/model.onnx", "../x", "up//absolute"):
+        boto(bucket).put_object(Bucket=bucket.name, Key=folder + name, Body=constant(3))
+    flags = ["--exit-on-error=false", "--strict-readiness=false", "--model-control-mode=poll", "--repository-poll-secs=1"]
+    server = cloud(f"{bucket.address}/{folder}", flags=flags)
+    assert ask(server, "fine", [0]) == [1]
+    assert index(server) == {("fine", "1"): "READY", ("up", None): "UNAVAILABLE"}
+    server.wait_log("object '[^']*' (has a part without a name|would leave its folder): it belongs to no model")
+    bucket.put(f"{folder}fine/1/model.onnx", constant(4))
+    wait_until(lambda: ask(server, "fine", [0]) == [4])
+    assert server.log_text().count("it belongs to no model") == 1
+
+
 def test_keys_from_the_environment_a_profile_and_a_file(guarded, cloud, tmp_path):
     address = f"{guarded.address}/models"
     keys = {"AWS_ACCESS_KEY_ID": guarded.key, "AWS_SECRET_ACCESS_KEY": guarded.secret}
@@ -464,6 +481,7 @@ def test_other_storages(other, repository, cloud, tmp_path):
     other.upload(repository.path, "a b/c/")
     other.put("a b/c/one/1/model.onnx", constant(1))
     other.put("readme.txt", b"no model")
+    other.put("a b/c//stray/1/model.onnx", constant(1))
     kept = {"TRITON_AZURE_MOUNT_DIRECTORY": str(tmp_path / "cache"), "TRITON_GCS_MOUNT_DIRECTORY": str(tmp_path / "cache")}
     flags = ["--model-control-mode=poll", "--repository-poll-secs=1"]
     server = cloud(f"{other.address}/a b/c", env={**other.env, **kept}, flags=flags)

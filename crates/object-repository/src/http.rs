@@ -4,6 +4,7 @@ use std::{error::Error as StdError, io, time::Duration};
 
 use async_trait::async_trait;
 use http_body_util::BodyExt;
+use hyper::header::CONTENT_LENGTH;
 use hyper_rustls::{HttpsConnector, HttpsConnectorBuilder};
 use hyper_util::{
     client::legacy::{Client, connect::HttpConnector as TcpConnector},
@@ -19,6 +20,8 @@ use object_store::{
 use rustls::ClientConfig;
 use tokio::time::timeout;
 
+use crate::listing::Listings;
+
 /// How long a connection may take.
 const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long the head of an answer may take, and each part of its body.
@@ -26,11 +29,14 @@ pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
 
 /// Requests of one repository, with connections that are kept.
 #[derive(Debug, Clone)]
-pub(crate) struct Http(Client<HttpsConnector<TcpConnector>, HttpRequestBody>);
+pub(crate) struct Http {
+    client: Client<HttpsConnector<TcpConnector>, HttpRequestBody>,
+    listings: Listings,
+}
 
 impl Http {
     /// A client that trusts whom `tls` trusts.
-    pub fn new(tls: ClientConfig) -> Self {
+    pub fn new(tls: ClientConfig, listings: Listings) -> Self {
         let mut tcp = TcpConnector::new();
         tcp.enforce_http(false);
         tcp.set_connect_timeout(Some(CONNECT_MAX));
@@ -38,20 +44,28 @@ impl Http {
         // HTTP/1.1 alone: Amazon's servers speak nothing else.
         let connector =
             HttpsConnectorBuilder::new().with_tls_config(tls).https_or_http().enable_http1().wrap_connector(tcp);
-        Self(Client::builder(TokioExecutor::new()).pool_idle_timeout(Duration::from_secs(20)).build(connector))
+        let client = Client::builder(TokioExecutor::new()).pool_idle_timeout(Duration::from_secs(20)).build(connector);
+        Self { client, listings }
     }
 }
 
 #[async_trait]
 impl HttpService for Http {
     async fn call(&self, request: HttpRequest) -> Result<HttpResponse, HttpError> {
-        let answered = timeout(WAIT_MAX, self.0.request(request)).await;
+        let is_listing = request.uri().query().is_some_and(Listings::is_one);
+        let answered = timeout(WAIT_MAX, self.client.request(request)).await;
         let response = answered.map_err(|_| late())?.map_err(|error| {
             let kind = if error.is_connect() { HttpErrorKind::Connect } else { kind(&error) };
             HttpError::new_boxed(kind, chain(&error).into())
         })?;
-        let (parts, body) = response.into_parts();
+        let (mut parts, body) = response.into_parts();
         let body = body.map_err(|error| HttpError::new_boxed(kind(&error), chain(&error).into()));
+        if is_listing && parts.status.is_success() {
+            // Some megabytes at most: storages list in pages.
+            let listing = timeout(WAIT_MAX, body.collect()).await.map_err(|_| late())??.to_bytes();
+            parts.headers.remove(CONTENT_LENGTH);
+            return Ok(HttpResponse::from_parts(parts, self.listings.clean(listing.into()).into()));
+        }
         Ok(HttpResponse::from_parts(parts, HttpResponseBody::new(body)))
     }
 }

@@ -12,6 +12,7 @@ mod credentials;
 mod crypto;
 mod gcs;
 mod http;
+mod listing;
 mod profile;
 mod repository;
 mod store;

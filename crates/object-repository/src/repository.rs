@@ -6,6 +6,7 @@ use std::{
     io::{self, Read},
     path::PathBuf,
     sync::Arc,
+    time::{Duration, Instant},
 };
 
 use futures_util::{StreamExt, TryStreamExt, stream};
@@ -22,6 +23,7 @@ use crate::{
     cache::Version,
     credentials::Environment,
     http::{Http, WAIT_MAX, chain},
+    listing::Listings,
     store::{Listed, Store},
     tree::{self, Object},
 };
@@ -32,6 +34,8 @@ const FETCHES_MAX: usize = 8;
 const CONFIG_BYTES_MAX: u64 = 16 << 20;
 /// More objects than this are no repository.
 const OBJECTS_MAX: usize = 1_000_000;
+/// How often the log says that an object still comes.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// What repositories need.
 #[derive(Clone)]
@@ -71,7 +75,7 @@ impl ObjectRepository {
     pub fn new(given: &str, resources: &Resources<'_>) -> Result<Self, Error> {
         let address = Address::parse(given)?;
         let environment: Environment<'_> = resources.environment;
-        let http = Http::new(resources.tls.clone());
+        let http = Http::new(resources.tls.clone(), Listings::new(given, address.prefix()));
         let store = Store::new(given, &address, resources.credentials, environment, http)?;
         Ok(Self {
             given: given.trim_end_matches('/').to_owned(),
@@ -227,10 +231,15 @@ impl ObjectRepository {
         }
         let mut incoming = self.cache.receive().map_err(not_kept)?;
         let mut parts = got.parts;
+        let mut told = Instant::now();
         while let Some(part) = timeout(WAIT_MAX, parts.next()).await.map_err(|_| late())? {
             incoming.write(&part.map_err(not_got)?).map_err(not_kept)?;
             if incoming.bytes() > file.bytes {
                 return Err(changed());
+            }
+            if told.elapsed() > TOLD_EVERY {
+                told = Instant::now();
+                tracing::info!("{shown} is being fetched: {} of {} bytes are here", incoming.bytes(), file.bytes);
             }
         }
         if incoming.bytes() != file.bytes {

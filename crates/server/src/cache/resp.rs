@@ -3,7 +3,9 @@
 use std::{
     fmt, io,
     io::{BufRead, BufReader, Read, Write},
-    net::{TcpStream, ToSocketAddrs},
+    net::{IpAddr, SocketAddr, TcpStream, ToSocketAddrs},
+    sync::mpsc,
+    thread,
     time::{Duration, Instant},
 };
 
@@ -60,11 +62,11 @@ struct Socket {
 }
 
 impl Connection {
-    /// Opens a connection, within `timeout` over all addresses of the host.
+    /// Opens a connection, within `timeout` for the name of the host and all its addresses.
     pub fn open(host: &str, port: u16, timeout: Duration) -> io::Result<Self> {
         let until = Instant::now() + timeout;
         let mut failed = io::Error::new(io::ErrorKind::NotFound, "the name has no address");
-        for address in (host, port).to_socket_addrs()? {
+        for address in addresses(host, port, until)? {
             match left(until).and_then(|left| TcpStream::connect_timeout(&address, left)) {
                 Ok(stream) => {
                     // Commands are whole messages.
@@ -83,6 +85,28 @@ impl Connection {
         self.stream.get_mut().write_all(&encode(command))?;
         read(&mut self.stream)
     }
+}
+
+/// The addresses of a host.
+fn addresses(host: &str, port: u16, until: Instant) -> io::Result<Vec<SocketAddr>> {
+    if let Ok(address) = host.parse::<IpAddr>() {
+        return Ok(vec![SocketAddr::new(address, port)]);
+    }
+    let name = host.to_owned();
+    let found = within(until, move || (name.as_str(), port).to_socket_addrs().map(Vec::from_iter))?;
+    found.unwrap_or_else(|| Err(io::Error::new(io::ErrorKind::TimedOut, format!("{host} is not found in time"))))
+}
+
+/// What `work` gives, if it does in time. The system's lookup of names has no limit of its own and cannot be ended: a thread
+/// waits for it, as long as it takes.
+fn within<T: Send + 'static>(until: Instant, work: impl FnOnce() -> T + Send + 'static) -> io::Result<Option<T>> {
+    let (done, heard) = mpsc::channel();
+    let left = left(until)?;
+    thread::Builder::new().name("halimede-lookup".to_owned()).spawn(move || {
+        // Nobody hears what comes too late.
+        let _ = done.send(work());
+    })?;
+    Ok(heard.recv_timeout(left).ok())
 }
 
 /// The time until a moment.
@@ -165,7 +189,7 @@ fn wrong(what: &str) -> io::Error {
 
 #[cfg(test)]
 mod tests {
-    use std::{net::TcpListener, thread};
+    use std::net::TcpListener;
 
     use proptest::prelude::*;
 
@@ -190,6 +214,18 @@ mod tests {
         assert!(matches!(&failure, Failure::Broken(error) if error.kind() == io::ErrorKind::TimedOut), "{failure}");
         drop(connection);
         server.join().unwrap();
+    }
+
+    #[test]
+    fn a_lookup_that_takes_too_long_is_not_waited_for() {
+        let (end, ends) = mpsc::channel::<()>();
+        let soon = || Instant::now() + Duration::from_millis(50);
+        assert_eq!(within(soon(), move || ends.recv().is_ok()).unwrap(), None);
+        drop(end);
+        assert_eq!(within(Instant::now() + Duration::from_secs(60), || 7).unwrap(), Some(7));
+        let found = addresses("localhost", 6379, Instant::now() + Duration::from_secs(60)).unwrap();
+        assert!(found.iter().all(|address| address.ip().is_loopback() && address.port() == 6379), "{found:?}");
+        assert!(addresses("::1", 6379, Instant::now()).unwrap()[0].is_ipv6());
     }
 
     fn reply(bytes: &[u8]) -> Result<Reply, String> {

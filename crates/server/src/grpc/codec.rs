@@ -1,5 +1,6 @@
 //! How messages are decoded: by prost, once it is clear that they cannot grow without bound. An input
-//! without content takes two bytes of a message and hundreds of bytes of memory.
+//! without content takes two bytes of a message and hundreds of bytes of memory. Long ones are read and written beside the
+//! loop of their connection.
 
 use std::marker::PhantomData;
 
@@ -7,7 +8,7 @@ use bytes::Buf;
 use prost::Message;
 use tonic::{
     Status,
-    codec::{Codec, DecodeBuf, Decoder},
+    codec::{Codec, DecodeBuf, Decoder, EncodeBuf, Encoder},
 };
 use tonic_prost::{ProstCodec, ProstDecoder, ProstEncoder};
 
@@ -29,11 +30,11 @@ impl<T, U> Default for BoundedCodec<T, U> {
 impl<T: Message + Send + 'static, U: Message + Default + Send + 'static> Codec for BoundedCodec<T, U> {
     type Encode = T;
     type Decode = U;
-    type Encoder = ProstEncoder<T>;
+    type Encoder = LongEncoder<T>;
     type Decoder = BoundedDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstCodec::<T, U>::default().encoder()
+        LongEncoder(ProstCodec::<T, U>::default().encoder())
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -54,6 +55,19 @@ impl<U: Message + Default> Decoder for BoundedDecoder<U> {
             check(source.chunk())?;
             self.0.decode(source)
         })
+    }
+}
+
+/// Encodes messages; long ones beside the loop.
+#[derive(Debug)]
+pub(crate) struct LongEncoder<T>(ProstEncoder<T>);
+
+impl<T: Message> Encoder for LongEncoder<T> {
+    type Item = T;
+    type Error = Status;
+
+    fn encode(&mut self, message: T, target: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        aside(message.encoded_len() > BYTES_MAX, || self.0.encode(message, target))
     }
 }
 

@@ -5,6 +5,7 @@ use std::{
     panic::{AssertUnwindSafe, catch_unwind},
     path::Path,
     sync::{Arc, mpsc},
+    time::{Duration, Instant},
 };
 
 use halimede_tensor::{Buffer, DType};
@@ -31,6 +32,9 @@ const DIRECTORY: &str = "warmup";
 
 /// Requests of a sample that run together.
 const BATCH_MAX: u32 = 1 << 16;
+
+/// How often the log says that a model still warms up: as long as it does nobody can use it.
+const TOLD_EVERY: Duration = Duration::from_secs(10);
 
 /// The warm-up requests of a model.
 #[derive(Debug, Default)]
@@ -78,8 +82,18 @@ impl WarmUp {
         signature: &Arc<Signature>,
         version: i64,
     ) -> Result<(), Error> {
+        let mut told = Instant::now();
         for sample in &self.samples {
             for iteration in 1..=sample.count {
+                if told.elapsed() > TOLD_EVERY {
+                    told = Instant::now();
+                    tracing::info!(
+                        "model '{}' instance {name} still warms up: run {iteration} of {} of sample '{}'",
+                        signature.model,
+                        sample.count,
+                        sample.name
+                    );
+                }
                 tracing::debug!(
                     "model '{}' instance {name} is running warmup sample '{}' for iteration {iteration}",
                     signature.model,
