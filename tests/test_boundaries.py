@@ -389,6 +389,39 @@ COUNTS = {
 }
 
 
+FOREIGN = [
+    {"Origin": "http://evil.example"},
+    {"Origin": "null"},
+    {"Sec-Fetch-Site": "cross-site"},
+    {"Sec-Fetch-Site": "same-site", "Origin": "http://localhost:1"},
+]
+
+
+@pytest.mark.parametrize("headers", FOREIGN, ids=lambda headers: "-".join(headers.values()))
+def test_pages_of_other_sites(place, headers):
+    """A browser sends what any page wants, as text, and hides the answer from it."""
+    own = {"Origin": f"http://{place.server.http_address}"}
+    load = "/v2/repository/models/subject/load"
+    for path in (
+        load,
+        "/v2/repository/models/add_sub/unload",
+        "/v2/logging",
+        "/v2/trace/setting",
+        "/v2/models/add_sub/trace/setting",
+        "/v2/systemsharedmemory/region/x/register",
+        "/v2/systemsharedmemory/unregister",
+        "/v2/cudasharedmemory/unregister",
+    ):
+        reply = place.http.post(path, "{}", headers={"Content-Type": "text/plain", **headers})
+        assert (reply.status, "a page of another site" in reply.error) == (403, True), path
+    # What changes nothing is answered, and so is the server's own page.
+    assert place.http.post("/v2/repository/index", "", headers=headers).status == 200
+    assert place.http.post("/v2/models/add_sub/infer", ADD, headers=headers).status == 200
+    assert place.http.get("/v2/logging", headers=headers).status == 200
+    for fine in (own, {**headers, "Sec-Fetch-Site": "same-origin"}, {}):
+        assert place.http.post(load, "", headers=fine).status == 200, fine
+
+
 @pytest.mark.parametrize("given", COUNTS.values(), ids=COUNTS.keys())
 def test_counts_in_requests(place, given):
     reply = place.http.infer("add_sub", {"inputs": [given, ADD["inputs"][1]]})

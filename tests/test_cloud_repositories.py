@@ -1,10 +1,12 @@
 """Model repositories in object storage, against real servers of its protocols."""
 
+import http.server
 import json
 import os
 import shutil
 import signal
 import sys
+import threading
 import time
 from pathlib import Path
 
@@ -194,6 +196,38 @@ def test_models_serve_on_while_the_storage_is_away(s3, cloud, tmp_path):
         bucket = S3Bucket(storage, "away")
         bucket.put("one/1/model.onnx", constant(2))
         wait_until(lambda: ask(server, "one", [0]) == [2])
+    finally:
+        storage.close()
+
+
+class LoginPage(http.server.BaseHTTPRequestHandler):
+    """What proxies answer to anything."""
+
+    page = b"<html>Please log in</html>"
+
+    def do_GET(self):
+        self.send_response(200)
+        self.send_header("Content-Length", str(len(self.page)))
+        self.end_headers()
+        self.wfile.write(self.page)
+
+    def log_message(self, *_):
+        pass
+
+
+def test_a_page_in_the_place_of_a_listing_is_no_empty_repository(s3, cloud):
+    storage = moto()
+    try:
+        bucket = S3Bucket(storage, "paged")
+        bucket.put("one/1/model.onnx", constant(1))
+        server = cloud(bucket.address, flags=["--model-control-mode=poll", "--repository-poll-secs=1"])
+        storage.stop()
+        with http.server.ThreadingHTTPServer(("localhost", storage.port), LoginPage) as proxy:
+            threading.Thread(target=proxy.serve_forever, daemon=True).start()
+            server.wait_log("the answer is no listing, but begins with '<html>Please log in</html>'")
+            proxy.shutdown()
+        assert ask(server, "one", [0]) == [1]
+        assert index(server) == {("one", "1"): "READY"}
     finally:
         storage.close()
 

@@ -27,6 +27,9 @@ const CONNECT_MAX: Duration = Duration::from_secs(5);
 /// How long the head of an answer may take, and each part of its body.
 pub(crate) const WAIT_MAX: Duration = Duration::from_secs(30);
 
+/// Bytes of an answer that is none which an error shows.
+const TOLD_BYTES: usize = 100;
+
 /// Requests of one repository, with connections that are kept.
 #[derive(Debug, Clone)]
 pub(crate) struct Http {
@@ -63,6 +66,11 @@ impl HttpService for Http {
         if is_listing && parts.status.is_success() {
             // Some megabytes at most: storages list in pages.
             let listing = timeout(WAIT_MAX, body.collect()).await.map_err(|_| late())??.to_bytes();
+            if !Listings::holds_one(&listing) {
+                let begin = String::from_utf8_lossy(&listing[..listing.len().min(TOLD_BYTES)]).into_owned();
+                let why = format!("the answer is no listing, but begins with '{}'", begin.escape_debug());
+                return Err(HttpError::new(HttpErrorKind::Decode, io::Error::new(io::ErrorKind::InvalidData, why)));
+            }
             parts.headers.remove(CONTENT_LENGTH);
             return Ok(HttpResponse::from_parts(parts, self.listings.clean(listing.into()).into()));
         }

@@ -42,7 +42,22 @@ impl Listings {
         query.split('&').any(|part| part == "list-type=2" || part == "comp=list")
     }
 
-    /// A listing without what is left out. What is no listing stays as it is: who reads it says what is wrong.
+    /// Whether an answer to the request for a listing is one, and not the page of a proxy, or an error under another status: that
+    /// must not be taken for a repository without models.
+    pub fn holds_one(answer: &[u8]) -> bool {
+        let mut reader = Reader::from_reader(answer.strip_prefix(MARK).unwrap_or(answer));
+        loop {
+            match reader.read_event() {
+                Ok(Event::Start(tag) | Event::Empty(tag)) => {
+                    return matches!(tag.local_name().as_ref(), b"ListBucketResult" | b"EnumerationResults");
+                }
+                Ok(Event::Eof) | Err(_) => return false,
+                Ok(_) => {}
+            }
+        }
+    }
+
+    /// A listing without what is left out. What cannot be read stays as it is: who reads it then says what is wrong.
     pub fn clean(&self, listing: Vec<u8>) -> Vec<u8> {
         let Some(found) = self.impossible(&listing) else { return listing };
         let mut kept = Vec::with_capacity(listing.len());
@@ -156,6 +171,19 @@ mod tests {
             ["", "no <Contents>", "<R><Contents><Key>m//x</Key></R>", "<R><Contents><Key>m//&x;</Key></Contents></R>"]
         {
             assert_eq!(cleaned("m", text), text);
+        }
+    }
+
+    #[test]
+    fn a_page_or_an_error_is_no_listing() {
+        for listing in ["<?xml version='1.0'?>\n<ListBucketResult xmlns='a'/>", "\u{feff}<EnumerationResults><Blobs/>"]
+        {
+            assert!(Listings::holds_one(listing.as_bytes()), "{listing}");
+        }
+        for other in
+            ["", "ok", "<html>ListBucketResult</html>", "<Error><Code>SlowDown</Code></Error>", "{}", "<", "<!-- x -->"]
+        {
+            assert!(!Listings::holds_one(other.as_bytes()), "{other}");
         }
     }
 

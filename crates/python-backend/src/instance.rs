@@ -196,6 +196,7 @@ impl Execution for Running {
         let Self { mut batch, sent } = *self;
         if let Some(took) = took {
             batch.ran_for(took);
+            batch.batch().executed();
         }
         sent.answer(process, batch.batch(), executed);
         batch.finish();
@@ -250,6 +251,9 @@ impl Slot {
     fn run(&self, process: &Shared, batch: &mut Batch) -> Result<(), Error> {
         let (task, sent) = self.announce(process, batch)?;
         let executed = process.execute(&task);
+        if executed.is_ok() {
+            batch.executed();
+        }
         sent.answer(process, batch, executed);
         Ok(())
     }

@@ -89,7 +89,10 @@ impl Metrics {
         if request.method() != Method::GET {
             return Reply::failed(405, "Method Not Allowed").into_response();
         }
-        let body = if request.uri().path() == "/metrics" { text(&self.families()) } else { String::new() };
+        let body = match request.uri().path() {
+            "/metrics" | "/metrics/" => text(&self.families()),
+            _ => String::new(),
+        };
         Reply::ok(body.into_bytes()).of_type(ContentType::Metrics).into_response()
     }
 }

@@ -105,7 +105,8 @@ impl Restrictions {
             _ => return Err(format!("--{flag} option format is '<config name>:<setting>=<value>'. Got {text}\n")),
         };
         for name in groups.split(',') {
-            let found = GROUPS.iter().find(|(known, _)| *known == name);
+            let is_known = |group: Group| !protocol.is_grpc || group != Group::Ui;
+            let found = GROUPS.iter().find(|(known, group)| *known == name && is_known(*group));
             let &(_, group) = found.ok_or_else(|| format!("unknown restricted {kind} '{name}' "))?;
             let key = &mut self.keys[group as usize];
             if key.is_some() {
@@ -180,6 +181,8 @@ mod tests {
             wrong(&["model-repository,health:k1=v1", "metadata,health:k2=v2"]),
             "restricted api 'health' can not be specified in multiple config groups"
         );
+        let of_grpc = Restrictions::default().add(GRPC, "health,ui:k=v").unwrap_err();
+        assert_eq!(of_grpc, "unknown restricted protocol 'ui' ", "the page speaks HTTP");
         for text in ["health", "health:k", "health:=v", "health:k=", ":k=v", "health=k:v"] {
             let expected = "--http-restricted-api option format is '<config name>:<setting>=<value>'. Got ";
             assert!(wrong(&[text]).starts_with(expected), "{text}");

@@ -2,6 +2,7 @@
 
 use std::{
     collections::BTreeMap,
+    io,
     sync::{Arc, PoisonError, RwLock},
 };
 
@@ -70,7 +71,11 @@ impl Regions {
             return Err(Error { code: Code::AlreadyExists, message, retry_after: None });
         }
         let region = SharedRegion::open(key, offset, len).map_err(|error| match error {
-            SharedMemoryError::Open { .. } => Error::internal(format!("Unable to open shared memory region: '{key}'")),
+            SharedMemoryError::Open { cause, .. } => {
+                // Triton's words; of an object that is there, also why.
+                let why = if cause.kind() == io::ErrorKind::NotFound { String::new() } else { format!(" ({cause})") };
+                Error::internal(format!("Unable to open shared memory region: '{key}'{why}"))
+            }
             SharedMemoryError::TooSmall { .. } => {
                 Error::invalid(format!("failed to register shared memory region '{name}': invalid args"))
             }

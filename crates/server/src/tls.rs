@@ -25,11 +25,14 @@ use tokio_rustls::{TlsAcceptor, server::TlsStream};
 use crate::listen::Stop;
 
 mod clients;
+mod own;
+mod refusals;
 #[cfg(test)]
 mod tests;
 mod version_one;
 
 use clients::Clients;
+use refusals::Refusals;
 
 /// How long a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(20);
@@ -50,7 +53,7 @@ pub(crate) struct TlsFlags {
 #[derive(Clone)]
 pub(crate) enum Tls {
     Off,
-    On(TlsAcceptor),
+    On(TlsAcceptor, Arc<Refusals>),
 }
 
 impl Tls {
@@ -92,7 +95,7 @@ impl Tls {
         };
         let mut config = builder.with_cert_resolver(Arc::new(Identity(identity)));
         config.alpn_protocols = vec![alpn.to_vec()];
-        Ok(Tls::On(TlsAcceptor::from(Arc::new(config))))
+        Ok(Tls::On(TlsAcceptor::from(Arc::new(config)), Arc::new(Refusals::new(protocol))))
     }
 
     /// Serves a connection with `serve`, after the handshake where there is one.
@@ -104,7 +107,8 @@ impl Tls {
     ) {
         let stream = match self {
             Tls::Off => Stream::Plain(stream),
-            Tls::On(acceptor) => {
+            Tls::On(acceptor, refusals) => {
+                let peer = stream.peer_addr();
                 let handshake = tokio::time::timeout(HANDSHAKE_MAX, acceptor.accept(stream));
                 let opened = tokio::select! {
                     opened = handshake => opened,
@@ -112,8 +116,12 @@ impl Tls {
                 };
                 match opened {
                     Ok(Ok(stream)) => Stream::Tls(Box::new(stream)),
-                    Ok(Err(error)) => return tracing::debug!("a connection was refused: {error}"),
-                    Err(_) => return tracing::debug!("a connection was refused: its handshake took too long"),
+                    // Many look in this way whether anybody listens.
+                    Ok(Err(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+                        return tracing::debug!("a connection was refused: {error}");
+                    }
+                    Ok(Err(error)) => return refusals.tell(peer, &error),
+                    Err(_) => return refusals.tell(peer, &"its handshake took too long"),
                 }
             }
         };

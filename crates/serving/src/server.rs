@@ -188,6 +188,8 @@ impl Server {
     /// The model is unknown or has no such version that is ready.
     pub fn statistics(&self, model: &str, version: Option<i64>) -> Result<Vec<ModelStatistics>, Error> {
         self.check_ready()?;
+        // All models have no version in common.
+        let version = version.filter(|_| !model.is_empty());
         let mut found: Vec<ModelStatistics> = self.repository.ready_models(model, version).collect();
         if found.is_empty() && !model.is_empty() {
             let is_served = !self.repository.table.ready_versions(model).is_empty();

@@ -96,6 +96,10 @@ impl Flags {
         self.warnings.push(format!("--{name}={value} has no effect: this server does not do that yet"));
     }
 
+    pub(super) fn unknown_setting(&mut self, name: &str, value: &str) {
+        self.warnings.push(format!("--{name}={value} has no effect: there is no such setting"));
+    }
+
     /// Triton's words: what it prints after "has been deprecated" differs from flag to flag.
     pub(super) fn deprecated(&mut self, name: &str, rest: &str) {
         self.warnings.push(format!("Warning: '--{name}' has been deprecated{rest}"));
@@ -135,7 +139,7 @@ impl Flags {
             "summary_latencies" => set(&mut options.summary_latencies, switch(text)),
             "summary_quantiles" => set(&mut options.summary_quantiles, quantiles(text)),
             _ => {
-                self.ignored("metrics-config", value);
+                self.unknown_setting("metrics-config", value);
                 Ok(())
             }
         }
@@ -166,7 +170,7 @@ impl Flags {
             ("triton", "file") => trace.file = text.to_owned(),
             ("triton", "log-frequency") => trace.log_frequency = number(text)?,
             ("opentelemetry", key) if trace.collector.set(key, text)? => {}
-            _ => self.ignored("trace-config", value),
+            _ => self.unknown_setting("trace-config", value),
         }
         Ok(())
     }

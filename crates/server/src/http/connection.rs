@@ -22,6 +22,7 @@ use std::{
 use hyper::{
     Request, Response,
     body::{Body as HttpBody, Frame, Incoming, SizeHint},
+    header::{CONNECTION, HeaderValue},
     service::service_fn,
 };
 use hyper_util::rt::TokioIo;
@@ -36,11 +37,16 @@ use crate::listen::Stop;
 /// How long a client may take for the head of a request, from its first byte.
 const HEAD_MAX: Duration = Duration::from_secs(30);
 
+/// How long requests are still begun after [`Stop`]: what was sent before may not have been read yet, and who reads it does not
+/// know when it was sent. Each answer says that it is the last.
+const LAST_CALL: Duration = Duration::from_millis(100);
+
 /// How long a connection that is closed from here stays half open, at most: what was sent before its client knew arrives
 /// within that, and ends nowhere.
 const LINGER: Duration = Duration::from_millis(100);
 
-/// Answers requests with `answer` until the connection ends; after [`Stop`], to the end of the current one.
+/// Answers requests with `answer` until the connection ends; after [`Stop`], to the end of the current one, or of one that has
+/// been sent.
 pub(crate) async fn serve<S, A, F>(stream: S, stop: Stop, answer: A)
 where
     S: AsyncRead + AsyncWrite + Unpin,
@@ -79,9 +85,15 @@ where
 {
     let progress = Arc::<Progress>::default();
     let service = service_fn(|request| {
-        let answered = Answering::begin(&progress);
+        let (answered, progress) = (Answering::begin(&progress), progress.clone());
         let response = answer(request);
-        async move { Ok::<_, Infallible>(response.await.map(|body| Sending { body, _answered: answered })) }
+        async move {
+            let mut response = response.await.map(|body| Sending { body, _answered: answered });
+            if progress.is_last.load(Relaxed) {
+                response.headers_mut().insert(CONNECTION, HeaderValue::from_static("close"));
+            }
+            Ok::<_, Infallible>(response)
+        }
     });
     let stream = Timed::new(stream, head_max, progress.clone());
     let builder = hyper::server::conn::http1::Builder::new();
@@ -89,6 +101,10 @@ where
     tokio::select! {
         _ = connection.as_mut() => return,
         () = stop.requested() => {}
+    }
+    progress.is_last.store(true, Relaxed);
+    if timeout(LAST_CALL, connection.as_mut()).await.is_ok() {
+        return;
     }
     connection.as_mut().graceful_shutdown();
     // A connection on which a head has begun would go on until it is there.
@@ -108,6 +124,8 @@ struct Progress {
     is_answering: AtomicBool,
     /// Whether something may still be on its way into the socket.
     is_writing: AtomicBool,
+    /// Whether the next answer is the last.
+    is_last: AtomicBool,
 }
 
 impl Progress {
@@ -354,6 +372,29 @@ mod tests {
             // What a balancer looks at first.
             assert!(client.take_error().unwrap().is_none(), "the connection was reset");
             drop(client);
+            task.await.unwrap();
+        }
+    }
+
+    #[tokio::test]
+    async fn what_was_sent_before_the_end_is_answered_and_told_that_it_is_the_last() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        for _ in 0..50 {
+            let services = crate::listen::Services::new(crate::event_loops::Connections::here());
+            let (client, accepted) =
+                tokio::join!(TcpStream::connect(listener.local_addr().unwrap()), listener.accept());
+            let (mut client, (server, _)) = (client.unwrap(), accepted.unwrap());
+            let task =
+                tokio::spawn(serve(server, services.requested_stop(), |_| async { Response::new(Body::default()) }));
+            client.write_all(REQUEST).await.unwrap();
+            client.read_exact(&mut [0; 12]).await.unwrap();
+            // Nobody has looked at the socket since.
+            client.write_all(REQUEST).await.unwrap();
+            services.stop();
+            let mut rest = String::new();
+            client.read_to_string(&mut rest).await.unwrap();
+            let (_, last) = rest.split_once("HTTP/1.1 200").expect("an answer");
+            assert!(last.contains("connection: close\r\n"), "{last}");
             task.await.unwrap();
         }
     }

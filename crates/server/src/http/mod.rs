@@ -9,6 +9,7 @@ mod generate;
 mod headers;
 mod infer;
 mod metadata;
+mod origin;
 mod reply;
 mod route;
 #[cfg(test)]
@@ -66,6 +67,9 @@ async fn hear(services: Arc<Services>, parts: &Parts, body: &mut Arriving) -> Re
     }
     if !route.allows(&parts.method) {
         return Reply::failed(405, "Method Not Allowed").of_type(route.content_type()).into_response();
+    }
+    if route.is_change(&parts.method) && origin::is_foreign(&parts.headers) {
+        return Reply::failed(403, origin::FOREIGN).into_response();
     }
     tracing::debug!("HTTP request: {} {path}", parts.method);
     match route {

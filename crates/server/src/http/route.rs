@@ -112,6 +112,18 @@ impl<'p> Route<'p> {
         (get && method == Method::GET) || (post && method == Method::POST)
     }
 
+    /// Whether it changes something for other requests.
+    pub fn is_change(&self, method: &Method) -> bool {
+        match self {
+            Route::Control { .. } => true,
+            Route::Logging | Route::Trace | Route::Model { call: Call::Trace, .. } => method == Method::POST,
+            Route::SystemSharedMemory { action, .. } | Route::CudaSharedMemory { action, .. } => {
+                *action != Action::Status
+            }
+            _ => false,
+        }
+    }
+
     /// What it belongs to where APIs are restricted: who asks needs the headers of all.
     pub fn groups(&self) -> &'static [Group] {
         match self {

@@ -13,7 +13,10 @@ use rustls::{
     },
 };
 
-use super::version_one::{self, Authority, VersionOne};
+use super::{
+    own,
+    version_one::{self, Authority, VersionOne},
+};
 
 /// What rustls checks, and beside it certificates of X.509's first version, which rustls does not read and OpenSSL writes
 /// unless it is told what to write. Everything is asked of rustls first; only where it says that it does not know the
@@ -21,6 +24,8 @@ use super::version_one::{self, Authority, VersionOne};
 #[derive(Debug)]
 pub(super) struct Clients {
     rustls: Arc<dyn ClientCertVerifier>,
+    /// What was given as who signs. One of them may be a client's own certificate.
+    given: Vec<CertificateDer<'static>>,
     authorities: Vec<Authority>,
     algorithms: WebPkiSupportedAlgorithms,
 }
@@ -32,6 +37,7 @@ impl Clients {
     /// One of `roots` is no certificate.
     pub fn new(roots: Vec<CertificateDer<'static>>, provider: Arc<CryptoProvider>) -> Result<Self, String> {
         let authorities = roots.iter().filter_map(Authority::new).collect();
+        let given = roots.clone();
         let mut store = RootCertStore::empty();
         for root in roots {
             store.add(root).map_err(|error| error.to_string())?;
@@ -40,7 +46,7 @@ impl Clients {
         let rustls = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider)
             .build()
             .map_err(|error| error.to_string())?;
-        Ok(Clients { rustls, authorities, algorithms })
+        Ok(Clients { rustls, given, authorities, algorithms })
     }
 }
 
@@ -55,6 +61,11 @@ impl ClientCertVerifier for Clients {
         intermediates: &[CertificateDer<'_>],
         now: UnixTime,
     ) -> Result<ClientCertVerified, Error> {
+        // A certificate that is trusted itself has no chain, and needs none: one that signed itself, or one of many.
+        if self.given.iter().any(|given| given == end_entity) {
+            own::verify(end_entity, now)?;
+            return Ok(ClientCertVerified::assertion());
+        }
         match self.rustls.verify_client_cert(end_entity, intermediates, now) {
             // The version may be that of a certificate in between: those are never looked at here.
             Err(error) if is_version(&error) => {

@@ -244,6 +244,25 @@ fn a_certificate_of_version_1_signs_no_other() {
 }
 
 #[test]
+fn a_certificate_that_was_given_is_trusted_for_clients_in_its_time() {
+    use CertificateError::{Expired, NotValidYet, UnknownIssuer};
+    let [root, key] = keys();
+    let purpose = |last| extension(37, false, &tlv(SEQUENCE, &[&[OBJECT, 8, 0x2b, 6, 1, 5, 5, 7, 3, last]]));
+    let own = |valid, tail: &[Vec<u8>]| Content { subject: "authority", valid, ..authority(tail) }.sign(&root, &root);
+    let of_third = Content { version: version(2), tail: extensions(&[purpose(2)]), ..client() }.sign(&key, &key);
+    for good in [own(AROUND, &[is_authority()]), own(AROUND, &[is_authority(), purpose(2)]), of_third] {
+        assert_eq!(verify(&clients(&[good.clone()]), &good, &[]), None);
+        let other = own(AROUND, &[is_authority(), extension(14, false, &[4, 1, 1])]);
+        assert_ne!(verify(&clients(&[other]), &good, &[]), None);
+    }
+    let says = |certificate: CertificateDer<'static>| verify(&clients(&[certificate.clone()]), &certificate, &[]);
+    assert!(matches!(says(own(BEFORE, &[is_authority()])), Some(Expired)));
+    assert!(matches!(says(own(BEHIND, &[is_authority()])), Some(NotValidYet)));
+    let for_servers = says(own(AROUND, &[is_authority(), purpose(1)]));
+    assert!(!matches!(for_servers, None | Some(UnknownIssuer)), "{for_servers:?}");
+}
+
+#[test]
 fn who_signs_version_1_says_that_it_is_an_authority() {
     let [root, key, old] = keys();
     let usage = |bits| extension(15, true, &[BIT_STRING, 2, 1, bits]);

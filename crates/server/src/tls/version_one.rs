@@ -144,7 +144,11 @@ pub(super) fn verify_signature(
     Err(CertificateError::BadSignature)
 }
 
-fn is_valid_at(validity: &Validity, now: UnixTime) -> Result<(), CertificateError> {
+/// Checks that a period holds `now`.
+///
+/// # Errors
+/// It has ended, or not begun.
+pub(super) fn is_valid_at(validity: &Validity, now: UnixTime) -> Result<(), CertificateError> {
     let second = now.as_secs();
     if second < validity.not_before.to_unix_duration().as_secs() {
         return Err(CertificateError::NotValidYet);

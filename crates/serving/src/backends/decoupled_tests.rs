@@ -1,11 +1,13 @@
 //! Models that answer any number of times: `repeat`, `square`, and a scripted one.
 
 use std::{
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use halimede_tensor::{Buffer, DType};
+use parking_lot::Mutex;
 
 use crate::{
     Code, InputTensor, Options, Server,
@@ -177,4 +179,38 @@ fn a_sender_that_is_dropped_answers_with_an_error() {
     let error = responses[1].error.as_ref().unwrap();
     assert_eq!(error.message, "the model ended the request without a last response");
     eventually("all are counted", || server.in_flight() == 0);
+}
+
+#[test]
+fn a_request_is_in_flight_once_until_its_batch_and_its_sender_have_ended() {
+    let files = Files::new();
+    files.model("m", &identity("[ 1 ]", "model_transaction_policy { decoupled: true } instance_group { count: 1 }"));
+    let (senders, given) = mpsc::channel();
+    let (end, ends) = mpsc::channel::<()>();
+    let (senders, ends) = (Mutex::new(senders), Mutex::new(ends));
+    let backend = Scripted::backend("identity", move |_, batch| {
+        senders.lock().send(batch.response_sender(0)).unwrap();
+        ends.lock().recv().unwrap();
+    });
+    let server = Arc::new(Server::start(Options { backends: vec![backend], ..files.options() }).unwrap());
+    let begin = || {
+        let (request, waiting) = request("m", [floats("INPUT0", &[1], &[1.0])]);
+        // A model that was quick runs on the thread that asks.
+        let asked = server.clone();
+        thread::spawn(move || asked.infer(request));
+        (waiting, given.recv().unwrap())
+    };
+    let (_waiting, sender) = begin();
+    assert_eq!(server.in_flight(), 1);
+    // The batch ends first, and the sender,
+    end.send(()).unwrap();
+    let (_waiting_too, other) = begin();
+    assert_eq!(server.in_flight(), 2);
+    drop(sender);
+    assert_eq!(server.in_flight(), 1);
+    // or the other way round.
+    drop(other);
+    assert_eq!(server.in_flight(), 1);
+    end.send(()).unwrap();
+    eventually("the batch ends", || server.in_flight() == 0);
 }

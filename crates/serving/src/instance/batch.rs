@@ -27,6 +27,8 @@ pub struct Batch {
     start: Instant,
     input_end: Option<Instant>,
     output_start: Option<Instant>,
+    /// Whether it counts as an execution whatever becomes of its requests.
+    has_run: bool,
     /// Held by what answers its requests from elsewhere.
     senders: Arc<()>,
 }
@@ -49,6 +51,8 @@ pub(crate) struct Entry {
     pub states: Vec<(usize, InputTensor)>,
     /// Its model, where inputs of other shapes may share its batch.
     pub ragged: Option<Arc<Signature>>,
+    /// What counts it as in flight, together with its [`ResponseSender`]; `None` where the queue does.
+    in_flight: Option<Arc<InFlight>>,
     /// Whether it runs again.
     runs_again: bool,
     outputs: Vec<OutputTensor>,
@@ -67,6 +71,7 @@ impl Entry {
             given: 0,
             states: Vec::new(),
             ragged: None,
+            in_flight: None,
             runs_again: false,
             outputs: Vec::new(),
             parameters: Vec::new(),
@@ -84,9 +89,34 @@ impl Entry {
         self.ragged.as_ref().and_then(|model| model.input(name)).is_some_and(|input| input.is_ragged)
     }
 
+    /// What counts it as in flight from now on, with whoever else has it.
+    fn in_flight(&mut self, recorder: &Arc<Recorder>) -> Arc<InFlight> {
+        let begin = || {
+            // Nobody has counted a request that nobody made.
+            recorder.enter(usize::from(self.is_stand_in));
+            Arc::new(InFlight(recorder.clone()))
+        };
+        self.in_flight.get_or_insert_with(begin).clone()
+    }
+
+    /// Whether somebody else counts it as in flight.
+    pub fn is_counted(&self) -> bool {
+        self.in_flight.is_some()
+    }
+
     /// Whether it is answered with an error.
     pub fn has_failed(&self) -> bool {
         self.error.is_some()
+    }
+}
+
+/// A request in flight, until neither its batch nor its sender is there.
+#[derive(Debug)]
+pub(super) struct InFlight(Arc<Recorder>);
+
+impl Drop for InFlight {
+    fn drop(&mut self) {
+        self.0.leave(1);
     }
 }
 
@@ -123,7 +153,17 @@ impl Gathered {
 impl Batch {
     pub(crate) fn new(signature: Arc<Signature>, version: i64, recorder: Arc<Recorder>, entries: Vec<Entry>) -> Self {
         let (start, senders) = (Instant::now(), Arc::default());
-        Self { signature, version, recorder, entries, start, input_end: None, output_start: None, senders }
+        Self {
+            signature,
+            version,
+            recorder,
+            entries,
+            start,
+            input_end: None,
+            output_start: None,
+            has_run: false,
+            senders,
+        }
     }
 
     /// The same whose [`ResponseSender`]s hold `senders`, as long as they are.
@@ -134,8 +174,10 @@ impl Batch {
     /// What answers request `index` from now on, any number of times, also after the execution. The end of the
     /// execution counts the request, as a failure after [`Batch::fail`], and does not answer it.
     pub fn response_sender(&mut self, index: usize) -> ResponseSender {
-        let request = &mut self.entries[index].request;
-        ResponseSender::new(self.signature.clone(), self.version, self.recorder.clone(), self.senders.clone(), request)
+        let entry = &mut self.entries[index];
+        let in_flight = entry.in_flight(&self.recorder);
+        let (signature, recorder, senders) = (self.signature.clone(), self.recorder.clone(), self.senders.clone());
+        ResponseSender::new(signature, self.version, recorder, senders, in_flight, &mut entry.request)
     }
 
     /// Takes back what [`Batch::response_sender`] gave: the end of the execution answers the request again.
@@ -264,6 +306,11 @@ impl Batch {
         self.input_end = Some(Instant::now());
     }
 
+    /// The model ran: the batch counts as an execution, even if all of its requests fail.
+    pub fn executed(&mut self) {
+        self.has_run = true;
+    }
+
     /// The outputs are computed; what follows is their scattering.
     pub fn outputs_computed(&mut self) {
         self.output_start = Some(Instant::now());
@@ -312,7 +359,7 @@ impl Batch {
         let input_end = self.input_end.unwrap_or(self.start);
         let output_start = self.output_start.unwrap_or(end).max(input_end);
         let compute = ComputeTimes { start: self.start, input_end, output_start, end }.durations();
-        if self.entries.iter().any(|entry| !entry.is_stand_in && entry.error.is_none()) {
+        if self.has_run || self.entries.iter().any(|entry| !entry.is_stand_in && entry.error.is_none()) {
             self.recorder.execution(self.size(), compute);
         }
         let Self { signature, version, recorder, entries, start: compute_start, .. } = self;
@@ -332,8 +379,8 @@ impl Batch {
             }
             if entry.runs_again && entry.error.is_none() {
                 succeed(&entry.request.id);
-                let Entry { request, ragged, .. } = entry;
-                finished.again.push(Entry { ragged, ..Entry::new(request, batch_size) });
+                let Entry { request, ragged, in_flight, .. } = entry;
+                finished.again.push(Entry { ragged, in_flight, ..Entry::new(request, batch_size) });
                 continue;
             }
             let response = entry.response(&signature, version);

@@ -543,9 +543,17 @@ impl Shared {
                 let (entry, error) = self.refusal(refused);
                 self.recorder.pending(-1);
                 self.recorder.failure(FailureReason::Other, start, now);
-                entry.request.fail(self.version, error);
-                self.recorder.leave(1);
+                self.fail(entry, error);
             }
+        }
+    }
+
+    /// Answers a request that left the queue without running.
+    fn fail(&self, entry: Entry, error: Error) {
+        let is_counted = entry.is_counted();
+        entry.request.fail(self.version, error);
+        if !is_counted {
+            self.recorder.leave(1);
         }
     }
 
@@ -662,7 +670,8 @@ impl Shared {
         if let Some(sequence) = &self.signature.sequence {
             held.memory.keep(sequence, batch.entries_mut());
         }
-        let count = batch.entries_mut().iter().filter(|entry| !entry.is_stand_in).count();
+        let is_counted_here = |entry: &Entry| !entry.is_stand_in && !entry.is_counted();
+        let count = batch.entries_mut().iter().filter(|entry| is_counted_here(entry)).count();
         let Finished { took, again, ended } = batch.finish(|ticket, mut request, response| match &self.ordering {
             None => request.responder.send(response, true),
             Some(ordering) => ordering.send(ticket, (request, response), |(mut request, response)| {
@@ -670,7 +679,7 @@ impl Shared {
             }),
         });
         self.pace.record(took);
-        self.recorder.leave(count - again.len());
+        self.recorder.leave(count - again.iter().filter(|entry| is_counted_here(entry)).count());
         if !ended.is_empty()
             && let Some(sequences) = self.state.lock().scheduler.sequences()
         {
@@ -782,8 +791,7 @@ impl Shared {
             };
             self.recorder.pending(-1);
             self.recorder.failure(reason, entry.request.timestamps.start, Instant::now());
-            entry.request.fail(self.version, error);
-            self.recorder.leave(1);
+            self.fail(entry, error);
         }
     }
 }

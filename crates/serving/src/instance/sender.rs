@@ -2,7 +2,7 @@
 
 use std::{mem, sync::Arc, time::Instant};
 
-use super::batch::client_output;
+use super::batch::{InFlight, client_output};
 use crate::{
     error::{Code, Error},
     model::Signature,
@@ -30,6 +30,7 @@ pub struct ResponseSender {
     output_start: Option<Instant>,
     /// Keeps the instance, which may have something to say yet.
     _instance: Arc<()>,
+    _in_flight: Arc<InFlight>,
 }
 
 impl ResponseSender {
@@ -39,9 +40,9 @@ impl ResponseSender {
         version: i64,
         recorder: Arc<Recorder>,
         instance: Arc<()>,
+        in_flight: Arc<InFlight>,
         request: &mut Request,
     ) -> Self {
-        recorder.enter(1);
         Self {
             signature,
             version,
@@ -54,6 +55,7 @@ impl ResponseSender {
             start: Instant::now(),
             output_start: None,
             _instance: instance,
+            _in_flight: in_flight,
         }
     }
 
@@ -150,6 +152,5 @@ impl Drop for ResponseSender {
         if !self.responder.is_answered() {
             self.fail(Error::internal("the model ended the request without a last response"), true);
         }
-        self.recorder.leave(1);
     }
 }

@@ -25,6 +25,7 @@ use crate::{
     paths::is_inside,
     request::{InputTensor, Request, Sequence},
     response::{Reply, Responder, Response},
+    statistics::Recorder,
 };
 
 /// Directory below the model's directory with data for warm-up requests.
@@ -106,8 +107,10 @@ impl WarmUp {
                 let entries =
                     (0..sample.batch_size).map(|_| sample.entry(signature, &errors)).collect::<Result<_, _>>();
                 drop(errors);
-                let entries = entries.map_err(|error| failed(&error))?;
-                let mut batch = Batch::new(signature.clone(), version, Arc::default(), entries);
+                let entries: Vec<Entry> = entries.map_err(|error| failed(&error))?;
+                let recorder = Arc::<Recorder>::default();
+                recorder.enter(entries.len());
+                let mut batch = Batch::new(signature.clone(), version, recorder, entries);
                 let run = catch_unwind(AssertUnwindSafe(|| instance.execute(&mut batch)));
                 if run.is_err() {
                     return Err(failed(&Error::internal("the model panicked")));

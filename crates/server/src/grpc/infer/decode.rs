@@ -304,20 +304,29 @@ fn read_place<'p>(
     services.regions.place(region, offset, len).map(Some)
 }
 
-/// Metadata whose names match become parameters.
+/// Whether a header is the protocol's own, and no metadata of the call.
+fn is_of_transport(name: &str) -> bool {
+    matches!(name, "content-type" | "te") || name.starts_with("grpc-")
+}
+
+/// Metadata whose names match become parameters, that in bytes as the text in it.
 pub(super) fn forward_headers(
     metadata: &MetadataMap,
     pattern: &regex::Regex,
     request: &mut Request,
 ) -> Result<(), Error> {
     for entry in metadata.iter() {
-        if let KeyAndValueRef::Ascii(name, value) = entry
-            && pattern.is_match(name.as_str())
-        {
-            check_forwarded(name.as_str())?;
-            let value = String::from_utf8_lossy(value.as_bytes()).into_owned();
-            request.parameters.push((name.as_str().to_owned(), Parameter::String(value)));
+        let (name, value) = match &entry {
+            KeyAndValueRef::Ascii(name, value) => (name.as_str(), value.to_bytes()),
+            KeyAndValueRef::Binary(name, value) => (name.as_str(), value.to_bytes()),
+        };
+        if is_of_transport(name) || !pattern.is_match(name) {
+            continue;
         }
+        check_forwarded(name)?;
+        // What cannot be read comes from a client that breaks the protocol: it stands for nothing.
+        let value = String::from_utf8_lossy(&value.unwrap_or_default()).into_owned();
+        request.parameters.push((name.to_owned(), Parameter::String(value)));
     }
     Ok(())
 }
