@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Body, ContentType, Reply,
     headers::{Encoding, content_encoding},
-    infer::{sending, traceparent},
+    infer::sending,
     reply::error_body,
 };
 use crate::{
@@ -41,7 +41,7 @@ pub(super) async fn respond(
     version: &str,
     mode: Mode,
 ) -> HttpResponse<Body> {
-    let record = services.tracing.sample(model, || traceparent(headers));
+    let record = services.tracing.sample(model, headers);
     if let Some(record) = &record {
         // The body was read before it was known what it asks for.
         record.mark("HTTP_RECV_START", Instant::now());
