@@ -9,6 +9,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from support import models
+from support.python_models import INTERPRETER, add, ask, config
 from support.server import Server
 
 DEFAULT = re.compile(r"[IWE]\d{4} \d\d:\d\d:\d\d\.\d{6} \d+ \w+\.rs:\d+\] (.*)")
@@ -42,6 +43,49 @@ def test_formats_and_file(small, serve, tmp_path, name, form):
     assert re.search(r"^\| add_sub \| 1       \| READY  \|$", file.read_text(), re.MULTILINE)
     assert "add_sub" not in server.log_text()
     assert server.http.get("/v2/logging").json["log_file"] == str(file)
+
+
+LOGS = """
+import sys
+
+sys.path.append(os.path.dirname(__file__))
+import helper
+
+
+class TritonPythonModel:
+    def initialize(self, args):
+        pb_utils.Logger.log_info("of initialize")
+
+    def execute(self, requests):
+        log = pb_utils.Logger
+        log.log_info("of execute"); log.log_warn("of execute"); log.log_error("of execute"); log.log_verbose("of execute")
+        log.log("of log", log.ERROR)
+        helper.tell(log)
+        exec(compile("log.log_info('of a strange file')", 'a\\nE1126 00:00:00.000000 1 forged:1] "', "exec"))
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", one.inputs()[0].as_numpy())]) for one in requests]
+"""
+
+
+@pytest.mark.parametrize("name, form", [("default", DEFAULT), ("ISO8601", ISO8601)])
+def test_lines_of_python_models_name_their_code(repository, serve, tmp_path, name, form):
+    add(repository, "logs", LOGS, config({"IN": "STRING"}, {"OUT": "STRING"}))
+    (repository.path / "logs" / "1" / "helper.py").write_text("\n\ndef tell(log):\n    log.log_info('of a helper')\n")
+    code = (repository.path / "logs" / "1" / "model.py").read_text().splitlines()
+    line = {what: next(number for number, text in enumerate(code, 1) if f'("{what}"' in text)
+            for what in ("of initialize", "of execute", "of log")}  # fmt: skip
+    file = tmp_path / "server.log"
+    server = serve(repository, INTERPRETER, f"--log-file={file}", f"--log-format={name}", "--log-verbose=1")
+    with tritonclient.http.InferenceServerClient(server.http_address) as http:
+        assert ask(http, "logs", "x") == b"x"
+    found = re.findall(r'([IWE])\S* .*?(\S+:\d+)\] "(of .*)"', re.sub(r"\S*Z ([IWE])", r"\1", file.read_text()))
+    execute = f"model.py:{line['of execute']}"
+    assert [one for one in found if "strange" not in one[2]] == [
+        ("I", f"model.py:{line['of initialize']}", "of initialize"), ("I", execute, "of execute"),
+        ("W", execute, "of execute"), ("E", execute, "of execute"), ("I", execute, "of execute"),
+        ("E", f"model.py:{line['of log']}", "of log"), ("I", "helper.py:4", "of a helper"),
+    ]  # fmt: skip
+    # A name of a file makes no line of its own.
+    assert "forged" in file.read_text() and not re.search("^E1126 00:00:00", file.read_text(), re.M)
 
 
 def test_nothing_that_a_client_sends_forges_a_line(small, serve, tmp_path):

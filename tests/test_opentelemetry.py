@@ -25,11 +25,11 @@ REQUEST = [name for name in OF_A_MODEL if not name.startswith("COMPUTE_")]
 
 
 class Collector:
-    """Keeps what it is sent. `status` is what HTTP answers."""
+    """Keeps what it is sent, and the headers. `status` is what HTTP answers, `refusal` why gRPC does not take it."""
 
     def __init__(self):
-        self.messages, self.status = [], 200
-        self.paths = []
+        self.messages, self.status, self.refusal = [], 200, None
+        self.paths, self.headers = [], []
 
     def take(self, body):
         self.messages.append(service.ExportTraceServiceRequest.FromString(body))
@@ -59,6 +59,7 @@ def collector():
         def do_POST(self):
             body = self.rfile.read(int(self.headers["content-length"]))
             own.paths.append((self.path, self.headers["content-type"]))
+            own.headers.append({name.lower(): value for name, value in self.headers.items()})
             if own.status == 200:
                 own.take(body)
             self.send_response(own.status)
@@ -70,10 +71,17 @@ def collector():
 
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     threading.Thread(target=http.serve_forever, daemon=True).start()
+
+    def export(message, context):
+        own.headers.append({name: value for name, value in context.invocation_metadata()})
+        if own.refusal is not None:
+            context.abort(grpc.StatusCode.UNAVAILABLE, own.refusal)
+        return own.take(message)
+
     handler = grpc.method_handlers_generic_handler(
         EXPORT[1:].rsplit("/", 1)[0],
         {"Export": grpc.unary_unary_rpc_method_handler(
-            lambda message, _: own.take(message), response_serializer=service.ExportTraceServiceResponse.SerializeToString)},
+            export, response_serializer=service.ExportTraceServiceResponse.SerializeToString)},
     )  # fmt: skip
     rpc = grpc.server(futures.ThreadPoolExecutor(2))
     rpc.add_generic_rpc_handlers([handler])
@@ -93,11 +101,11 @@ def traced(repository, serve, collector):
     """A server that sends its traces at once, unless told otherwise."""
     add_models(repository)
 
-    def start(*settings, to="http", level="TIMESTAMPS", rate=1, delay=10):
+    def start(*settings, to="http", level="TIMESTAMPS", rate=1, delay=10, env=None):
         given = [f"level={level}", f"rate={rate}", "mode=opentelemetry"]
         own = [*collector.flags[to], f"bsp_schedule_delay={delay}", *settings]
         flags = [*given, *(f"opentelemetry,{setting}" for setting in own)]
-        return serve(repository, *(f"--trace-config={flag}" for flag in flags))
+        return serve(repository, *(f"--trace-config={flag}" for flag in flags), env=env)
 
     return start
 
@@ -106,6 +114,15 @@ def ask(server, module=tritonclient.http, model="simple", names=("INPUT0", "INPU
     address = server.http_address if module is tritonclient.http else server.grpc_address
     with module.InferenceServerClient(address) as client:
         return client.infer(model, tensors(module, names), **options)
+
+
+SDK = {"telemetry.sdk.name": "halimede", "telemetry.sdk.language": "rust"}
+
+
+def resource_of(collector):
+    """What the server says of itself."""
+    (resource,) = collector.messages[0].resource_spans
+    return {one.key: one.value.string_value for one in resource.resource.attributes}
 
 
 def names(span):
@@ -134,9 +151,11 @@ def test_a_request(traced, collector, to):
     assert found.pop("triton.trace_id") > 0
     assert found == {"triton.model_name": "simple", "triton.model_version": 1, "triton.trace_parent_id": 0,
                      "triton.request_id": "seven"}  # fmt: skip
-    (resource,) = collector.messages[0].resource_spans
-    attributes = {one.key: one.value.string_value for one in resource.resource.attributes}
-    assert attributes == {"service.name": "mine", "test.key": "test=value"}
+    attributes = resource_of(collector)
+    version = attributes.pop("telemetry.sdk.version")
+    assert attributes == {"service.name": "mine", "test.key": "test=value", **SDK} and re.fullmatch(r"\d+\.\d+\.\d+\S*", version)
+    (scope,) = collector.messages[0].resource_spans[0].scope_spans
+    assert (scope.scope.name, scope.scope.version) == ("triton-server", "")
     # Nothing of a message is unknown to the published descriptors.
     for message in collector.messages:
         clean = type(message)()
@@ -176,6 +195,64 @@ def test_traces_of_clients_go_on(traced, collector, module):
     server.http.post("/v2/trace/setting", {"trace_level": ["TIMESTAMPS"]})
     ask(server, module, headers=dict(TRACEPARENT))
     collector.wait(6)
+
+
+@pytest.mark.parametrize("module", [tritonclient.http, tritonclient.grpc], ids=["http", "grpc"])
+def test_what_other_systems_say_of_a_trace_goes_on(traced, collector, module):
+    server = traced()
+    longest = ",".join(f"k{number}={'v' * 123}" for number in range(4))
+    assert len(longest) == 4 * 126 + 3
+    for count, (given, kept) in enumerate([
+        ("a=1,b=2", "a=1,b=2"), (longest, longest), (None, ""), ("a=1,B=2", ""), ("nonsense", ""),
+    ], start=1):  # fmt: skip
+        state = {} if given is None else {"tracestate": given}
+        ask(server, module, headers={**TRACEPARENT, **state})
+        collector.wait(3 * count)
+        assert [span.trace_state for span in collector.spans()[-3:]] == [kept] * 3, given
+    # Without a trace to belong to it says nothing.
+    ask(server, module, headers={"tracestate": "a=1"})
+    assert collector.wait(18)[-1].trace_state == ""
+
+
+ENVIRONMENT = {
+    "OTEL_RESOURCE_ATTRIBUTES": "deployment.environment=prod,a=b%2Cc,service.name=other",
+    "OTEL_SERVICE_NAME": "mine",
+    "OTEL_EXPORTER_OTLP_HEADERS": "authorization=Bearer%20geheim,x-k=1",
+    "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x-k=2",
+}
+
+
+@pytest.mark.parametrize("to", ["http", "grpc"])
+def test_the_variables_of_opentelemetry(traced, collector, to):
+    server = traced(to=to, env=ENVIRONMENT)
+    ask(server)
+    collector.wait(3)
+    found = resource_of(collector)
+    del found["telemetry.sdk.version"]
+    assert found == {"deployment.environment": "prod", "a": "b,c", "service.name": "mine", **SDK}
+    (headers,) = collector.headers
+    assert (headers["authorization"], headers["x-k"]) == ("Bearer geheim", "2")
+    assert server.http.get("/v2/trace/setting").json.get("resource") is None
+    assert server.stop() == 0 and "geheim" not in server.log_text()
+
+
+def test_flags_win_over_variables(traced, collector):
+    server = traced("resource=service.name=flag", "resource=a=flag", env=ENVIRONMENT)
+    ask(server)
+    collector.wait(3)
+    found = resource_of(collector)
+    assert (found["service.name"], found["a"], found["deployment.environment"]) == ("flag", "flag", "prod")
+
+
+def test_a_variable_that_is_malformed_counts_as_not_set(traced, collector):
+    wrong = {"OTEL_RESOURCE_ATTRIBUTES": "a=1,secretword", "OTEL_EXPORTER_OTLP_HEADERS": "x-k=secretword%zz"}
+    server = traced(env={**wrong, "OTEL_EXPORTER_OTLP_TRACES_HEADERS": "x-t=1"})
+    ask(server)
+    collector.wait(3)
+    assert "a" not in resource_of(collector) and "x-k" not in collector.headers[0] and collector.headers[0]["x-t"] == "1"
+    for name in wrong:
+        assert server.log_text().count(f"the variable {name} of the environment counts as not set: ") == 1
+    assert "secretword" not in server.log_text()
 
 
 def test_the_settings(traced, collector):
@@ -237,6 +314,16 @@ def test_a_collector_that_does_not_take_traces(traced, collector):
     server.wait_log("takes traces again")
     wait_metric(server, "halimede_trace_written", 1)
     assert server.log_text().count("does not take them") == 1
+
+
+def test_why_a_collector_does_not_take_traces_over_grpc(traced, collector):
+    collector.refusal = 'no room: 100%\nE1126 forged "\x1b[31m ü' + "x" * 1000
+    server = traced(to="grpc")
+    ask(server)
+    server.wait_log("does not take them")
+    (line,) = [line for line in server.log_text().splitlines() if "does not take them" in line]
+    assert "it answered with status 14 of gRPC: no room: 100%" in line and "ü" + "x" * 100 in line and len(line) < 700
+    assert "\x1b" not in line and not any(one.startswith("E1126 forged") for one in server.log_text().splitlines())
 
 
 def wait_metric(server, name, value):

@@ -496,6 +496,16 @@ def test_calls_that_are_wrong(http):
     assert called(http, "from a fork") == [text, text]
 
 
+def test_an_exception_of_a_coroutine_tells_the_lines_of_the_model_alone(repository, serve):
+    code = "class TritonPythonModel:\n    async def execute(self, requests):\n        raise ValueError('late')\n"
+    server = serve(add(repository, "late", code, config({"IN": "STRING"}, {"OUT": "STRING"})), INTERPRETER)
+    with httpclient.InferenceServerClient(server.http_address) as own, pytest.raises(InferenceServerException) as caught:
+        ask(own, "late", {"IN": ("BYTES", np.array([b""], np.object_))})
+    path = repository.path / "late" / "1" / "model.py"
+    at = f"\n\nAt:\n  {path}({len(path.read_text().splitlines())}): execute\n"
+    assert caught.value.message().endswith(f"message: ValueError: late{at}")
+
+
 def test_what_a_model_does_wrong_is_told(http):
     failed = "Failed to process the request(s) for model 'wrong_0_0', message: "
     text = error_of(http, "raise")

@@ -16,7 +16,9 @@ from support.server import ROOT, Server
 
 TEXTS = config({"IN": "STRING"}, {"OUT": "STRING"})
 EXPLICIT = (INTERPRETER, "--model-control-mode=explicit")
-FAILED = "TritonModelException: Failed to load model: "
+# Triton's words before what the server says, of an instance.
+OF = "Failed to process the request for model '{}_0_0', message: ".format
+FAILED = f"TritonModelException: Failed to load model: {OF('runs')}"
 
 # Answers with its version, and the text of its file.
 VERSIONED = """
@@ -128,7 +130,10 @@ def test_what_cannot_be_loaded_is_told(runs):
     )
     assert run("pb_utils.load_model('other', '{}', {'file:1/x': 'text'})").startswith("TypeError: ")
     assert run("pb_utils.unload_model(3)").startswith("TypeError: ")
-    failure = "TritonModelException: Failed to check model readiness: failed to get model version from specified version "
+    failure = (
+        f"TritonModelException: Failed to check model readiness: {OF('runs')}failed to get model version from specified "
+        "version "
+    )
     assert run(ready("other", "x")) == f"{failure}string 'x' (details: stol), version should be an integral value > 0"
     assert run(ready("other", "-3")) == f"{failure}string '-3', version should be an integral value > 0"
     assert run(ready("other")) == "False"
@@ -139,8 +144,8 @@ def test_models_are_loaded_by_request_only_in_explicit_mode(repository, serve):
     with httpclient.InferenceServerClient(server.http_address) as http:
         for what in ("load", "unload"):
             assert ask(http, "runs", f"pb_utils.{what}_model('runs')").decode() == (
-                f"TritonModelException: Failed to {what} model: explicit model load / unload is not allowed if polling is "
-                "enabled"
+                f"TritonModelException: Failed to {what} model: {OF('runs')}explicit model load / unload is not "
+                "allowed if polling is enabled"
             )
         assert ask(http, "runs", ready("runs")).decode() == "True"
 
@@ -168,19 +173,22 @@ def test_a_model_that_is_loaded_waits_for_no_load_that_waits_for_it(repository, 
     does(repository, "one", initialize="pb_utils.load_model('two')")
     does(repository, "two", initialize="pb_utils.unload_model('one')")
     server = serve(repository, *EXPLICIT)
-    refused = (
-        "Failed to {} model: model '{}', or one that belongs to it, is being loaded or unloaded, and that may wait for the "
-        "model that asks: try again when it is over"
-    )
+
+    def refused(what, model, asker):
+        return (
+            f"Failed to {what} model: {OF(asker)}model '{model}', or one that belongs to it, is being loaded or unloaded, and "
+            "that may wait for the model that asks: try again when it is over"
+        )
+
     with httpclient.InferenceServerClient(server.http_address, concurrency=2, network_timeout=60) as http:
         http.load_model("own")
-        server.wait_log(f"initialize: {refused.format('load', 'own')}")
+        server.wait_log(f"initialize: {refused('load', 'own', 'own')}")
         # It has no request, so that it ends while it is unloaded.
         http.unload_model("own")
-        server.wait_log("finalize: Failed to load model: model 'own'")
+        server.wait_log(f"finalize: Failed to load model: {OF('own')}model 'own'")
         http.load_model("one")
         assert ask(http, "one", "").decode() == "None"
-        assert ask(http, "two", "").decode() == refused.format("unload", "one")
+        assert ask(http, "two", "").decode() == refused("unload", "one", "two")
 
 
 def test_a_load_of_a_model_that_is_being_loaded_waits(repository, serve, tmp_path):
@@ -210,10 +218,10 @@ def test_nothing_is_loaded_while_the_server_starts_or_ends(versioned, serve):
     does(versioned, "early", initialize="pb_utils.load_model('other')", finalize="pb_utils.unload_model('other')")
     server = serve(versioned, *EXPLICIT, "--load-model=early")
     with httpclient.InferenceServerClient(server.http_address) as http:
-        assert ask(http, "early", "").decode() == "Failed to load model: Server not ready"
+        assert ask(http, "early", "").decode() == f"Failed to load model: {OF('early')}Server not ready"
         assert not http.is_model_ready("other")
     assert server.stop() == 0
-    assert "finalize: Failed to unload model: Server not ready" in server.log_text()
+    assert f"finalize: Failed to unload model: {OF('early')}Server not ready" in server.log_text()
 
 
 def test_a_model_changes_itself(versioned, serve):

@@ -17,6 +17,8 @@ DOCUMENT = (ROOT / "docs" / "python-models.md").read_text().split("## Metrics of
 DOCUMENTED = DOCUMENT.split("```python\n")[1].split("```")[0]
 DOCUMENTED_METRICS = DOCUMENT.split("```\n")[2].split("```")[0]
 
+# Triton's words before what the server says, of an instance.
+OF = "Failed to process the request for model 'runs_0_0', message: "
 CLEARED = (
     "Invalid metric operation as the corresponding 'MetricFamily' has been deleted. The 'MetricFamily' object should be "
     "deleted AFTER its corresponding 'Metric' objects have been deleted."
@@ -90,25 +92,25 @@ def test_what_a_metric_cannot_do_is_told(runs):
         run(f"{name} = {family.format('one_' + name, kind)}", f"{name}1 = {name}.Metric({buckets})")
     of = "TRITONSERVER_METRIC_KIND_"
     for code, text in (
-        ("c1.increment(-1)", f"Failed to increment metric value: {of}COUNTER can only be incremented monotonically by "
+        ("c1.increment(-1)", f"Failed to increment metric value: {OF}{of}COUNTER can only be incremented monotonically by "
                              "non-negative values."),
-        ("c1.set(1)", f"Failed to set metric value: {of}COUNTER does not support Set"),
-        ("c1.observe(1)", f"Failed to observe metric value: {of}COUNTER does not support Observe"),
-        ("g1.observe(1)", f"Failed to observe metric value: {of}GAUGE does not support Observe"),
-        ("h1.increment(1)", f"Failed to increment metric value: {of}HISTOGRAM does not support Increment"),
-        ("h1.value()", f"Failed to get metric value: {of}HISTOGRAM does not support Value"),
+        ("c1.set(1)", f"Failed to set metric value: {OF}{of}COUNTER does not support Set"),
+        ("c1.observe(1)", f"Failed to observe metric value: {OF}{of}COUNTER does not support Observe"),
+        ("g1.observe(1)", f"Failed to observe metric value: {OF}{of}GAUGE does not support Observe"),
+        ("h1.increment(1)", f"Failed to increment metric value: {OF}{of}HISTOGRAM does not support Increment"),
+        ("h1.value()", f"Failed to get metric value: {OF}{of}HISTOGRAM does not support Value"),
         ("c.Metric(labels=[])", "Failed to create metric. Labels must be a dictionary."),
         ("h.Metric(buckets=(1, 2))", "Failed to create metric. Buckets must be a list."),
         ("g.Metric(buckets=[1])", "Failed to create metric. Unexpected buckets found."),
         ("h.Metric()", "Failed to create metric. Missing required buckets."),
-        ("h.Metric({'a': 'b'}, [1, 1])", "Error when creating Metric: Bucket Boundaries must be strictly sorted"),
-        ("g.Metric({'a b': 'c'})", "Error when creating Metric: Invalid label name"),
-        (family.format("a b", "GAUGE"), "Error when creating MetricFamily: Invalid metric name"),
-        (family.format("one_g", "COUNTER"), "Error when creating MetricFamily: Family name already exists with "
+        ("h.Metric({'a': 'b'}, [1, 1])", f"Error when creating Metric: {OF}Bucket Boundaries must be strictly sorted"),
+        ("g.Metric({'a b': 'c'})", f"Error when creating Metric: {OF}Invalid label name"),
+        (family.format("a b", "GAUGE"), f"Error when creating MetricFamily: {OF}Invalid metric name"),
+        (family.format("one_g", "COUNTER"), f"Error when creating MetricFamily: {OF}Family name already exists with "
                                             "different type"),
     ):  # fmt: skip
         assert run(code) == f"TritonModelException: {text}", code
-    assert run("g.Metric({'a': 1})").startswith("TritonModelException: Error when creating Metric: ")
+    assert run("g.Metric({'a': 1})").startswith(f"TritonModelException: Error when creating Metric: {OF}")
     assert run("pb_utils.MetricFamily('x', 'y', 7)").startswith("TypeError")
     assert run("g1.set('1')").startswith("TypeError")
     # What a model counts under a name of the server's is told beside it, or not at all.

@@ -87,7 +87,8 @@ def check(spans, context):
     assert computing == sorted([by_name["calls"].span_id, by_name["inner"].span_id])
     # Another program's spans would lie in that of the model.
     trace, span = by_name["calls"].trace_id.hex(), by_name["calls"].span_id.hex()
-    assert json.loads(context) == {"traceparent": f"00-{trace}-{span}-01"}
+    state = {"tracestate": by_name["calls"].trace_state} if by_name["calls"].trace_state else {}
+    assert json.loads(context) == {"traceparent": f"00-{trace}-{span}-01", **state}
     return by_name
 
 
@@ -99,6 +100,9 @@ def test_spans_of_calls_lie_in_those_of_their_model(serve, models, collector):  
     context = request(server, dict(TRACEPARENT))
     found = check(collector.wait(5), context)
     assert found["InferRequest"].trace_id.hex() == TRACE and found["InferRequest"].parent_span_id.hex() == SPAN
+    collector.messages.clear()
+    context = request(server, {**TRACEPARENT, "tracestate": "a=1,b=2"})
+    assert {span.trace_state for span in check(collector.wait(5), context).values()} == {"a=1,b=2"}
 
 
 def test_a_request_that_is_not_traced_has_no_context(serve, models, collector):  # noqa: F811

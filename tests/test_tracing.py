@@ -11,6 +11,7 @@ import tritonclient.http
 from tritonclient.utils import InferenceServerException
 
 from support import models
+from support.python_models import INTERPRETER
 
 OF_A_MODEL = ["REQUEST_START", "QUEUE_START", "COMPUTE_START", "COMPUTE_INPUT_END", "COMPUTE_OUTPUT_START", "COMPUTE_END",
               "REQUEST_END"]  # fmt: skip
@@ -157,7 +158,76 @@ def test_generate_is_traced(traced):
     assert reply.status == 200, reply.body
     objects = numbered(server, 0)
     (start,) = [one for one in objects if "model_name" in one]
-    assert set(OF_A_MODEL) <= set(names(objects, start["id"]))
+    assert sorted(names(objects, start["id"])) == sorted(OF_HTTP + OF_A_MODEL)
+
+
+# Answers as often as its input says; -1 is an error.
+DECOUPLED = """
+import numpy as np
+import triton_python_backend_utils as pb_utils
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        for request in requests:
+            sender = request.get_response_sender()
+            count = int(request.inputs()[0].as_numpy()[0])
+            for number in range(count):
+                sender.send(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([number], np.int32))]))
+            if count < 0:
+                sender.send(pb_utils.InferenceResponse(error=pb_utils.TritonError("bad")))
+            sender.send(flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+"""
+
+
+@pytest.fixture
+def decoupled(repository, traced):
+    repository.add("many", config=(
+        'backend: "python"\nmax_batch_size: 0\nmodel_transaction_policy { decoupled: true }\n'
+        + models.io("input", "IN", "INT32", [1]) + models.io("output", "OUT", "INT32", [1])
+    ))  # fmt: skip
+    (repository.path / "many" / "1" / "model.py").write_text(DECOUPLED)
+    return traced(INTERPRETER, "--trace-config", "level=TIMESTAMPS")
+
+
+def of_protocol(server, number):
+    """The activities of the one request of a file, without the model's."""
+    objects = numbered(server, number)
+    (start,) = [one for one in objects if "model_name" in one]
+    found = names(objects, start["id"])
+    assert [name for name in found if name in OF_A_MODEL] == OF_A_MODEL
+    return [name for name in found if name not in OF_A_MODEL]
+
+
+def test_responses_of_decoupled_models_are_traced(decoupled):
+    """Each message over gRPC, the last one that holds nothing too where it is wanted."""
+    sent = ["GRPC_SEND_START", "GRPC_SEND_END"]
+    cases = [(count, wants_end) for count in (0, 1, 3, -1) for wants_end in (True, False)]
+    for number, (count, wants_end) in enumerate(cases):
+        with tritonclient.grpc.InferenceServerClient(decoupled.grpc_address) as client:
+            client.start_stream(lambda result, error: None)
+            tensor = tritonclient.grpc.InferInput("IN", [1], "INT32")
+            tensor.set_data_from_numpy(np.array([count], np.int32))
+            client.async_stream_infer("many", [tensor], enable_empty_final_response=wants_end)
+            client.stop_stream()
+        expected = OF_GRPC[:3] + sent * (abs(count) + wants_end)
+        assert of_protocol(decoupled, number) == expected, (count, wants_end)
+
+
+def test_events_of_generate_stream_are_traced(decoupled):
+    """As Triton does: each response, and that there is no other; each event that is sent."""
+    for number, count in enumerate((0, 1, 3)):
+        reply = decoupled.http.post("/v2/models/many/generate_stream", {"IN": count})
+        assert reply.status == 200 and reply.body.count(b"data: ") == count
+        found = of_protocol(decoupled, number)
+        assert found[:2] == OF_HTTP[:2]
+        assert found.count("INFER_RESPONSE_COMPLETE") == count + 1
+        assert [name for name in found if name.startswith("HTTP_SEND")] == OF_HTTP[3:] * count
+    # A reply that is no stream is sent once, whatever the model answers.
+    decoupled.http.post("/v2/models/many/generate", {"IN": 3})
+    found = of_protocol(decoupled, 3)
+    assert found.count("INFER_RESPONSE_COMPLETE") == 4
+    assert [name for name in found if name.startswith("HTTP_SEND")] == OF_HTTP[3:]
 
 
 def test_rate_and_one_file_that_ends_with_the_server(traced):

@@ -530,11 +530,12 @@ impl Shared {
                 }
             }
             Message::ForgetMetric { number } => self.metrics.lock().forget(number),
-            Message::Log { level, text } => match &*level {
-                "error" => tracing::error!("{text}"),
-                "warning" => tracing::warn!("{text}"),
-                "verbose" => tracing::debug!("{text}"),
-                _ => tracing::info!("{text}"),
+            // The log tells these instead of this file and line.
+            Message::Log { level, text, file: source_file, line: source_line } => match &*level {
+                "error" => tracing::error!(source_file, source_line, "{text}"),
+                "warning" => tracing::warn!(source_file, source_line, "{text}"),
+                "verbose" => tracing::debug!(source_file, source_line, "{text}"),
+                _ => tracing::info!(source_file, source_line, "{text}"),
             },
         }
     }

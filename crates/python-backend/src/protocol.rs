@@ -176,8 +176,15 @@ pub(crate) enum Message {
     Cancel { call: u64 },
     /// A metric or a family of metrics is not used any more.
     ForgetMetric { number: u64 },
-    /// A line for the log.
-    Log { level: String, text: String },
+    /// A line for the log, and the line of the model's code that it comes from: 0 where nobody knows.
+    Log {
+        level: String,
+        text: String,
+        #[serde(default)]
+        file: String,
+        #[serde(default)]
+        line: u32,
+    },
 }
 
 /// A question of the host.

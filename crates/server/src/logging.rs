@@ -100,12 +100,17 @@ impl Logging {
         } else {
             format!("{letter}{month:02}{day:02} {hour:02}:{minute:02}:{second:02}.{micros:06}")
         };
-        let file = event.metadata().file().unwrap_or_default().rsplit('/').next().unwrap_or_default();
-        let number = event.metadata().line().unwrap_or_default();
-        // Writing to a string does not fail.
-        let _ = write!(line, " {} {file}:{number}] ", std::process::id());
         let mut text = Text::default();
         event.record(&mut text);
+        let (file, number) = match std::mem::take(&mut text.source) {
+            (file, number) if !file.is_empty() => (file, number),
+            _ => {
+                let file = event.metadata().file().unwrap_or_default().rsplit('/').next().unwrap_or_default();
+                (file.to_owned(), u64::from(event.metadata().line().unwrap_or_default()))
+            }
+        };
+        // Writing to a string does not fail.
+        let _ = write!(line, " {} {file}:{number}] ", std::process::id());
         let text = text.message + &text.fields;
         line.push_str(&match event.metadata().target() {
             LOG_UNESCAPED => visible(&text),
@@ -127,9 +132,26 @@ impl fmt::Debug for Logging {
 struct Text {
     message: String,
     fields: String,
+    /// File and line of code that is not ours, from the fields `source_file` and `source_line`.
+    source: (String, u64),
 }
 
 impl Visit for Text {
+    fn record_str(&mut self, field: &Field, value: &str) {
+        match field.name() {
+            // A name of a file may have anything in it.
+            "source_file" => self.source.0 = value.chars().flat_map(char::escape_debug).collect(),
+            _ => self.record_debug(field, &value),
+        }
+    }
+
+    fn record_u64(&mut self, field: &Field, value: u64) {
+        match field.name() {
+            "source_line" => self.source.1 = value,
+            _ => self.record_debug(field, &value),
+        }
+    }
+
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         let _ = match field.name() {
             "message" => write!(self.message, "{value:?}"),

@@ -168,6 +168,8 @@ class Channel:
 
     def __init__(self, descriptor):
         self.socket = socket.socket(fileno=descriptor)
+        # The name of the model's instance; empty before it is initialized.
+        self.instance = ""
         self.process = os.getpid()
         # What is collected as garbage while its thread sends may send too: between messages, not inside.
         self.sending = threading.RLock()

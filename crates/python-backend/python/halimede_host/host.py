@@ -123,6 +123,7 @@ class Host:
 
     def _initialize(self, arguments, is_decoupled):
         self.name, self.is_decoupled = arguments["model_instance_name"], is_decoupled
+        self.channel.instance = self.name
         model = self.module.TritonPythonModel()
         if hasattr(model, "initialize"):
             model.initialize(arguments)
@@ -179,6 +180,9 @@ class Host:
             return returned
         future = asyncio.run_coroutine_threadsafe(returned, self._event_loop())
         if not self.is_decoupled:
+            # Without the functions of `future.result` in what the error tells.
+            if (error := future.exception()) is not None:
+                raise error
             return future.result()
         self.background.add(future)
         future.add_done_callback(self._background_done)

@@ -6,7 +6,7 @@ import json
 from . import channel
 from .arguments import text
 from .channel import CallFailed
-from .tensor import TritonModelException
+from .tensor import TritonModelException, failed
 
 
 class MetricKind(enum.IntEnum):
@@ -20,7 +20,7 @@ def ask(failure, call, **arguments):
     try:
         return channel.server().call("metric", metric_call=call, **arguments)["value"]
     except CallFailed as error:
-        raise TritonModelException(f"{failure}: {error}") from None
+        raise failed(failure, channel.server(), error) from None
 
 
 def forget(number):

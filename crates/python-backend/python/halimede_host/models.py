@@ -5,7 +5,7 @@ import numpy as np
 from . import channel
 from .arguments import text
 from .channel import CallFailed
-from .tensor import Taken, Tensor, TritonModelException, store
+from .tensor import Taken, Tensor, TritonModelException, failed, store
 
 
 def ask(failure, what, **arguments):
@@ -18,7 +18,7 @@ def answer(failure, call):
     try:
         return call.next()
     except CallFailed as error:
-        raise TritonModelException(f"{failure}: {error}") from None
+        raise failed(failure, channel.server(), error) from None
 
 
 def load_model(model_name, config="", files=None):
@@ -51,15 +51,15 @@ def unload_model(model_name, unload_dependents=False):
 def is_model_ready(model_name, model_version=""):
     """Whether a version of another model takes requests; an empty version is the newest."""
     model_name, model_version = text("model_name", model_name), text("model_version", model_version)
-    failure = "Failed to check model readiness: failed to get model version from specified version string"
+    failure = "Failed to check model readiness"
+    reason = f"failed to get model version from specified version string '{model_version}'"
     try:
         version = int(model_version) if model_version else -1
         if not -(1 << 63) <= version < 1 << 63:
             raise ValueError("out of range")
     except ValueError:
-        raise TritonModelException(
-            f"{failure} '{model_version}' (details: stol), version should be an integral value > 0"
-        ) from None
+        reason = f"{reason} (details: stol), version should be an integral value > 0"
+        raise failed(failure, channel.server(), reason) from None
     if model_version and version < 0:
-        raise TritonModelException(f"{failure} '{model_version}', version should be an integral value > 0")
-    return ask("Failed to check model readiness", "is_model_ready", model=model_name, version=version)["value"]
+        raise failed(failure, channel.server(), f"{reason}, version should be an integral value > 0")
+    return ask(failure, "is_model_ready", model=model_name, version=version)["value"]

@@ -14,6 +14,11 @@ class TritonModelException(Exception):
     """What the functions of `triton_python_backend_utils` raise."""
 
 
+def failed(failure, channel, reason):
+    """The exception where the server cannot do what a model asked for, in Triton's words."""
+    return TritonModelException(f"{failure}: Failed to process the request for model '{channel.instance}', message: {reason}")
+
+
 # The numbers of datatypes in the protocol.
 NUMPY_TYPES = {
     1: np.bool_, 2: np.uint8, 3: np.uint16, 4: np.uint32, 5: np.uint64, 6: np.int8, 7: np.int16, 8: np.int32,

@@ -1,6 +1,6 @@
 //! Responses of decoupled models on a stream: any number to a request, sent as they come.
 
-use std::sync::Arc;
+use std::{sync::Arc, time::Instant};
 
 use halimede_serving::{Reply, Responder, Response};
 use tokio::sync::{OwnedSemaphorePermit, mpsc};
@@ -39,8 +39,9 @@ pub(super) fn start(
         id: request.id.clone(),
         ..ModelInferResponse::default()
     });
-    request.responder = Responder::new(Answers { id: request.id.clone(), outputs, end, outgoing, _room: room });
     request.trace = record.as_ref().map(Record::trace);
+    let answers = Answers { id: request.id.clone(), outputs, end, outgoing, record, has_answered: false, _room: room };
+    request.responder = Responder::new(answers);
     services.infer(request);
 }
 
@@ -51,6 +52,9 @@ struct Answers {
     /// The message that says nothing but that it is the last, where the client wants it.
     end: Option<ModelInferResponse>,
     outgoing: Outgoing,
+    record: Option<Arc<Record>>,
+    /// Whether the model has answered, or has said that it will not.
+    has_answered: bool,
     /// The request's part of what may wait.
     _room: OwnedSemaphorePermit,
 }
@@ -80,17 +84,37 @@ impl Answers {
         // Without a receiver the client has gone.
         let _ = self.outgoing.messages.send(message);
     }
+
+    fn mark(&self, name: &'static str) {
+        if let Some(record) = &self.record {
+            record.mark(name, Instant::now());
+        }
+    }
+
+    /// The model answers: Triton tells the first time alone.
+    fn mark_answer(&mut self) {
+        if !std::mem::replace(&mut self.has_answered, true) {
+            self.mark("INFER_RESPONSE_COMPLETE");
+        }
+    }
 }
 
 impl Reply for Answers {
     fn send(&mut self, response: Response, last: bool) {
-        self.hand_over(self.message(response, last));
+        self.mark_answer();
+        self.mark("GRPC_SEND_START");
+        let message = self.message(response, last);
+        self.mark("GRPC_SEND_END");
+        self.hand_over(message);
     }
 
     fn end(&mut self) {
+        self.mark_answer();
         if let Some(mut response) = self.end.take() {
+            self.mark("GRPC_SEND_START");
             mark_final(&mut response, true);
             let error_message = String::new();
+            self.mark("GRPC_SEND_END");
             self.hand_over(Ok(ModelStreamInferResponse { error_message, infer_response: Some(response) }));
         }
     }

@@ -4,7 +4,9 @@ use std::{
     convert::Infallible,
     fmt,
     pin::Pin,
+    sync::Arc,
     task::{Context, Poll},
+    time::Instant,
 };
 
 use bytes::{Bytes, BytesMut};
@@ -13,6 +15,8 @@ use halimede_tensor::Buffer;
 use http_body_util::BodyExt;
 use hyper::body::{Body as HttpBody, Frame, Incoming, SizeHint};
 use tokio::sync::mpsc::UnboundedReceiver;
+
+use crate::traces::Record;
 
 /// Most chunks of a body whose length was not announced.
 const CHUNKS_MAX: usize = 1 << 16;
@@ -158,9 +162,37 @@ pub(crate) struct Body {
     len: u64,
     /// What follows, piece by piece as it is made.
     rest: Option<UnboundedReceiver<Bytes>>,
+    /// The trace that is told when each piece of `rest` is sent.
+    traced: Option<TracedPieces>,
     /// What is done once nothing of the body is left to send.
     #[allow(dead_code, reason = "it acts when it is dropped")]
     sent: Option<Sent>,
+}
+
+/// Tells a trace when pieces are sent, one after another.
+struct TracedPieces {
+    record: Arc<Record>,
+    is_sending: bool,
+}
+
+impl TracedPieces {
+    fn begin(&mut self) {
+        self.record.mark("HTTP_SEND_START", Instant::now());
+        self.is_sending = true;
+    }
+
+    /// Whoever sends the piece asks for the next one, or for none.
+    fn end(&mut self) {
+        if std::mem::take(&mut self.is_sending) {
+            self.record.mark("HTTP_SEND_END", Instant::now());
+        }
+    }
+}
+
+impl Drop for TracedPieces {
+    fn drop(&mut self) {
+        self.end();
+    }
 }
 
 /// Does something when it is dropped.
@@ -186,13 +218,18 @@ impl Body {
         parts.retain(|part| !part.is_empty());
         let len = parts.iter().map(|part| part.len() as u64).sum();
         parts.reverse();
-        Self { parts, len, rest: None, sent: None }
+        Self { parts, len, ..Self::default() }
     }
 
     /// A body of pieces that are still to be made. Whoever makes them finds the channel closed when the client
     /// goes away.
     pub fn stream(rest: UnboundedReceiver<Bytes>) -> Self {
-        Self { parts: Vec::new(), len: 0, rest: Some(rest), sent: None }
+        Self { rest: Some(rest), ..Self::default() }
+    }
+
+    /// Tells a trace when each piece of a stream is sent.
+    pub fn traced(self, record: Arc<Record>) -> Self {
+        Self { traced: Some(TracedPieces { record, is_sending: false }), ..self }
     }
 
     /// Calls `then` once nothing of the body is left to send, or nobody wants it any more.
@@ -206,7 +243,7 @@ impl From<Bytes> for Body {
         if bytes.is_empty() {
             Self::default()
         } else {
-            Self { len: bytes.len() as u64, parts: vec![bytes], rest: None, sent: None }
+            Self { len: bytes.len() as u64, parts: vec![bytes], ..Self::default() }
         }
     }
 }
@@ -219,8 +256,14 @@ impl HttpBody for Body {
         mut self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Infallible>>> {
-        if let Some(rest) = &mut self.rest {
-            return rest.poll_recv(context).map(|part| part.map(|part| Ok(Frame::data(part))));
+        let body = &mut *self;
+        if let Some(rest) = &mut body.rest {
+            body.traced.iter_mut().for_each(TracedPieces::end);
+            let part = rest.poll_recv(context);
+            if let (Poll::Ready(Some(_)), Some(traced)) = (&part, &mut body.traced) {
+                traced.begin();
+            }
+            return part.map(|part| part.map(|part| Ok(Frame::data(part))));
         }
         let part = self.parts.pop();
         self.len -= part.as_ref().map_or(0, |part| part.len() as u64);

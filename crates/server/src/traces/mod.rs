@@ -26,6 +26,7 @@ use halimede_serving::{Error, metrics::Family};
 
 use self::{context::Parent, settings::Setting, writer::Writer};
 pub(crate) use self::{
+    context::TraceHeaders,
     otlp::CollectorFlags,
     record::Record,
     settings::{Change, Changes, Levels, Values},
@@ -93,14 +94,14 @@ impl Tracing {
         Ok(Self { is_on, defaults, state, ids: Arc::new(AtomicU64::new(1)), writer })
     }
 
-    /// A record for a request to `model`, if it is one of those that are traced. `traceparent` gives the header of that name.
-    pub fn sample<'h>(&self, model: &str, traceparent: impl FnOnce() -> Option<&'h str>) -> Option<Arc<Record>> {
+    /// A record for a request to `model`, if it is one of those that are traced. `headers` may say to which trace it belongs.
+    pub fn sample(&self, model: &str, headers: &impl TraceHeaders) -> Option<Arc<Record>> {
         if !self.is_on.load(Relaxed) {
             return None;
         }
         let state = self.state.read().unwrap_or_else(PoisonError::into_inner);
         let setting = state.models.get(model).map_or(&state.global.setting, |own| &own.setting);
-        let parent = if setting.continues() { traceparent().and_then(Parent::parse) } else { None };
+        let parent = if setting.continues() { Parent::of(headers) } else { None };
         let is_traced = setting.sample() || parent.is_some();
         is_traced.then(|| Arc::new(Record::new(setting.clone(), self.ids.clone(), parent)))
     }

@@ -129,10 +129,14 @@ impl TraceRecord for Record {
         }
         let mut kept = self.kept.lock().unwrap_or_else(PoisonError::into_inner);
         let traceparent = kept.names.traceparent(id, &mut new_id);
+        let state = kept.names.state().to_owned();
         drop(kept);
         let mut writer = Writer::default();
         writer.begin_object();
         writer.member("traceparent", &traceparent);
+        if !state.is_empty() {
+            writer.member("tracestate", &state);
+        }
         writer.end_object();
         Some(String::from_utf8_lossy(&writer.into_bytes()).into_owned())
     }

@@ -15,7 +15,7 @@ use crate::{
     answer::{self, Waiting},
     event_loops::aside,
     services::Services,
-    traces::Record,
+    traces::{Record, TraceHeaders},
 };
 
 /// Answers a call with one request.
@@ -35,12 +35,17 @@ pub(super) fn arrived(
     metadata: &MetadataMap,
     message: &proto::ModelInferRequest,
 ) -> Option<Arc<Record>> {
-    let traceparent = || metadata.get("traceparent")?.to_str().ok();
-    let record = services.tracing.sample(&message.model_name, traceparent)?;
+    let record = services.tracing.sample(&message.model_name, metadata)?;
     // Reading is tonic's, and done.
     record.mark("GRPC_WAITREAD_START", Instant::now());
     record.mark("GRPC_WAITREAD_END", Instant::now());
     Some(record)
+}
+
+impl TraceHeaders for MetadataMap {
+    fn texts(&self, name: &'static str) -> impl Iterator<Item = Option<&str>> {
+        self.get_all(name).iter().map(|value| value.to_str().ok())
+    }
 }
 
 /// A request that was handed to the server and is to be answered.

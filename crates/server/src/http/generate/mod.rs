@@ -14,7 +14,7 @@ use tokio::sync::{mpsc, oneshot};
 use super::{
     Body, ContentType, Reply,
     headers::{Encoding, content_encoding},
-    infer::{sending, traceparent},
+    infer::sending,
     reply::error_body,
 };
 use crate::{
@@ -41,32 +41,40 @@ pub(super) async fn respond(
     version: &str,
     mode: Mode,
 ) -> HttpResponse<Body> {
-    let record = services.tracing.sample(model, || traceparent(headers));
+    let record = services.tracing.sample(model, headers);
     if let Some(record) = &record {
         // The body was read before it was known what it asks for.
         record.mark("HTTP_RECV_START", Instant::now());
         record.mark("HTTP_RECV_END", Instant::now());
     }
-    let response = match start(services, headers, &body, model, version, mode, record.as_ref()) {
+    let answered = match start(services, headers, &body, model, version, mode, record.as_ref()) {
         Ok(answers) => answer(answers, mode).await,
-        Err(error) => failed(&error),
+        Err(error) => Answered::Whole(failed(&error)),
     };
-    match record {
-        Some(record) => sending(record, response),
-        None => response,
+    match (answered, record) {
+        (Answered::Whole(response) | Answered::Events(response), None) => response,
+        (Answered::Whole(response), Some(record)) => sending(record, response),
+        (Answered::Events(response), Some(record)) => response.map(|body| body.traced(record)),
     }
 }
 
-async fn answer(answers: Answers, mode: Mode) -> HttpResponse<Body> {
+/// A reply, which is sent as a whole or event by event.
+enum Answered {
+    Whole(HttpResponse<Body>),
+    Events(HttpResponse<Body>),
+}
+
+async fn answer(answers: Answers, mode: Mode) -> Answered {
     let Answers { first, mut frames } = answers;
     // What the first response is decides the status; a model that ends without one has not failed.
     let status = match first.await.unwrap_or(First::Response) {
-        First::Refusal(error) => return failed(&error),
+        First::Refusal(error) => return Answered::Whole(failed(&error)),
         First::Failure(error) => Reply::status_of(&error),
         First::Response => 200,
     };
     if mode == Mode::Stream {
-        return Reply::with_status(status, Body::stream(frames)).of_type(ContentType::Events).into_response();
+        let reply = Reply::with_status(status, Body::stream(frames)).of_type(ContentType::Events);
+        return Answered::Events(reply.into_response());
     }
     let only = frames.recv().await;
     let body = match (only, frames.recv().await) {
@@ -77,7 +85,7 @@ async fn answer(answers: Answers, mode: Mode) -> HttpResponse<Body> {
              number of responses",
         ),
     };
-    Reply::with_status(status, Body::from(body)).of_type(ContentType::Json).into_response()
+    Answered::Whole(Reply::with_status(status, Body::from(body)).of_type(ContentType::Json).into_response())
 }
 
 fn failed(error: &Error) -> HttpResponse<Body> {
@@ -105,7 +113,7 @@ fn start(
     aside(body.len() > TEXT_BYTES_MAX, || {
         decode::decode(body, &metadata.inputs, services.http_input_bytes_max, &mut request)
     })?;
-    request.responder = Responder::new(Sending { mode, first: Some(first), frames });
+    request.responder = Responder::new(Sending { mode, first: Some(first), frames, record: record.cloned() });
     request.trace = record.map(Record::trace);
     services.infer(request);
     Ok(Answers { first: decides, frames: received })
@@ -131,10 +139,12 @@ struct Sending {
     mode: Mode,
     first: Option<oneshot::Sender<First>>,
     frames: mpsc::UnboundedSender<Bytes>,
+    record: Option<Arc<Record>>,
 }
 
 impl ReplyTo for Sending {
     fn send(&mut self, response: Response, _last: bool) {
+        self.mark_answer();
         let is_refusal = response.is_refusal;
         let (json, first) = match encode::encode(response) {
             Ok(json) => (Bytes::from(json), First::Response),
@@ -151,6 +161,7 @@ impl ReplyTo for Sending {
     }
 
     fn end(&mut self) {
+        self.mark_answer();
         self.decide(First::Response);
     }
 
@@ -160,6 +171,13 @@ impl ReplyTo for Sending {
 }
 
 impl Sending {
+    /// The model answers, or says that it has done so.
+    fn mark_answer(&self) {
+        if let Some(record) = &self.record {
+            record.mark("INFER_RESPONSE_COMPLETE", Instant::now());
+        }
+    }
+
     fn decide(&mut self, first: First) {
         if let Some(sender) = self.first.take() {
             // As above.

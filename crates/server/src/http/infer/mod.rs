@@ -27,7 +27,7 @@ use crate::{
     answer,
     event_loops::{TEXT_BYTES_MAX, aside},
     services::{Services, model_version},
-    traces::Record,
+    traces::{Record, TraceHeaders},
 };
 
 /// Bytes that a loop decompresses itself: they may become a thousand times as many.
@@ -51,7 +51,7 @@ pub(super) async fn handle(
         Ok(body) => body,
         Err(refusal) => return refused(refusal),
     };
-    let Some(record) = services.tracing.sample(model, || traceparent(headers)) else {
+    let Some(record) = services.tracing.sample(model, headers) else {
         return run(services, headers, body, model, version, None).await;
     };
     record.mark("HTTP_RECV_START", arrived);
@@ -69,9 +69,10 @@ fn kind(headers: &HeaderMap) -> body::Kind {
     }
 }
 
-/// The header that says which trace of the client's a request belongs to.
-pub(super) fn traceparent(headers: &HeaderMap) -> Option<&str> {
-    headers.get("traceparent")?.to_str().ok()
+impl TraceHeaders for HeaderMap {
+    fn texts(&self, name: &'static str) -> impl Iterator<Item = Option<&str>> {
+        self.get_all(name).iter().map(|value| value.to_str().ok())
+    }
 }
 
 /// Marks when a response is sent.

@@ -45,6 +45,8 @@ pub(super) struct Span {
     pub trace_id: Vec<u8>,
     #[prost(bytes = "vec", tag = "2")]
     pub span_id: Vec<u8>,
+    #[prost(string, tag = "3")]
+    pub trace_state: String,
     #[prost(bytes = "vec", tag = "4")]
     pub parent_span_id: Vec<u8>,
     #[prost(string, tag = "5")]

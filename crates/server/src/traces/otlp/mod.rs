@@ -1,5 +1,6 @@
 //! Traces as spans, sent to a collector of OpenTelemetry: OTLP over HTTP, as Triton sends them, or over gRPC.
 
+mod environment;
 mod messages;
 mod post;
 mod spans;
@@ -10,10 +11,12 @@ use std::{
     time::{Duration, Instant},
 };
 
+use hyper::header::HeaderMap;
 use prost::Message;
 
-use self::messages::{
-    ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span,
+use self::{
+    environment::Environment,
+    messages::{ExportTraceServiceRequest, InstrumentationScope, KeyValue, Resource, ResourceSpans, ScopeSpans, Span},
 };
 use super::{
     context::{Names, new_id},
@@ -22,13 +25,26 @@ use super::{
     render::Epoch,
 };
 
+/// What the server says of itself where nobody says otherwise.
+const OWN_RESOURCE: [(&str, &str); 4] = [
+    ("service.name", "triton-inference-server"),
+    ("telemetry.sdk.language", "rust"),
+    ("telemetry.sdk.name", "halimede"),
+    ("telemetry.sdk.version", env!("CARGO_PKG_VERSION")),
+];
+
+/// Triton's name for what makes the spans, by which collectors choose them.
+const SCOPE: &str = "triton-server";
+
 /// Where spans go, and in which portions.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Collector {
     pub url: hyper::Uri,
     pub protocol: Protocol,
-    /// What the server says of itself, by the flags.
+    /// What the server says of itself, by the flags and the environment.
     pub resource: Vec<(String, String)>,
+    /// What goes along with each message.
+    pub headers: HeaderMap,
     /// Spans that may wait.
     pub queue_max: usize,
     /// How long the first of them waits at most.
@@ -161,8 +177,13 @@ impl CollectorFlags {
                 ));
             }
         }
-        let mut resource = vec![("service.name".to_owned(), "triton-inference-server".to_owned())];
-        for (key, value) in &self.resource {
+        let environment = Environment::read(|name| std::env::var_os(name).map(|value| value.into_string().ok()));
+        for (name, reason) in environment.wrong {
+            // What it says may be a secret.
+            tracing::warn!("the variable {name} of the environment counts as not set: {reason}");
+        }
+        let mut resource = OWN_RESOURCE.map(|(key, value)| (key.to_owned(), value.to_owned())).to_vec();
+        for (key, value) in environment.resource.iter().chain(&self.resource) {
             match resource.iter_mut().find(|(known, _)| known == key) {
                 Some((_, known)) => known.clone_from(value),
                 None => resource.push((key.clone(), value.clone())),
@@ -182,6 +203,7 @@ impl CollectorFlags {
             url,
             protocol: self.protocol,
             resource,
+            headers: environment.headers,
             queue_max: queue_max as usize,
             delay: Duration::from_millis(u64::from(delay_ms)),
             batch_max: batch_max as usize,
@@ -268,17 +290,18 @@ impl Exporter {
             return;
         }
         let attributes = self.collector.resource.iter().map(|(key, value)| KeyValue::text(key, value)).collect();
-        let scope = InstrumentationScope { name: "halimede".to_owned(), version: env!("CARGO_PKG_VERSION").to_owned() };
+        // Triton's has no version either; the resource says which software this is.
+        let scope = InstrumentationScope { name: SCOPE.to_owned(), version: String::new() };
         let message = ExportTraceServiceRequest {
             resource_spans: vec![ResourceSpans {
                 resource: Some(Resource { attributes }),
                 scope_spans: vec![ScopeSpans { scope: Some(scope), spans }],
             }],
         };
-        let (url, protocol, message) = (&self.collector.url, self.collector.protocol, message.encode_to_vec());
+        let (url, message) = (&self.collector.url, message.encode_to_vec());
         // The clock is the runtime's: it has to run where the limit is set.
         let sent = self.runtime.block_on(async {
-            let sending = post::post(url, protocol, message);
+            let sending = post::post(&self.collector, message);
             tokio::time::timeout(TIMEOUT, sending).await
         });
         let sent = sent.unwrap_or_else(|_| Err(format!("no answer within {} s", TIMEOUT.as_secs())));

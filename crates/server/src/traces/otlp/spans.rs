@@ -19,16 +19,18 @@ const COMPUTE: &str = "compute";
 /// The spans of a trace, the root first.
 pub(super) fn spans(events: &[Event], mut names: Names, epoch: Epoch, new_id: NewId<'_>) -> Vec<Span> {
     let trace_id = names.trace_id(new_id).to_vec();
-    let parent = names.parent;
+    let state = names.state().to_owned();
+    let client = names.parent.as_ref().map_or_else(Vec::new, |parent| parent.span_id.to_vec());
     let mut span = |name: &str, parent: Vec<u8>| Span {
         trace_id: trace_id.clone(),
         span_id: new_id().to_be_bytes().to_vec(),
+        trace_state: state.clone(),
         parent_span_id: parent,
         name: name.to_owned(),
         kind: KIND_SERVER,
         ..Span::default()
     };
-    let mut root = span(ROOT, parent.map_or_else(Vec::new, |parent| parent.span_id.to_vec()));
+    let mut root = span(ROOT, client);
     // Spans of requests, and of their computing, by the requests' numbers.
     let mut requests: BTreeMap<u64, Span> = BTreeMap::new();
     let mut computing: BTreeMap<u64, Vec<Span>> = BTreeMap::new();
@@ -131,12 +133,12 @@ mod tests {
             last += 1;
             last
         };
-        let parent = Parent { trace_id: [7; 16], span_id: [8; 8] };
+        let parent = Parent { trace_id: [7; 16], span_id: [8; 8], state: "a=1".to_owned() };
         let all = spans(&events, Names::of(Some(parent)), epoch, &mut new_id);
         let found = all.iter().map(|span| (&*span.name, span.start_time_unix_nano, span.end_time_unix_nano));
         let expected = [(ROOT, 1_005, 1_031), ("all", 1_007, 1_031), ("step", 1_008, 1_025), (COMPUTE, 1_010, 1_020)];
         assert_eq!(found.collect::<Vec<_>>(), expected);
-        assert!(all.iter().all(|span| span.trace_id == [7; 16]));
+        assert!(all.iter().all(|span| span.trace_id == [7; 16] && span.trace_state == "a=1"));
         assert_eq!(all[0].parent_span_id, [8; 8]);
         for (child, parent) in [(1, 0), (2, 1), (3, 2)] {
             assert_eq!(all[child].parent_span_id, all[parent].span_id);
