@@ -106,3 +106,31 @@ def repository(tmp_path):
 def example_copy(tmp_path):
     """A copy of the example repository that the test may change."""
     return Path(shutil.copytree(ROOT / "examples" / "repository", tmp_path / "examples"))
+
+
+@pytest.fixture(scope="session")
+def chromium(tmp_path_factory):
+    paths = shutil.which("chromium"), shutil.which("chromedriver")
+    if None in paths:
+        assert not os.environ.get("HALIMEDE_EXPECT_CHROMIUM"), "chromium and chromedriver are to be installed here"
+        pytest.skip("chromium and chromedriver are not installed")
+    from support.browser import start_driver
+
+    driver = start_driver(*paths, tmp_path_factory.mktemp("chromium"))
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture
+def browser(chromium):
+    from support.browser import Browser
+
+    chromium.get_log("browser")
+    yield (browser := Browser(chromium))
+    browser.prefer(None)
+    # No page asks a server that has ended.
+    chromium.get("about:blank")
+    # What the browser refuses, for the sake of the page's own rules or of a defect in it, is said there. A status that is
+    # no success is said there, too, and the tests look at those.
+    said = [entry["message"] for entry in chromium.get_log("browser") if "the server responded with a status" not in entry["message"]]
+    assert not said, said

@@ -5,7 +5,10 @@ import os
 import subprocess
 import sys
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper, numpy_helper
 
 from support import models
 from support.server import binary
@@ -109,6 +112,57 @@ def test_an_ensemble_and_its_member(repository):
     }  # fmt: skip
 
 
+def test_every_refused_member_of_an_ensemble_is_named(repository):
+    for name in ["dali", "plan"]:
+        repository.add(name, config=f'backend: "{name}"\n' + models.io("input", "A", "FP32", [1]) + models.io("output", "B", "FP32", [1]))
+    step = 'step {{ model_name: "{}" model_version: -1 input_map {{ key: "A" value: "{}" }} output_map {{ key: "B" value: "{}" }} }}'
+    repository.add("both", None, (
+        'platform: "ensemble"\n' + models.io("input", "A", "FP32", [1]) + models.io("output", "C", "FP32", [1])
+        + "ensemble_scheduling {" + step.format("dali", "A", "B") + step.format("plan", "B", "C") + "}"
+    ))  # fmt: skip
+    said = by_name(repository, status=1)
+    assert said["both"]["remedy"].startswith("repair the members that are named")
+    assert said["both"]["why"][1] == "members that do not load: 'dali', 'plan'"
+    assert said["dali"]["remedy"].startswith("do the same steps in a Python model")
+
+
+def test_ways_out_for_what_lies_outside_of_configurations(repository):
+    node = helper.make_node("Own", ["x"], ["y"], domain="acme")
+    x, y = (helper.make_tensor_value_info(name, 1, [4]) for name in "xy")
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    repository.add("operator", helper.make_model(helper.make_graph([node], "g", [x], [y]), opset_imports=opsets, ir_version=8))
+    weights = numpy_helper.from_array(np.zeros((4, 4), np.float32), "w")
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"])]
+    model = helper.make_model(helper.make_graph(nodes, "g", [x], [y], [weights]), opset_imports=opsets[:1], ir_version=8)
+    (repository.path / "outside" / "1").mkdir(parents=True)
+    onnx.save(model, repository.path / "outside" / "1" / "model.onnx", save_as_external_data=True, location="weights.bin", size_threshold=0)
+    (repository.path / "outside" / "1" / "weights.bin").unlink()
+    said = by_name(repository, status=1)
+    assert said["operator"]["remedy"].startswith("the operator is not known here: export"), said
+    assert "weights.bin" in said["outside"]["why"][0]
+    assert said["outside"]["remedy"].startswith("put the file that is named beside the model's own")
+
+
+def test_a_missing_numpy_is_no_wrong_flag(repository, tmp_path):
+    (repository.path / "script" / "1").mkdir(parents=True)
+    (repository.path / "script" / "1" / "model.py").write_text(PYTHON)
+    # An interpreter that finds nothing but the standard library.
+    bare = tmp_path / "python3"
+    bare.write_text(f'#!/bin/sh\nexec {sys.base_prefix}/bin/python3 -S "$@"\n')
+    bare.chmod(0o755)
+    flag = f"--backend-config=python,interpreter={bare}"
+    finding = json.loads(doctor(repository.path, "--json", flag, status=1))[0]
+    assert "cannot import numpy" in finding["why"][0]
+    assert finding["remedy"].startswith("install numpy for the interpreter that is named")
+
+
+def test_versions_that_a_policy_names_and_nobody_has(repository):
+    repository.add("some", models.add_sub(1, [4]), "version_policy { specific { versions: [ 1, 3, 7 ] } }")
+    said = by_name(repository, status=0)["some"]
+    assert said["verdict"] == "differs"
+    assert said["why"] == ["version_policy names versions that have no folder: 3, 7. The others are served"]
+
+
 ONNX = 'backend: "onnxruntime"\n'
 OUTPUT = models.io("output", "OUTPUT0", "FP32", [4])
 SECOND = models.io("input", "INPUT1", "FP32", [4]) + OUTPUT
@@ -187,4 +241,29 @@ def test_what_a_server_would_be_told_is_told_to_the_doctor(repository, tmp_path)
 
 def test_a_folder_that_is_none(tmp_path):
     assert f"'{tmp_path / 'nowhere'}' is no folder" in doctor(tmp_path / "nowhere", status=1)
+    assert "'s3://bucket/models' is elsewhere: doctor looks at folders of this machine" in doctor("s3://bucket/models", status=1)
     assert doctor(tmp_path, status=0) == "0 models: 0 load, 0 differ, 0 refused\n"
+
+
+def test_the_folder_of_a_model_is_no_repository(repository):
+    repository.add("plain", models.add_sub(1, [4])).add("told", models.add_sub(1, [4]), "max_batch_size: 0")
+    for name, sign in [("plain", "1/model.onnx"), ("told", "config.pbtxt")]:
+        said = doctor(repository.path / name, status=1)
+        assert f"is the folder of a model, not of models: it has '{sign}'" in said and "Name the folder that it lies in" in said
+    # A model may have a number as its name.
+    repository.add("3", models.add_sub(1, [4]))
+    assert by_name(repository, status=0)["3"]["verdict"] == "loads"
+
+
+def test_a_verb_says_who_serves_what_it_does_not_run(repository):
+    for name, backend in [("plan", "tensorrt"), ("script", "python"), ("own", "company_secret")]:
+        repository.add(name, config=f'backend: "{backend}"\n')
+
+    def said(name):
+        done = subprocess.run([binary(), "run", repository.path / name], capture_output=True, text=True, timeout=60)
+        assert done.returncode == 1
+        return done.stderr
+
+    assert "the backend 'tensorrt', which is not here: a plan runs on one kind of NVIDIA's GPUs alone" in said("plan")
+    assert "`halimede serve` runs it with its repository" in said("script")
+    assert "libraries of backends are not loaded" in said("own")

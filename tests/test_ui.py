@@ -3,13 +3,12 @@
 import os
 import re
 import shutil
-import struct
+import signal
 import threading
-import zlib
 
-import numpy as np
 import pytest
-from support.browser import Browser, start_driver
+from support import models, python_models
+from support.browser import answer_of, fill
 from support.server import ROOT
 from support.waiting import wait_until
 
@@ -106,30 +105,6 @@ def test_the_state_asks_for_the_header_of_each_of_its_parts(serve, group):
 # --- in a browser -----------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(scope="module")
-def chromium(tmp_path_factory):
-    paths = shutil.which("chromium"), shutil.which("chromedriver")
-    if None in paths:
-        assert not os.environ.get("HALIMEDE_EXPECT_CHROMIUM"), "chromium and chromedriver are to be installed here"
-        pytest.skip("chromium and chromedriver are not installed")
-    driver = start_driver(*paths, tmp_path_factory.mktemp("chromium"))
-    yield driver
-    driver.quit()
-
-
-@pytest.fixture
-def browser(chromium):
-    chromium.get_log("browser")
-    yield (browser := Browser(chromium))
-    browser.prefer(None)
-    # No page asks a server that has ended.
-    chromium.get("about:blank")
-    # What the browser refuses, for the sake of the page's own rules or of a defect in it, is said there. A status that is
-    # no success is said there, too, and the tests look at those.
-    said = [entry["message"] for entry in chromium.get_log("browser") if "the server responded with a status" not in entry["message"]]
-    assert not said, said
-
-
 @pytest.fixture
 def load():
     """Keeps a server busy until the test is over."""
@@ -196,57 +171,11 @@ def test_one_model(serve, browser, load):
     assert re.search(r"request \d+ ", browser.text("tbody"))
 
 
-def fill(browser, selector, text):
-    browser.run("arguments[0].value = arguments[1]", browser.one(selector), text)
-
-
-def answer_of(browser):
-    browser.one("#content form button.main").click()
-    selector = "#content form [aria-live] pre, #content form [aria-live] .error"
-    browser.wait(lambda: browser.find(selector), "no answer")
-    return [element.text for element in browser.find(selector)]
-
-
-def picture_of(pixels):
-    """A PNG of grey pixels."""
-    height, width = pixels.shape
-    chunk = lambda kind, data: struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))  # noqa: E731
-    lines = b"".join(b"\0" + row.tobytes() for row in pixels)
-    header = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
-    return b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(lines)) + chunk(b"IEND", b"")
-
-
-def test_a_request_is_sent(examples, browser, tmp_path):
-    path = "/ui/#/models/" + "%5B%22%22%2C%22identity_int32%22%2C1%5D"
-    browser.open(examples, path)
-    shape = "fieldset input"
-    browser.one(shape)
-    fill(browser, shape, "2, 3")
-    fill(browser, "fieldset textarea", "1 2 3, -4 5 6")
-    assert answer_of(browser) == ["1, 2, 3, -4, 5, 6"]
-    fill(browser, "fieldset textarea", "9")
-    assert answer_of(browser)[-1].endswith("9, 9, 9, 9, 9, 9")
-    fill(browser, "fieldset textarea", "1 2")
-    browser.one("#content form button.main").click()
-    browser.wait_text("2 elements, but its shape holds 6", ".error")
-    for wrong in ["99999999999", "0.5", "many", "[true]"]:
-        fill(browser, "fieldset textarea", wrong)
-        browser.one("#content form button.main").click()
-        browser.wait_text("is no INT32", ".error")
-
-    pixels = np.arange(64, dtype=np.uint8).reshape(8, 8) * 3
-    (tmp_path / "digit.png").write_bytes(picture_of(pixels))
-    browser.open(examples, "/ui/#/models/" + "%5B%22%22%2C%22digits_preprocess%22%2C1%5D")
-    # What the server refuses is said in its words.
-    fill(browser, shape, "1, 8, 9")
-    browser.one("#content form button.main").click()
-    browser.wait_text("unexpected shape for input 'pixels'", ".error")
-    fill(browser, shape, "1, 8, 8")
-    browser.one("input[type=file]").send_keys(str(tmp_path / "digit.png"))
-    shown = answer_of(browser)[0]
-    data = {"name": "pixels", "shape": [1, 8, 8], "datatype": "UINT8", "data": pixels.ravel().tolist()}
-    expected = examples.http.infer("digits_preprocess", {"inputs": [data]}).json["outputs"][0]["data"]
-    np.testing.assert_allclose([float(word) for word in shown.split(",")], expected, atol=0.08)
+def press(browser, name, label):
+    script = """[...document.querySelectorAll("tbody tr")].find((row) => row.cells[0].innerText === arguments[0])
+        .querySelector("button").click()"""
+    assert browser.row(name)[-1] == label
+    browser.run(script, name)
 
 
 def test_models_are_loaded_and_unloaded(serve, browser, example_copy):
@@ -257,21 +186,120 @@ def test_models_are_loaded_and_unloaded(serve, browser, example_copy):
     browser.open(server)
     assert browser.row("add_sub")[2] == "READY"
 
-    def press(name, label):
-        script = """[...document.querySelectorAll("tbody tr")].find((row) => row.cells[0].innerText === arguments[0])
-            .querySelector("button").click()"""
-        assert browser.row(name)[-1] == label
-        browser.run(script, name)
-
-    press("add_sub", "Unload")
+    press(browser, "add_sub", "Unload")
     browser.wait(lambda: browser.row("add_sub")[2] == "UNAVAILABLE", "not unloaded")
     assert browser.row("add_sub")[3] == "unloaded"
-    press("add_sub", "Load")
+    press(browser, "add_sub", "Load")
     browser.wait(lambda: browser.row("add_sub")[2] == "READY", "not loaded")
     assert server.http.get("/v2/models/add_sub/ready").status == 200
-    press("broken", "Load")
+    press(browser, "broken", "Load")
     browser.wait_text("model.onnx", "#done")
     browser.wait(lambda: "model.onnx" in browser.row("broken")[3], "no reason")
+
+
+@pytest.mark.parametrize("name", ["with space", "ünï", "a&b=c", "per%cent", "hash#1", "q?x", 'quo"te', "<b>"])
+def test_any_name_is_loaded_and_unloaded(repository, serve, browser, name):
+    server = serve(repository.add(name, models.identity(1, ["n", 2])), "--model-control-mode=explicit", "--load-model=*")
+    browser.open(server)
+    for label, done, shown in [("Unload", "unloaded", "UNAVAILABLE"), ("Load", "loaded", "READY")]:
+        press(browser, name, label)
+        browser.wait_text(f"{name}: {done}", "#done")
+        assert browser.row(name)[2] == shown
+
+
+def test_names_in_paths_mean_what_they_are_before_what_they_encode(repository, serve):
+    """A client that encodes no name reaches a model whose name looks encoded, as with Triton."""
+    for name in ["a b", "a%20b"]:
+        repository.add(name, models.identity(1, ["n", 2]))
+    server = serve(repository, "--model-control-mode=explicit", "--load-model=*")
+    states = lambda: {m["name"]: m["state"] for m in server.http.post("/v2/repository/index", b"{}").json}  # noqa: E731
+    assert server.http.post("/v2/repository/models/a%20b/unload", b"{}").status == 200
+    assert states() == {"a b": "READY", "a%20b": "UNAVAILABLE"}
+    assert server.http.post("/v2/repository/models/a%2520b/load", b"{}").status == 200
+    assert server.http.post("/v2/repository/models/no%20such/unload", b"{}").status == 200
+    assert states() == {"a b": "READY", "a%20b": "READY"}
+
+
+def test_what_has_become_of_a_model_is_looked_up(serve, browser, example_copy):
+    server = serve(example_copy, "--model-control-mode=explicit", "--load-model=digits")
+    browser.open(server)
+    browser.row("digits")
+    # A server that says yes and does nothing, as one does that does not know the name.
+    browser.run("""const real = fetch; window.fetch = (path, options) =>
+        (String(path).includes("/v2/repository/") ? Promise.resolve(new Response("")) : real(path, options))""")
+    press(browser, "digits", "Unload")
+    browser.wait_text("digits: the server says that it is unloaded, but it is READY", "#done")
+    press(browser, "add_sub", "Load")
+    browser.wait_text("add_sub: the server says that it is loaded, but it is not loaded", "#done")
+
+
+def looks(browser):
+    """Waits until the page has looked at the server twice more, and shows what it has seen."""
+    number = "return performance.getEntriesByName(new URL('state', location)).length"
+    before = browser.run(number)
+    browser.wait(lambda: browser.run(number) >= before + 2, "no look")
+
+
+def test_what_somebody_does_outlasts_a_look(serve, browser, load, example_copy):
+    from selenium.webdriver.common.action_chains import ActionChains
+
+    server = serve(example_copy, "--model-control-mode=explicit", "--load-model=*")
+    load(server)
+    browser.prefer(None, 500)
+    browser.open(server)
+    browser.wait(lambda: browser.row("digits")[4] not in ("0 /s", "–"), "no throughput")
+    browser.run("document.querySelector('.scroll').scrollLeft = 120")
+    browser.run("getSelection().selectAllChildren(document.querySelector('th[scope=row]'))")
+    selected = browser.run("return getSelection().toString()")
+    looks(browser)
+    assert selected and browser.run("return getSelection().toString()") == selected
+    assert browser.run("return document.querySelector('.scroll').scrollLeft") == 120
+    # A press that takes longer than a look.
+    browser.prefer(None)
+    row = next(row for row in browser.find("tbody tr") if row.text.startswith("encoder"))
+    button = row.find_element("css selector", "button")
+    ActionChains(browser.driver).click_and_hold(button).perform()
+    looks(browser)
+    ActionChains(browser.driver).release().perform()
+    browser.wait_text("encoder: unloaded", "#done")
+    assert browser.row("encoder")[2] == "UNAVAILABLE" and button.text == "Load"
+    # Rows that come and go are those of their models.
+    shutil.copytree(example_copy / "digits", example_copy / "another")
+    shutil.rmtree(example_copy / "encoder")
+    server.http.post("/v2/repository/models/another/load", b"{}")
+    assert browser.row("another")[2] == "READY" and browser.row("digits")[2] == "READY"
+
+
+def test_a_model_that_is_being_loaded_is_not_loaded_again(repository, serve, browser):
+    code = "\nclass TritonPythonModel:\n    def initialize(self, args):\n        time.sleep(8)\n"
+    config = python_models.config({"IN": "FP32"}, {"OUT": "FP32"})
+    server = serve(python_models.add(repository, "slow", code, config), "--model-control-mode=explicit", python_models.INTERPRETER)
+    loading = threading.Thread(target=server.http.post, args=("/v2/repository/models/slow/load", b"{}"))
+    loading.start()
+    browser.open(server)
+    browser.wait(lambda: browser.row("slow")[2] == "LOADING", "not loading")
+    assert not browser.one("tbody button").is_enabled()
+    loading.join()
+    browser.wait(lambda: browser.row("slow")[2] == "READY" and browser.one("tbody button").is_enabled(), "not loaded")
+
+
+def test_a_long_name_leaves_room(repository, serve, browser):
+    name = "x" * 200
+    server = serve(repository.add(name, models.identity(1, ["n", 2])), "--model-control-mode=explicit", "--load-model=*")
+    browser.open(server)
+    browser.row(name)
+    for selector in ["document.documentElement", "document.querySelector('.scroll')"]:
+        assert browser.run(f"return {selector}.scrollWidth <= {selector}.clientWidth"), selector
+    browser.one("tbody a").click()
+    browser.wait_text(name, "h2")
+    assert browser.run("return document.documentElement.scrollWidth <= innerWidth")
+
+
+@pytest.mark.parametrize("address", ["models/digits", "models/%", "models/[]", "models/null", "nowhere"])
+def test_an_address_that_is_of_no_model_shows_all(examples, browser, address):
+    browser.open(examples, f"/ui/#/{address}")
+    assert browser.row("digits")[2] == "READY"
+    assert browser.text("#status") == "Ready"
 
 
 @pytest.mark.parametrize("width", [600, 1200])
@@ -318,6 +346,20 @@ def test_the_page_asks_for_the_header_that_is_wanted(serve, browser):
     browser.one("#access button").click()
     assert browser.row("digits")[2] == "READY"
     assert not browser.one("#access").is_displayed()
+    browser.run("sessionStorage.clear()")
+
+
+def test_the_page_asks_for_the_header_of_what_it_sends(serve, browser):
+    server = serve(ROOT / "examples" / "repository", "--http-restricted-api=inference:infer-key=sesame")
+    browser.open(server, "/ui/#/models/" + "%5B%22%22%2C%22identity_int32%22%2C1%5D")
+    assert "infer-key" in answer_of(browser)[0]
+    # The looks at the state go well, and leave it open.
+    looks(browser)
+    assert browser.one("#access").is_displayed()
+    fill(browser, "#access input[name=value]", "sesame")
+    browser.one("#access button").click()
+    assert not browser.one("#access").is_displayed()
+    assert answer_of(browser) == ["0"]
     browser.run("sessionStorage.clear()")
 
 
@@ -399,8 +441,25 @@ def test_a_server_that_is_gone_is_told(serve, browser):
     browser.row("digits")
     server.stop()
     browser.wait_text("No state", "#status")
-    # The last state stays, and the browser says of its own that nothing answers.
+    # The last state stays, as what it was, and the browser says of its own that nothing answers.
     assert browser.row("digits")[2] == "READY"
+    browser.wait_text("This is what was at", "#stale")
+    marks = "return getComputedStyle(document.querySelector('.READY'), '::before').content"
+    assert browser.run(marks) == '"was "'
     browser.driver.get("about:blank")
     said = [entry["message"] for entry in browser.driver.get_log("browser")]
     assert all("ERR_" in message for message in said), said
+
+
+def test_a_server_that_hangs_is_told(serve, browser):
+    server = serve(ROOT / "examples" / "repository")
+    browser.open(server)
+    browser.row("digits")
+    assert not browser.one("#stale").is_displayed()
+    server.process.send_signal(signal.SIGSTOP)
+    try:
+        browser.wait_text("no answer within 5 s", "#stale")
+        browser.wait_text("No state", "#status")
+    finally:
+        server.process.send_signal(signal.SIGCONT)
+    browser.wait(lambda: browser.text("#status") == "Ready" and not browser.one("#stale").is_displayed(), "still no state")

@@ -86,3 +86,16 @@ class Browser:
         """Keeps a picture for the documentation, where somebody wants it."""
         if folder := os.environ.get("HALIMEDE_SCREENSHOTS"):
             self.driver.save_screenshot(str(Path(folder) / f"{name}.png"))
+
+
+def fill(browser, selector, text):
+    browser.run("arguments[0].value = arguments[1]", browser.one(selector), text)
+
+
+def answer_of(browser):
+    """What the answer to the form's request consists of, or what is wrong."""
+    browser.one("#content form button.main").click()
+    # Until then the answer before stands there.
+    browser.wait(lambda: browser.find("#content form button.main:enabled"), "no answer")
+    selector = "#content form [aria-live] pre, #content form [aria-live] .error"
+    return [element.text for element in browser.wait(lambda: browser.find(selector), "no answer")]

@@ -1,12 +1,14 @@
 // Asks for the server's state again and again and shows it. What is shown follows from the state and the address.
 
-import { html } from "./elements.js";
+import { html, segment, update } from "./elements.js";
 import { machine } from "./machine.js";
 import { model, models } from "./models.js";
 import { History, key } from "./rates.js";
 import { request } from "./request.js";
 
 const PERIOD_MS = 2000;
+/** How long the server may take to tell its state, before the page says that it does not answer. */
+const PATIENCE_MS = 5000;
 /** Two minutes of points. */
 const POINTS = 60;
 const STORED = "halimede-access";
@@ -21,30 +23,32 @@ let view = null;
 /** Headers that somebody has given, by their names. */
 const access = () => JSON.parse(sessionStorage.getItem(STORED) ?? "{}");
 
-async function ask(path, body) {
-  const options = body === undefined ? { headers: access() }
-    : { method: "POST", headers: { ...access(), "Content-Type": "application/json" }, body: JSON.stringify(body) };
-  const reply = await fetch(path, options);
+/** Sends a request and gives the reply; one that is an error becomes the error that it tells. */
+async function send(path, { headers, ...options } = {}, isState = false) {
+  const reply = await fetch(path, { ...options, headers: { ...headers, ...access() } }).catch((error) => {
+    throw new Error(error.name === "TimeoutError" ? `no answer within ${PATIENCE_MS / 1000} s` : error.message);
+  });
+  if (reply.ok) return reply;
   const text = await reply.text();
-  let json = null;
+  let said = null;
   try {
-    json = text ? JSON.parse(text) : null;
+    said = JSON.parse(text)?.error;
   } catch {
-    throw new Error(`the server answered ${reply.status} with what is no JSON`);
+    // Not every error has a body, and a proxy's has another form.
   }
-  if (reply.status === 403) wanted(json?.error ?? "");
-  if (!reply.ok) throw new Error(json?.error ?? `the server answered ${reply.status}`);
-  return json;
+  if (reply.status === 403) wanted(said ?? "", isState);
+  throw new Error(said ?? `the server answered ${reply.status}`);
 }
 
-/** Asks for the header that the server wants. */
-function wanted(text) {
+/** Asks for the header that the server wants, for its state or for what else was asked. */
+function wanted(text, isState) {
   const form = find("access");
   const header = /'([^']+)'/.exec(text)?.[1];
   if (header && form.elements.header.value !== header) {
     form.elements.header.value = header;
     form.elements.value.value = "";
   }
+  form.dataset.isState = isState;
   form.hidden = false;
 }
 
@@ -53,27 +57,54 @@ find("access").addEventListener("submit", (event) => {
   const { header, value } = event.currentTarget.elements;
   sessionStorage.setItem(STORED, JSON.stringify({ ...access(), [header.value]: value.value }));
   event.currentTarget.hidden = true;
-  update();
+  look();
+});
+
+find("close").addEventListener("click", () => {
+  find("access").hidden = true;
 });
 
 find("pause").addEventListener("click", (event) => {
   isPaused = !isPaused;
   event.currentTarget.setAttribute("aria-pressed", isPaused);
-  if (!isPaused) update();
+  if (!isPaused) look();
+  else if (history.last) tell("status", `Paused: this is what was at ${history.last.time}`);
 });
 
-/** Loads or unloads a model. */
-async function act(button, { name }, action) {
-  button.disabled = true;
-  tell("done", `${action === "load" ? "Loading" : "Unloading"} ${name}…`);
-  try {
-    await ask(`../v2/repository/models/${encodeURIComponent(name)}/${action}`, {});
-    tell("done", `${name}: ${action}ed`);
-  } catch (error) {
-    tell("done", `${name}: ${error.message}`);
-  }
-  button.disabled = false;
-  await update();
+/** Models that are being loaded or unloaded from here. */
+const busy = new Set();
+
+/** What loads and unloads models. */
+const act = {
+  isBusy: ({ name }) => busy.has(name),
+  async run({ name }, action) {
+    if (busy.has(name)) return;
+    busy.add(name);
+    tell("done", `${action === "load" ? "Loading" : "Unloading"} ${name}…`);
+    if (history.last) draw(history.last.state);
+    let failure = null;
+    try {
+      const options = { method: "POST", body: "{}", headers: { "Content-Type": "application/json" } };
+      await send(`../v2/repository/models/${segment(name)}/${action}`, options);
+    } catch (error) {
+      failure = error.message;
+    }
+    busy.delete(name);
+    // A look that had begun before does not know of it.
+    await looking;
+    const state = await look();
+    tell("done", `${name}: ${failure ?? outcome(state, name, action)}`);
+  },
+};
+
+/** What has become of a model: to unload one that the server does not know is no error. */
+function outcome(state, name, action) {
+  if (!state) return `the server says that it is ${action}ed, and nothing since`;
+  const versions = state.models.filter((model) => model.name === name);
+  const isReady = versions.some((model) => model.state === "READY");
+  if (isReady === (action === "load")) return `${action}ed`;
+  const states = versions.map((model) => `${model.state ?? "not loaded"} ${model.reason}`.trim());
+  return `the server says that it is ${action}ed, but it is ${states.join(", ") || "not in the repository"}`;
 }
 
 /** Said once, also to those who listen. */
@@ -81,70 +112,95 @@ function tell(place, text) {
   if (find(place).textContent !== text) find(place).textContent = text;
 }
 
-/** The view of an address: `parts` draws what changes; the rest stays, so that nobody's input is lost. */
-function open(state) {
-  const address = location.hash;
-  const wantedKey = /^#\/models\/(.+)$/.exec(address)?.[1];
-  if (!wantedKey) {
+/** Which model an address is of, as `key` writes it; null for every other address, such as one that was typed. */
+function modelOf(address) {
+  try {
+    const own = decodeURIComponent(/^#\/models\/(.+)$/.exec(address)?.[1] ?? "");
+    const parts = JSON.parse(own);
+    return Array.isArray(parts) && parts.length === 3 ? { own, name: parts[1], version: parts[2] } : null;
+  } catch {
+    return null;
+  }
+}
+
+/** The view of an address: `draw` changes what has changed; the form stays, so that nobody's input is lost. */
+function open(address) {
+  const shown = modelOf(address);
+  if (!shown) {
     const [list, about] = [html("div"), html("div")];
     content.replaceChildren(html("h2", {}, "Models"), list, html("h2", {}, "Machine"), about);
     return { address, draw: (now) => {
-      replace(list, models(now, history, act));
-      replace(about, machine(now));
+      update(list, models(now, history, act));
+      update(about, machine(now));
     } };
   }
-  const own = decodeURIComponent(wantedKey);
-  const found = (now) => now.models.find((one) => key(one) === own);
-  const [, name, version] = JSON.parse(own);
+  const { own, name, version } = shown;
   const [pictures, form] = [html("div"), html("div", { class: "card" })];
   content.replaceChildren(html("p", {}, html("a", { href: "#/" }, "All models")),
     html("h2", {}, `${name}, version ${version}`), pictures, html("h2", {}, "Send a request"), form);
-  let isFormed = false;
+  let signature = null;
   return { address, draw: (now) => {
-    const one = found(now);
+    const one = now.models.find((each) => key(each) === own);
     if (!one?.loaded) {
-      replace(pictures, html("p", {}, `The model is ${one?.state ?? "not in the repository"}. ${one?.reason ?? ""}`));
+      update(pictures, html("p", {}, `The model is ${one?.state ?? "not in the repository"}. ${one?.reason ?? ""}`));
       return;
     }
-    if (!isFormed) {
-      form.replaceChildren(request(one, ask));
-      isFormed = true;
-    }
-    replace(pictures, model(one, now, history, act));
+    const { inputs, is_decoupled, is_sequential } = one.loaded;
+    const found = JSON.stringify([inputs, is_decoupled, is_sequential]);
+    // A model that was loaded again may take other inputs.
+    if (found !== signature) form.replaceChildren(request(one, send, now.server.request_bytes_max));
+    signature = found;
+    update(pictures, model(one, now, history, act));
   } };
-}
-
-/** Draws a part anew, and leaves the keyboard where it was. */
-function replace(part, ...children) {
-  const focusable = () => [...part.querySelectorAll("a, button, [tabindex]")];
-  const place = focusable().indexOf(document.activeElement);
-  part.replaceChildren(...children.flat());
-  if (place >= 0) focusable()[place]?.focus();
 }
 
 function draw(state) {
   if (view?.address !== location.hash) {
     const isFirst = view === null;
-    view = open(state);
+    view = open(location.hash);
     if (!isFirst) content.focus();
   }
   view.draw(state);
 }
 
-async function update() {
+/** Says how old what is shown is, where the server does not tell its state; null where it does. */
+function stale(why) {
+  const isStale = why !== null && history.last !== null;
+  document.body.classList.toggle("stale", isStale);
+  find("stale").hidden = !isStale;
+  if (isStale) tell("stale", `The server does not tell its state: ${why}. This is what was at ${history.last.time}.`);
+}
+
+/** The look that is under way. */
+let looking = null;
+
+/** Asks for the state and shows it; a look that is under way is waited for, no second one begins. Null where it failed. */
+function look() {
+  looking ??= lookNow().finally(() => {
+    looking = null;
+  });
+  return looking;
+}
+
+async function lookNow() {
   try {
-    const state = await ask("state");
+    const state = await (await send("state", { signal: AbortSignal.timeout(PATIENCE_MS) }, true)).json();
     history.add(state, performance.now());
     const { server } = state;
     find("about").textContent = `${server.name}, version ${server.version}, speaks the protocols of tritonserver ${server.protocol}`;
-    find("access").hidden = true;
+    // What was asked for the sake of another request is still being typed.
+    if (find("access").dataset.isState === "true") find("access").hidden = true;
     tell("status", server.is_ready ? "Ready" : "Not ready");
+    stale(null);
     draw(state);
+    return state;
   } catch (error) {
     tell("status", `No state: ${error.message}`);
+    stale(error.message);
+    return null;
   }
 }
 
 addEventListener("hashchange", () => history.last && draw(history.last.state));
-await update();
-setInterval(() => isPaused || document.hidden || update(), PERIOD_MS);
+await look();
+setInterval(() => isPaused || document.hidden || look(), PERIOD_MS);

@@ -12,8 +12,9 @@ const calm = (value, text) => (value == null ? html("span", { class: "soft" }, "
 /** Buttons that load and unload, where clients may. */
 function control(model, state, act) {
   if (!state.server.is_explicit) return null;
-  const button = (action, text) =>
-    html("button", { type: "button", onclick: (event) => act(event.currentTarget, model, action) }, text);
+  // Nobody asks for a second time what is being done.
+  const disabled = act.isBusy(model) || model.state === "LOADING" || model.state === "UNLOADING";
+  const button = (action, text) => html("button", { type: "button", disabled, onclick: () => act.run(model, action) }, text);
   return model.state === "READY" ? button("unload", "Unload") : button("load", "Load");
 }
 
@@ -32,7 +33,7 @@ export function models(state, history, act) {
     ["Failed", true, (model) => calm(model.loaded?.failed.count, count)],
   ];
   if (state.server.is_explicit) columns.push(["Control", false, (model) => control(model, state, act), "control"]);
-  return table("Rates and percentiles since the look before, which is two seconds ago unless the page was paused", columns, state.models);
+  return table("Rates and percentiles since the look before, which is two seconds ago unless the page was paused", columns, state.models, key);
 }
 
 const instances = (loaded) =>

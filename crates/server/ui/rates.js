@@ -60,7 +60,7 @@ export class History {
       seen.set(key(model), points.slice(-this.length));
     }
     this.models = seen;
-    this.last = { state, at };
+    this.last = { state, at, time: new Date().toLocaleTimeString() };
   }
 
   points(model) {

@@ -36,8 +36,9 @@ pub use error::{Code, Error};
 pub use metadata::{IndexEntry, ModelMetadata, ModelState, ServerMetadata, TensorMetadata};
 pub use options::{ControlMode, LoadParameters, MetricsOptions, Options};
 pub use repository::{
-    onnx_file,
+    Served,
     overview::{LoadedOverview, ModelOverview},
+    served,
 };
 pub use request::{CorrelationId, InputTensor, Parameter, Request, RequestedOutput, Sequence, Timestamps};
 pub use response::{OutputTensor, Reply, Responder, Response};

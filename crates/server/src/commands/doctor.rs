@@ -1,6 +1,6 @@
 //! `halimede doctor`: what this machine has, and what becomes of a repository's models here.
 
-mod remedies;
+pub(super) mod remedies;
 mod repository;
 
 use std::{

@@ -1,7 +1,7 @@
 //! A model given to a verb: which file, on which unit, with which inputs.
 
 use std::{
-    error::Error,
+    error::Error as AnyError,
     path::{Path, PathBuf},
     sync::Arc,
     time::Duration,
@@ -14,8 +14,10 @@ use halimede_graph::{
     passes::{PassOptions, PassReport, optimize},
 };
 use halimede_platform::threads;
+use halimede_serving::{Error, Served};
 use halimede_tensor::Value;
 
+use super::doctor::remedies;
 use crate::{
     source::Source,
     units::{self, Choice},
@@ -100,7 +102,7 @@ impl UnitArgs {
 
 impl ModelArgs {
     /// Reads and optimizes the model.
-    pub fn read(&self) -> Result<(Model, Vec<PassReport>), Box<dyn Error>> {
+    pub fn read(&self) -> Result<(Model, Vec<PassReport>), Box<dyn AnyError>> {
         let mut model = import::load(&file(&self.path)?)?;
         let reports = match self.passes.as_str() {
             "on" => optimize(&mut model.graph, &PassOptions::default()),
@@ -117,7 +119,7 @@ impl ModelArgs {
         unit: &dyn ComputeUnit,
         on: &UnitArgs,
         inputs: &[Vec<Value>],
-    ) -> Result<Compiled, Box<dyn Error>> {
+    ) -> Result<Compiled, Box<dyn AnyError>> {
         let compile = calibrated(&model.graph, unit, on.precision.into(), inputs)?;
         if on.precision == Precision::Fast && compile.integers.is_empty() {
             eprintln!("no product to round to 8 bits (one with stored weights that has floats): as in balanced");
@@ -131,8 +133,17 @@ impl ModelArgs {
 }
 
 /// The file that `halimede serve` would load, where the path is a model's folder in a repository; else the path.
-pub(super) fn file(path: &Path) -> Result<PathBuf, halimede_serving::Error> {
-    Ok(halimede_serving::onnx_file(path)?.unwrap_or_else(|| path.to_owned()))
+pub(super) fn file(path: &Path) -> Result<PathBuf, Error> {
+    let what = match halimede_serving::served(path)? {
+        None => return Ok(path.to_owned()),
+        Some(Served::Onnx(file)) => return Ok(file),
+        Some(Served::Ensemble) => "it is an ensemble: `halimede serve` runs it with its repository".to_owned(),
+        Some(Served::Backend(backend)) => match remedies::of_foreign(&backend) {
+            None => format!("it is of the backend '{backend}': `halimede serve` runs it with its repository"),
+            Some(remedy) => format!("it is of the backend '{backend}', which is not here: {remedy}"),
+        },
+    };
+    Err(Error::unsupported(format!("'{}' is no ONNX file, {what}", path.display())))
 }
 
 /// Datatype and shape of a value, for listings.

@@ -21,7 +21,7 @@ use crate::{
 type File = (&'static str, ContentType, &'static str);
 
 /// All files of the page. They hold nothing of the server.
-const FILES: [File; 9] = [
+const FILES: [File; 10] = [
     ("", ContentType::Html, include_str!("../../ui/index.html")),
     ("style.css", ContentType::Css, include_str!("../../ui/style.css")),
     ("app.js", ContentType::Script, include_str!("../../ui/app.js")),
@@ -31,6 +31,7 @@ const FILES: [File; 9] = [
     ("models.js", ContentType::Script, include_str!("../../ui/models.js")),
     ("rates.js", ContentType::Script, include_str!("../../ui/rates.js")),
     ("request.js", ContentType::Script, include_str!("../../ui/request.js")),
+    ("tensors.js", ContentType::Script, include_str!("../../ui/tensors.js")),
 ];
 
 /// What browsers may do with the files: nothing comes from elsewhere, nothing goes elsewhere, no page frames this one.
@@ -82,7 +83,7 @@ pub(crate) async fn state(services: Arc<Services>) -> Result<Vec<u8>, Error> {
     let looks = services.rooms.looks.clone();
     let look = move || {
         let units = services.ui.units.get_or_init(|| state::units(&services.ui.matrix));
-        let state = state::State::new(&services.server, units)?;
+        let state = state::State::new(&services.server, units, services.http_body_bytes_max)?;
         serde_json::to_vec(&state).map_err(|error| Error::internal(format!("the state cannot be written: {error}")))
     };
     looks.run(look).await

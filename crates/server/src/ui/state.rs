@@ -36,6 +36,8 @@ struct About {
     is_ready: bool,
     /// Whether models can be loaded and unloaded.
     is_explicit: bool,
+    /// Most bytes of a request over HTTP.
+    request_bytes_max: usize,
 }
 
 /// A compute unit.
@@ -119,6 +121,8 @@ struct Tensor {
     name: String,
     datatype: &'static str,
     shape: Vec<i64>,
+    /// Whether requests may leave it out.
+    is_optional: bool,
 }
 
 /// How many, and how long together.
@@ -167,7 +171,7 @@ struct Tuning {
 }
 
 impl<'s> State<'s> {
-    pub fn new(server: &Server, units: &'s [Unit]) -> Result<Self, Error> {
+    pub fn new(server: &Server, units: &'s [Unit], request_bytes_max: usize) -> Result<Self, Error> {
         let (about, own, machine) = (server.metadata(), memory::process(), memory::machine());
         let cache = server.cache_metrics().into_iter().filter_map(|family| {
             let value = family.samples.first().map(|sample| &sample.value)?;
@@ -181,6 +185,7 @@ impl<'s> State<'s> {
                 protocol: about.version,
                 is_ready: server.is_ready(),
                 is_explicit: server.is_explicit(),
+                request_bytes_max,
             },
             units,
             process: Process { private: own.private, resident: own.resident },
@@ -230,14 +235,16 @@ impl From<LoadedOverview> for Loaded {
     fn from(model: LoadedOverview) -> Self {
         let LoadedOverview { metadata, config, statistics, .. } = model;
         let all = &statistics.inference;
+        let optional: Vec<&str> =
+            config.input.iter().filter(|input| input.optional).map(|input| input.name.as_str()).collect();
         Self {
             platform: metadata.platform,
             batch_size_max: config.max_batch_size,
             instances: instances(&config),
             is_decoupled: config.model_transaction_policy.as_ref().is_some_and(|policy| policy.decoupled),
             is_sequential: matches!(config.scheduling_choice, Some(SchedulingChoice::SequenceBatching(_))),
-            inputs: metadata.inputs.into_iter().map(Tensor::from).collect(),
-            outputs: metadata.outputs.into_iter().map(Tensor::from).collect(),
+            inputs: metadata.inputs.into_iter().map(|input| Tensor::new(input, &optional)).collect(),
+            outputs: metadata.outputs.into_iter().map(|output| Tensor::new(output, &[])).collect(),
             load_seconds: model.load_seconds,
             pending: model.pending,
             in_flight: model.in_flight,
@@ -288,9 +295,10 @@ fn instances(config: &ModelConfig) -> Vec<Instances> {
     groups.map(|group| Instances { count: group.count, kind: group.kind().as_str_name() }).collect()
 }
 
-impl From<TensorMetadata> for Tensor {
-    fn from(tensor: TensorMetadata) -> Self {
-        Self { name: tensor.name, datatype: tensor.datatype, shape: tensor.shape }
+impl Tensor {
+    fn new(tensor: TensorMetadata, optional: &[&str]) -> Self {
+        let is_optional = optional.contains(&tensor.name.as_str());
+        Self { name: tensor.name, datatype: tensor.datatype, shape: tensor.shape, is_optional }
     }
 }
 

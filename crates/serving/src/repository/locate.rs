@@ -1,4 +1,4 @@
-//! Which file of a model's folder is served, for those who run it without a server.
+//! What of a model's folder is served, for those who run it without a server.
 
 use std::{
     fmt,
@@ -15,13 +15,24 @@ use crate::{
 /// The file of a model whose configuration names none.
 const MODEL_FILE: &str = "model.onnx";
 
-/// The ONNX file that a server would answer with, of a model's folder in a repository: of the newest version that the
-/// version policy selects, the file that `default_model_filename` names. `None` where `directory` is no such folder:
-/// it has no version, or nothing says what its versions hold. The file itself need not be there.
+/// What a server answers with, of a model's folder in a repository.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Served {
+    /// An ONNX file: of the newest version that the version policy selects, the file that `default_model_filename` names. It need
+    /// not be there.
+    Onnx(PathBuf),
+    /// Other models.
+    Ensemble,
+    /// What another backend of that name reads.
+    Backend(String),
+}
+
+/// What a server answers with, of a model's folder in a repository. `None` where `directory` is no such folder: it has no
+/// version, or nothing says what its versions hold.
 ///
 /// # Errors
-/// The configuration cannot be read, names a file outside of the folder, or is of a model that is no ONNX file.
-pub fn onnx_file(directory: &Path) -> Result<Option<PathBuf>, Error> {
+/// The configuration cannot be read, or names a file outside of the folder.
+pub fn served(directory: &Path) -> Result<Option<Served>, Error> {
     if !directory.is_dir() {
         return Ok(None);
     }
@@ -45,20 +56,16 @@ pub fn onnx_file(directory: &Path) -> Result<Option<PathBuf>, Error> {
         Err(_) => return Ok(None),
     }
     config::normalize(&mut config);
+    if config.is_ensemble() {
+        return Ok(Some(Served::Ensemble));
+    }
     if config.backend != ONNX_RUNTIME {
-        let kind = match config.is_ensemble() {
-            true => "an ensemble".to_owned(),
-            false => format!("of the backend '{}'", config.backend),
-        };
-        return Err(Error::unsupported(format!(
-            "'{}' is no ONNX file, it is {kind}: `halimede serve` runs it with its repository",
-            directory.display()
-        )));
+        return Ok(Some(Served::Backend(config.backend)));
     }
     let file = Some(config.default_model_filename.as_str()).filter(|file| !file.is_empty()).unwrap_or(MODEL_FILE);
     check_inside(file, &name)?;
     let version = files.versions(&config)?.pop().ok_or_else(|| no_version(&name))?;
-    Ok(Some(directory.join(version.to_string()).join(file)))
+    Ok(Some(Served::Onnx(directory.join(version.to_string()).join(file))))
 }
 
 /// What is wrong with a model of which no version is selected.
@@ -82,15 +89,19 @@ mod tests {
     use super::*;
     use crate::testing::Files;
 
-    /// The file of the model `m`, below its folder; what is wrong where there is none.
+    /// The file of the model `m`, below its folder, or what else it is; what is wrong where there is none.
     fn file(files: &Files) -> Result<Option<String>, String> {
         let directory = files.path().join("m");
-        let found = onnx_file(&directory).map_err(|error| error.message)?;
-        Ok(found.map(|file| file.strip_prefix(&directory).unwrap().display().to_string()))
+        let found = served(&directory).map_err(|error| error.message)?;
+        Ok(found.map(|found| match found {
+            Served::Onnx(file) => file.strip_prefix(&directory).unwrap().display().to_string(),
+            Served::Ensemble => "an ensemble".to_owned(),
+            Served::Backend(backend) => format!("of {backend}"),
+        }))
     }
 
     #[test]
-    fn it_is_the_file_that_the_configuration_names() {
+    fn it_is_what_the_configuration_names() {
         let files = Files::new();
         files.write("m/1/model.onnx", "").write("m/3/net.onnx", "").write("m/x/model.onnx", "");
         assert_eq!(file(&files), Ok(Some("3/model.onnx".to_owned())));
@@ -98,6 +109,9 @@ mod tests {
             ("backend: 'onnxruntime' default_model_filename: 'net.onnx'", "3/net.onnx"),
             ("backend: 'onnxruntime' default_model_filename: '../net.onnx'", "3/../net.onnx"),
             ("platform: 'onnxruntime_onnx' version_policy { specific { versions: [ 1 ] } }", "1/model.onnx"),
+            ("backend: 'python'", "of python"),
+            ("platform: 'tensorrt_plan'", "of tensorrt"),
+            ("platform: 'ensemble' ensemble_scheduling { step { } }", "an ensemble"),
             ("backend: 'onnxruntime' version_policy { all { } }", "3/model.onnx"),
         ] {
             files.write("m/config.pbtxt", config);
@@ -106,12 +120,10 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_onnx_file_is_said() {
+    fn what_is_wrong_is_said() {
         let files = Files::new();
         files.write("m/1/.keep", "");
         for (config, expected) in [
-            ("backend: 'python'", "m' is no ONNX file, it is of the backend 'python': `halimede serve` runs it"),
-            ("platform: 'ensemble' ensemble_scheduling { step { } }", "m' is no ONNX file, it is an ensemble"),
             ("backend: 'onnxruntime' default_model_filename: '../../n.onnx'", "outside the model's directory"),
             ("max_batch_sise: 1", "max_batch_sise"),
             ("backend: 'onnxruntime' version_policy { specific { versions: [ 9 ] } }", "at least one version"),
@@ -129,6 +141,6 @@ mod tests {
         assert_eq!(file(&files), Ok(None));
         files.write("m/1/notes.txt", "");
         assert_eq!(file(&files), Ok(None), "nothing says what its version holds");
-        assert_eq!(onnx_file(&files.path().join("m/model.onnx")), Ok(None));
+        assert_eq!(served(&files.path().join("m/model.onnx")), Ok(None));
     }
 }

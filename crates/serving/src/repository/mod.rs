@@ -31,7 +31,10 @@ use std::{
 use parking_lot::{Condvar, Mutex};
 
 pub(crate) use self::control::ModelControl;
-pub use self::{control::Asker, locate::onnx_file};
+pub use self::{
+    control::Asker,
+    locate::{Served, served},
+};
 use self::{
     graph::Sources,
     lifecycle::Candidate,

@@ -1,6 +1,8 @@
 //! What to do about models that do not load. Texts of refusals are Triton's where it has one, and people search for them: the way
 //! out stands beside them.
 
+use halimede_serving::Options;
+
 /// Backends of Triton's own that this server does not have, and the way out for their models.
 const REMEDIES: [(&str, &str); 12] = [
     (
@@ -64,6 +66,8 @@ const OF_STEPS: &str = "correct the maps of the steps: each tensor is an input o
 
 /// Ways out by what the text of a refusal says, the first that fits: all words of a row are in the text.
 const BY_TEXT: &[(&[&str], &str)] = &[
+    // What a member of an ensemble lacks stands behind this in the text, and is not the ensemble's to repair.
+    (&["depends on '"], "repair the members that are named: this report says of each why it does not load"),
     // What lies in the repository.
     (
         &["failed to read text proto"],
@@ -238,6 +242,12 @@ const BY_TEXT: &[(&[&str], &str)] = &[
         &["Unsupported ONNX Type"],
         "export the model with tensors alone as inputs and outputs (skl2onnx: the option zipmap=False)",
     ),
+    // Its text says how to name another interpreter with --backend-config.
+    (
+        &["cannot import numpy"],
+        "install numpy for the interpreter that is named (INTERPRETER -m pip install numpy), or name one that has it: \
+         --backend-config=python,interpreter=PATH, or an environment of the model's own (docs/python-models.md)",
+    ),
     // Parameters, warm-up, flags.
     (&["execution_mode"], "write 0 or 1 into the parameter, or remove it: it has no effect here"),
     (&["failed to convert '"], OF_PARAMETERS),
@@ -262,7 +272,6 @@ const BY_TEXT: &[(&[&str], &str)] = &[
         &["whose required version"],
         "write model_version: -1 for the newest into the step, or let version_policy of the member load that one",
     ),
-    (&["depends on '"], "repair the member that is named first: this report says why it does not load"),
     (&["circular dependency"], "take one of the ensembles that are named out of the steps of the other"),
     (
         &["instance group should not be specified"],
@@ -307,18 +316,25 @@ const BY_TEXT: &[(&[&str], &str)] = &[
     ),
     // ONNX files.
     (
+        &["cannot open external data"],
+        "put the file that is named beside the model's own: an export with external data writes both, and both are to be copied",
+    ),
+    (&["external data '"], "copy the file with external data anew, beside the model's own, or export the model again"),
+    (
         &["not an ONNX model"],
         "bring the file anew (`git lfs pull`, where it is a pointer of a few lines), or export the model again",
+    ),
+    // Its text names the opset, too.
+    (
+        &["operator '", "is not known"],
+        "the operator is not known here: export the model with operators of ONNX alone, or bring the operator \
+         as a function of the model; libraries of operators are not loaded",
     ),
     (
         &["opset ", "is not known"],
         "convert the model with onnx.version_converter, or export it again for an opset that is known",
     ),
     (&["IR version ", "is not known"], "export the model again for an older IR version"),
-    (
-        &["operator '", "is not known"],
-        "export the model with operators of ONNX alone, or bring the operator as a function of the model",
-    ),
     // Defects of ours.
     (&["panicked"], "that is a defect of this server: report it with the model"),
 ];
@@ -336,6 +352,15 @@ const OF_GPU_INSTANCES: &str = "write KIND_AUTO or KIND_CPU in its instance_grou
 /// The way out for a model whose backend is not here.
 pub(super) fn of_backend(backend: &str) -> &'static str {
     REMEDIES.iter().find(|(name, _)| *name == backend).map_or(OF_A_LIBRARY, |(_, remedy)| remedy)
+}
+
+/// The way out for a model of a backend that a server without flags does not have; `None` for those that it has.
+pub(in crate::commands) fn of_foreign(backend: &str) -> Option<&'static str> {
+    let options = Options::default();
+    let is_here = ["onnxruntime", "python"].contains(&backend)
+        || options.backends.iter().any(|known| known.name() == backend)
+        || options.backend_directory.join(backend).is_dir();
+    (!is_here).then(|| of_backend(backend))
 }
 
 /// The way out for a model of a backend that is here and that was refused with this text.
@@ -369,13 +394,38 @@ mod tests {
     }
 
     #[test]
+    fn backends_that_are_here_are_not_foreign() {
+        for backend in ["onnxruntime", "python", "identity", "sequence"] {
+            assert_eq!(of_foreign(backend), None, "{backend}");
+        }
+        assert_eq!(of_foreign("tensorrt"), Some(of_backend("tensorrt")));
+        assert_eq!(of_foreign("company_secret"), Some(OF_A_LIBRARY));
+    }
+
+    #[test]
     fn the_way_out_fits_the_text() {
         for (text, expected) in [
             ("must specify 'model_name' in step 0 of ensemble 'e'", "complete ensemble_scheduling"),
             ("model input 'x' must specify 'dims' for m", "write them in config.pbtxt"),
             ("model 'm': /m/1/model.onnx: not an ONNX model: cut. The file may be", "bring the file anew"),
             ("instance group m_0 of model m has kind KIND_GPU but server does not support GPUs", "write KIND_AUTO"),
-            ("ensemble 'e' depends on 'm' which has no loaded version.", "repair the member"),
+            (
+                "ensemble 'e' depends on 'm' which has no loaded version. Model 'm' loading failed with error: unable to find \
+                 backend library for backend 'dali'",
+                "repair the members",
+            ),
+            (
+                "node 'y' (acme.Own (opset 1)): not supported: operator 'Own' of domain 'acme' is not known",
+                "the operator is not known here",
+            ),
+            ("opset 99 is not known (1 to 24)", "convert the model with onnx.version_converter"),
+            ("tensor 'W': cannot open external data 'weights.bin': No such file", "put the file that is named beside"),
+            ("external data 'weights.bin' has 4 bytes; the model asks for 8 from 0 on", "copy the file with external"),
+            (
+                "the Python interpreter /usr/bin/python3 cannot import numpy, which Python models need: No module named \
+                 'numpy'. Install it there, or name another interpreter with --backend-config=python,interpreter=PATH",
+                "install numpy for the interpreter",
+            ),
             ("ModuleNotFoundError: No module named 'torch'", "install the module"),
         ] {
             let remedy = of_text(text, "onnxruntime");

@@ -1,6 +1,7 @@
 //! What becomes of the models of a Triton repository here: each is loaded for real, and unloaded.
 
 use std::{
+    collections::BTreeSet,
     fmt,
     path::{Path, PathBuf},
     sync::mpsc,
@@ -12,7 +13,10 @@ use halimede_compute::Precision;
 use halimede_compute_cpu::MatrixUnits;
 use halimede_serving::{
     LoadParameters, Server,
-    config::{self, ModelConfig, ServerParts, VersionFiles},
+    config::{
+        self, ModelConfig, ServerParts, VersionFiles,
+        proto::{model_config::SchedulingChoice, model_version_policy::PolicyChoice},
+    },
 };
 use serde::Serialize;
 
@@ -122,12 +126,7 @@ pub(super) fn examine(repositories: &[PathBuf], serve_flags: &ServeFlags, is_jso
     let own = ["--model-control-mode=explicit", "--packed-weights=off", "--tuning-database=off", prints];
     arguments.extend(own.map(str::to_owned));
     for repository in repositories {
-        if !repository.is_dir() {
-            return Err(format!(
-                "'{}' is no folder: name a model repository, as for --model-repository",
-                repository.display()
-            ));
-        }
+        check(repository)?;
         arguments.push(format!("--model-repository={}", repository.display()));
     }
     let flags = flags::parse(&arguments, "127.0.0.1").map_err(|error| match error {
@@ -168,6 +167,41 @@ pub(super) fn examine(repositories: &[PathBuf], serve_flags: &ServeFlags, is_jso
     Ok(refused == 0)
 }
 
+/// Refuses what is no folder of models.
+fn check(repository: &Path) -> Result<(), String> {
+    let shown = repository.display();
+    if shown.to_string().contains("://") {
+        return Err(format!(
+            "'{shown}' is elsewhere: doctor looks at folders of this machine, so copy the repository to one"
+        ));
+    }
+    if !repository.is_dir() {
+        return Err(format!("'{shown}' is no folder: name a model repository, as for --model-repository"));
+    }
+    if let Some(sign) = sign_of_model(repository) {
+        return Err(format!(
+            "'{shown}' is the folder of a model, not of models: it has '{sign}'. Name the folder that it lies in"
+        ));
+    }
+    Ok(())
+}
+
+/// What a model's folder has and a repository has not: a configuration, or a version that is no model with versions of its own.
+fn sign_of_model(directory: &Path) -> Option<String> {
+    if directory.join("config.pbtxt").is_file() {
+        return Some("config.pbtxt".to_owned());
+    }
+    let names = |directory: &Path| -> Vec<String> {
+        let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
+        entries.filter_map(|entry| entry.file_name().into_string().ok()).collect()
+    };
+    let is_version = |name: &String| name.parse::<u64>().is_ok();
+    names(directory).into_iter().filter(is_version).find_map(|version| {
+        let file = names(&directory.join(&version)).into_iter().find(|name| name.starts_with("model."))?;
+        Some(format!("{version}/{file}"))
+    })
+}
+
 /// What a model is examined with.
 struct Examiner<'a> {
     server: &'a Server,
@@ -181,14 +215,17 @@ impl Examiner<'_> {
     fn finding(&self, model: String) -> Finding {
         let mut directories = self.flags.repositories.iter().map(|repository| repository.join(&model));
         let directory = directories.find(|directory| directory.is_dir());
-        let backend = directory.and_then(|directory| self.backend(&directory, &model)).unwrap_or_default();
+        let read = directory.as_deref().and_then(|directory| self.config(directory, &model));
+        let backend = read.as_ref().map(|config| config.backend.clone()).unwrap_or_default();
         let result = load(self.server, &model).and_then(|()| self.server.model_config(&model, None));
         let finding = match result {
             Ok(config) => {
                 // The log begins each line with the model.
                 let prefix = format!("model '{model}': ");
                 let ignored = config::ignored(&config, self.parts);
-                let why: Vec<String> = ignored.iter().map(|line| line.trim_start_matches(&prefix).to_owned()).collect();
+                let mut why: Vec<String> =
+                    ignored.iter().map(|line| line.trim_start_matches(&prefix).to_owned()).collect();
+                why.extend(directory.and_then(|directory| missing_versions(&config, &directory)));
                 let verdict = if why.is_empty() { Verdict::Loads } else { Verdict::Differs };
                 Finding { model, verdict, backend, why, remedy: None }
             }
@@ -200,7 +237,9 @@ impl Examiner<'_> {
                     true => remedies::of_text(&error.message, &backend),
                     false => remedies::of_backend(&backend),
                 };
-                Finding { model, verdict: Verdict::Refused, backend, why: vec![error.message], remedy: Some(remedy) }
+                let mut why = vec![error.message];
+                why.extend(read.and_then(|config| self.refused_members(&config)));
+                Finding { model, verdict: Verdict::Refused, backend, why, remedy: Some(remedy) }
             }
         };
         // One that did not load has nothing to unload.
@@ -208,8 +247,8 @@ impl Examiner<'_> {
         finding
     }
 
-    /// The backend that the configuration of a model or its files name. `None` where it cannot be read.
-    fn backend(&self, directory: &Path, model: &str) -> Option<String> {
+    /// The configuration of a model with the backend that it or the model's files name. `None` where it cannot be read.
+    fn config(&self, directory: &Path, model: &str) -> Option<ModelConfig> {
         let name = &self.flags.model_config_name;
         let custom = Some(directory.join("configs").join(format!("{name}.pbtxt"))).filter(|_| !name.is_empty());
         let path = custom.filter(|path| path.is_file()).unwrap_or_else(|| directory.join("config.pbtxt"));
@@ -219,8 +258,34 @@ impl Examiner<'_> {
         };
         let files = VersionFiles::read(directory).ok()?;
         config::complete_backend(&mut config, model, &files).ok()?;
-        Some(config.backend)
+        Some(config)
     }
+
+    /// Says which members of an ensemble do not load, where there is more than the one that the text names.
+    fn refused_members(&self, config: &ModelConfig) -> Option<String> {
+        let Some(SchedulingChoice::EnsembleScheduling(ensemble)) = &config.scheduling_choice else { return None };
+        let members: BTreeSet<&str> = ensemble.step.iter().map(|step| step.model_name.as_str()).collect();
+        let is_refused = |member: &&str| {
+            let is_refused = load(self.server, member).is_err();
+            let _ = self.server.unload(member, true);
+            is_refused
+        };
+        let refused: Vec<String> = members.into_iter().filter(is_refused).map(|member| format!("'{member}'")).collect();
+        (refused.len() > 1).then(|| format!("members that do not load: {}", refused.join(", ")))
+    }
+}
+
+/// Says which versions a version policy names that are not there: the others are served without a word to clients.
+fn missing_versions(config: &ModelConfig, directory: &Path) -> Option<String> {
+    let Some(PolicyChoice::Specific(specific)) = config.version_policy.as_ref()?.policy_choice.as_ref() else {
+        return None;
+    };
+    let is_missing = |version: &&i64| !directory.join(version.to_string()).is_dir();
+    let missing: Vec<String> = specific.versions.iter().filter(is_missing).map(i64::to_string).collect();
+    (!missing.is_empty()).then(|| {
+        let missing = missing.join(", ");
+        format!("version_policy names versions that have no folder: {missing}. The others are served")
+    })
 }
 
 /// Loads a model, and says who it is that takes long.
