@@ -254,6 +254,7 @@ impl Store {
                 "No response body.",
                 &format!("the bucket is in the region {region}: AWS_DEFAULT_REGION={region}"),
             )),
+            (StatusCode::NOT_FOUND, _) => Err(refused("No response body.", "status 404: there is no such bucket")),
             _ => Err(refused("No response body.", &format!("status {status}"))),
         }
     }

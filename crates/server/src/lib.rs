@@ -22,6 +22,7 @@ mod listen;
 mod logging;
 mod memory;
 mod metrics;
+mod percent;
 mod restricted;
 mod rooms;
 mod services;

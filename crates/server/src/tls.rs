@@ -37,6 +37,9 @@ use refusals::Refusals;
 /// How long a client may take for the handshake.
 const HANDSHAKE_MAX: Duration = Duration::from_secs(20);
 
+/// What stands in the two forms of encrypted keys.
+const ENCRYPTED: &[u8] = b"ENCRYPTED";
+
 /// What the flags of one protocol say.
 #[derive(Debug, Clone, Default)]
 pub(crate) struct TlsFlags {
@@ -70,10 +73,13 @@ impl Tls {
         let flag = |name: &str| format!("--{protocol}-{name}");
         let certificates = certificates(&flag("server-cert"), &flags.certificate)?;
         let key = private_key(&flag("server-key"), &flags.key)?;
-        let key = provider
-            .key_provider
-            .load_private_key(key)
-            .map_err(|error| format!("{} '{}': {error}", flag("server-key"), flags.key))?;
+        let key = provider.key_provider.load_private_key(key).map_err(|error| {
+            format!(
+                "{} '{}': {error}. Keys are of RSA with 2048 bits and more, of ECDSA on P-256 or P-384, or of Ed25519",
+                flag("server-key"),
+                flags.key
+            )
+        })?;
         let identity = Arc::new(CertifiedKey::new(certificates, key));
         if let Err(error @ rustls::Error::InconsistentKeys(rustls::InconsistentKeys::KeyMismatch)) =
             identity.keys_match()
@@ -159,6 +165,11 @@ fn certificates(flag: &str, path: &str) -> Result<Vec<CertificateDer<'static>>, 
 
 fn private_key(flag: &str, path: &str) -> Result<PrivateKeyDer<'static>, String> {
     let pem = read(flag, path)?;
+    if pem.windows(ENCRYPTED.len()).any(|text| text == ENCRYPTED) {
+        return Err(format!(
+            "{flag} '{path}' holds a key that a passphrase encrypts: write it without one, such as by `openssl pkey`"
+        ));
+    }
     PrivateKeyDer::from_pem_slice(&pem)
         .map_err(|error| format!("{flag} '{path}' holds no private key in PEM format without a passphrase: {error}"))
 }

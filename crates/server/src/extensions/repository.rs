@@ -12,6 +12,7 @@ use halimede_tensor::Buffer;
 use crate::{
     grpc::proto::{self, model_repository_parameter::ParameterChoice as Choice},
     json::{Document, Writer},
+    percent,
 };
 
 /// Base64 with or without padding, as clients send it.
@@ -85,35 +86,13 @@ pub(crate) fn http_load(server: &Server, model: &str, body: &[u8]) -> Result<(),
 /// The model that a name in a path means. Triton decodes no path, so a name as it stands goes first; but no browser can send a
 /// blank or an `ü` there: where the repository has no model of that name, it may be the percent-encoding of one that it has.
 fn meant<'n>(server: &Server, name: &'n str) -> Cow<'n, str> {
-    let decoded = percent_decoded(name).filter(|decoded| {
+    let decoded = String::from_utf8(percent::decoded(name).0).ok().filter(|decoded| decoded != name);
+    let decoded = decoded.filter(|decoded| {
         let models = server.repository_index(false).unwrap_or_default();
         let is_there = |name: &str| models.iter().any(|entry| entry.name == name);
         !is_there(name) && is_there(decoded)
     });
     decoded.map_or(Cow::Borrowed(name), Cow::Owned)
-}
-
-/// The text that is percent-encoded in a part of a path; `None` where nothing is, or it is no text.
-fn percent_decoded(part: &str) -> Option<String> {
-    let mut pieces = part.split('%');
-    let mut bytes = pieces.next()?.as_bytes().to_vec();
-    let mut is_encoded = false;
-    for piece in pieces {
-        let digits = piece.as_bytes().get(..2).filter(|digits| digits.iter().all(u8::is_ascii_hexdigit));
-        let byte = digits.and_then(|digits| std::str::from_utf8(digits).ok());
-        match byte.and_then(|digits| u8::from_str_radix(digits, 16).ok()) {
-            Some(byte) => {
-                is_encoded = true;
-                bytes.push(byte);
-                bytes.extend_from_slice(&piece.as_bytes()[2..]);
-            }
-            None => {
-                bytes.push(b'%');
-                bytes.extend_from_slice(piece.as_bytes());
-            }
-        }
-    }
-    String::from_utf8(bytes).ok().filter(|_| is_encoded)
 }
 
 fn file(path: &str, text: &str) -> Result<Buffer, Error> {
@@ -195,28 +174,4 @@ pub(crate) fn grpc_unload(server: &Server, request: &proto::RepositoryModelUnloa
         }
     };
     server.unload(&request.model_name, dependents)
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn names_are_decoded() {
-        for (part, expected) in [
-            ("with%20space", Some("with space")),
-            ("%C3%BC%25", Some("ü%")),
-            ("a%2fb", Some("a/b")),
-            ("100%", None),
-            ("%zz%4", None),
-            ("%+1", None),
-            ("%ü", None),
-            ("50%%20off", Some("50% off")),
-            ("%FF", None),
-            ("plain", None),
-            ("", None),
-        ] {
-            assert_eq!(percent_decoded(part).as_deref(), expected, "{part}");
-        }
-    }
 }

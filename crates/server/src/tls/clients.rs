@@ -40,7 +40,10 @@ impl Clients {
         let given = roots.clone();
         let mut store = RootCertStore::empty();
         for root in roots {
-            store.add(root).map_err(|error| error.to_string())?;
+            store.add(root).map_err(|error| match error {
+                Error::InvalidCertificate(why) => format!("one of its certificates cannot be read: {why}"),
+                error => error.to_string(),
+            })?;
         }
         let algorithms = provider.signature_verification_algorithms;
         let rustls = WebPkiClientVerifier::builder_with_provider(Arc::new(store), provider)

@@ -5,6 +5,8 @@ use hyper::header::{
     CONNECTION, CONTENT_LENGTH, CONTENT_TYPE, HOST, HeaderMap, HeaderName, HeaderValue, TE, TRANSFER_ENCODING, UPGRADE,
 };
 
+use crate::percent;
+
 const RESOURCE: &str = "OTEL_RESOURCE_ATTRIBUTES";
 const SERVICE: &str = "OTEL_SERVICE_NAME";
 /// Of all signals, and of traces, which win.
@@ -86,24 +88,11 @@ fn members(text: &str) -> impl Iterator<Item = Result<(&str, Vec<u8>), &'static 
         if name.is_empty() {
             return Err("a name is empty");
         }
-        match percent_decoded(value.trim()) {
+        match percent::decoded(value.trim()) {
             (value, true) => Ok((name, value)),
             _ => Err("a '%' is not followed by two hexadecimal digits, as in '%25' for itself"),
         }
     })
-}
-
-/// The bytes of a percent-encoded text, and whether it was one: a `%` that begins nothing stays.
-pub(super) fn percent_decoded(text: &str) -> (Vec<u8>, bool) {
-    let digit = |byte: Option<&u8>| byte.and_then(|byte| char::from(*byte).to_digit(16)).map(|digit| digit as u8);
-    let (bytes, mut decoded, mut is_encoded, mut at) = (text.as_bytes(), Vec::with_capacity(text.len()), true, 0);
-    while let Some(&byte) = bytes.get(at) {
-        let pair = (byte == b'%').then(|| Some(digit(bytes.get(at + 1))? << 4 | digit(bytes.get(at + 2))?));
-        decoded.push(pair.flatten().unwrap_or(byte));
-        is_encoded &= pair != Some(None);
-        at += if pair.flatten().is_some() { 3 } else { 1 };
-    }
-    (decoded, is_encoded)
 }
 
 #[cfg(test)]
@@ -150,18 +139,5 @@ mod tests {
             no_texts.wrong.iter().map(|(name, _)| *name).collect::<Vec<_>>(),
             [RESOURCE, SERVICE, HEADERS[0], HEADERS[1]]
         );
-    }
-
-    #[test]
-    fn a_percent_sign_that_begins_nothing_stays() {
-        for (text, decoded, is_encoded) in [
-            ("", "", true),
-            ("a%20b%25", "a b%", true),
-            ("100%", "100%", false),
-            ("%2%41", "%2A", false),
-            ("%+1", "%+1", false),
-        ] {
-            assert_eq!(percent_decoded(text), (decoded.as_bytes().to_vec(), is_encoded), "{text}");
-        }
     }
 }

@@ -11,7 +11,8 @@ use hyper::{
 use hyper_util::rt::{TokioExecutor, TokioIo};
 use tokio::net::TcpStream;
 
-use super::{Collector, Protocol, environment::percent_decoded};
+use super::{Collector, Protocol};
+use crate::percent;
 
 /// Where the service of gRPC is.
 const EXPORT: &str = "/opentelemetry.proto.collector.trace.v1.TraceService/Export";
@@ -81,7 +82,7 @@ fn grpc_status(headers: &HeaderMap) -> Result<(), String> {
         Some(status) if status == "0" => Ok(()),
         Some(status) => {
             let message = text("grpc-message").unwrap_or_default();
-            let (message, _) = percent_decoded(&message);
+            let (message, _) = percent::decoded(&message);
             let status = visible(&status);
             Err(match visible(&String::from_utf8_lossy(&message)) {
                 message if message.is_empty() => format!("it answered with status {status} of gRPC"),
