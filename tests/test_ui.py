@@ -198,13 +198,17 @@ def test_models_are_loaded_and_unloaded(serve, browser, example_copy):
 
 
 @pytest.mark.parametrize("name", ["with space", "ünï", "a&b=c", "per%cent", "hash#1", "q?x", 'quo"te', "<b>"])
-def test_any_name_is_loaded_and_unloaded(repository, serve, browser, name):
+def test_any_name_is_loaded_unloaded_and_asked(repository, serve, browser, name):
     server = serve(repository.add(name, models.identity(1, ["n", 2])), "--model-control-mode=explicit", "--load-model=*")
     browser.open(server)
     for label, done, shown in [("Unload", "unloaded", "UNAVAILABLE"), ("Load", "loaded", "READY")]:
         press(browser, name, label)
         browser.wait_text(f"{name}: {done}", "#done")
         assert browser.row(name)[2] == shown
+    browser.one("table a").click()
+    browser.one("#content form button.main")
+    fill(browser, "fieldset textarea", "1 2")
+    assert answer_of(browser) == ["1, 2"]
 
 
 def test_names_in_paths_mean_what_they_are_before_what_they_encode(repository, serve):
@@ -218,6 +222,12 @@ def test_names_in_paths_mean_what_they_are_before_what_they_encode(repository, s
     assert server.http.post("/v2/repository/models/a%2520b/load", b"{}").status == 200
     assert server.http.post("/v2/repository/models/no%20such/unload", b"{}").status == 200
     assert states() == {"a b": "READY", "a%20b": "READY"}
+    # Of other calls, too.
+    for path, name in [("a%20b", "a%20b"), ("a%2520b", "a%20b")]:
+        assert server.http.get(f"/v2/models/{path}").json["name"] == name
+    assert server.http.post("/v2/repository/models/a%2520b/unload", b"{}").status == 200
+    assert server.http.get("/v2/models/a%20b").status == 400, "a name that was served is that model's"
+    assert server.http.get("/v2/models/no%20such").status == 400
 
 
 def test_what_has_become_of_a_model_is_looked_up(serve, browser, example_copy):

@@ -221,10 +221,7 @@ export function request(model, send, bytesMax) {
       const took = `${(performance.now() - before).toFixed(1)} ms, as this browser saw it`;
       answer.replaceChildren(html("p", {}, took), ...outputs.length ? outputs.flatMap(shown) : ["The answer has no outputs."]);
     } catch (error) {
-      // A browser cannot send the name as it is.
-      const isNameless = segment(model.name) !== model.name && error.message.includes(segment(model.name));
-      const hint = isNameless ? ". The protocol decodes no names in paths, and browsers encode this one: ask the model over gRPC" : "";
-      answer.replaceChildren(html("p", { class: "error" }, error.message + hint));
+      answer.replaceChildren(html("p", { class: "error" }, error.message));
     }
     button.disabled = false;
   };

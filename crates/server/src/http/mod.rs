@@ -32,6 +32,7 @@ pub(crate) use self::{
 use crate::{
     extensions::{logging, repository, shared_memory, statistics, trace},
     listen::Stop,
+    percent,
     services::{Services, model_version},
     tls::Stream,
     ui,
@@ -60,6 +61,8 @@ async fn hear(services: Arc<Services>, parts: &Parts, body: &mut Arriving) -> Re
     let Some(route) = Route::parse(path).filter(|route| services.ui.is_on || !route.is_page()) else {
         return Reply::failed(404, "Not Found").into_response();
     };
+    let meant = route.model().and_then(|name| meant(&services, name));
+    let route = meant.as_deref().map_or(route, |name| route.of_model(name));
     let restrictions = &services.http_restrictions;
     if let Some(header) = route.groups().iter().find_map(|&group| restrictions.missing(group, &parts.headers)) {
         let text = format!("This API is restricted, expecting header '{header}'");
@@ -91,6 +94,15 @@ async fn hear(services: Arc<Services>, parts: &Parts, body: &mut Arriving) -> Re
             }
         }
     }
+}
+
+/// The model that a name in a path is the percent-encoding of, where no model has the name as it stands. Triton decodes no path,
+/// but no browser can send a blank or an `ü` there.
+fn meant(services: &Services, name: &str) -> Option<String> {
+    let decoded = String::from_utf8(percent::decoded(name).0).ok().filter(|decoded| decoded != name)?;
+    let models = services.server.model_states();
+    let is_there = |name: &str| models.iter().any(|entry| entry.name == name);
+    (!is_there(name) && is_there(&decoded)).then_some(decoded)
 }
 
 /// Answers a request whose body is there already: what [`handle`] does without a connection.

@@ -112,6 +112,22 @@ impl<'p> Route<'p> {
         (get && method == Method::GET) || (post && method == Method::POST)
     }
 
+    /// The name of the model of a call.
+    pub fn model(&self) -> Option<&'p str> {
+        match self {
+            Route::Model { name, .. } => Some(name),
+            _ => None,
+        }
+    }
+
+    /// The same call of another model.
+    pub fn of_model(self, name: &'p str) -> Self {
+        match self {
+            Route::Model { version, call, .. } => Route::Model { name, version, call },
+            other => other,
+        }
+    }
+
     /// Whether it changes something for other requests.
     pub fn is_change(&self, method: &Method) -> bool {
         match self {
