@@ -176,8 +176,8 @@ fn unexpected() -> Error {
 /// What a batch came to.
 #[derive(Debug, Default)]
 pub(crate) struct Executed {
-    /// What was returned for each request; nothing where it is answered through its sender.
-    pub returned: Vec<Option<ResponseEntry>>,
+    /// What was returned for each request, nothing where it is answered through its sender; `None` where all are.
+    pub returned: Option<Vec<Option<ResponseEntry>>>,
     /// Requests, by their place in the batch, that run again.
     pub again: Vec<usize>,
 }
@@ -516,7 +516,7 @@ impl Shared {
             Message::Done { value } => self.reply(Reply::Done(value)),
             Message::Failed { error } => self.reply(Reply::Failed(error)),
             Message::Executed { responses, error, again, ns } => {
-                let executed = Executed { returned: responses.unwrap_or_default(), again };
+                let executed = Executed { returned: responses, again };
                 let executed = error.map_or(Ok(executed), Err);
                 self.reply(Reply::Executed(executed, Duration::from_nanos(ns)));
             }
