@@ -1,6 +1,7 @@
 //! `halimede serve`, and `tritonserver`.
 
 use std::{
+    io::{self, Write as _},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::PathBuf,
     process::ExitCode,
@@ -16,7 +17,7 @@ use halimede_compute_cpu::{MatrixUnits, rates};
 use halimede_platform::{
     directories,
     service_manager::{self, Progress},
-    signals::{SignalListener, end_with_reader},
+    signals::{SignalListener, end_with_reader, outlive_file_size_limit},
 };
 use halimede_python_backend::Python;
 use halimede_serving::{
@@ -105,7 +106,8 @@ pub(crate) fn run(arguments: &[String], name: Name) -> ExitCode {
     match serve(&flags, name) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("error: {message}");
+            // Whatever becomes of it, the status says the same.
+            let _ = writeln!(io::stderr(), "error: {message}");
             ExitCode::FAILURE
         }
     }
@@ -120,6 +122,8 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     if !flags.refused.is_empty() {
         return Err(flags.refused.join("\nerror: "));
     }
+    // A log, or a file of traces, that may not grow is no reason to end.
+    outlive_file_size_limit();
     let logging = Logging::new(&flags.log).map_err(|error| format!("cannot write '{}': {error}", flags.log.file))?;
     let logging = Arc::new(logging);
     logging.install();
@@ -173,7 +177,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     tell(Progress::Ready("Serving"));
 
     let signal = signals.wait().map_err(|error| error.to_string())?;
-    println!("Signal ({}) received.", signal.number());
+    say(&format!("Signal ({}) received.", signal.number()));
     tell(Progress::Stopping);
     let deadline = Instant::now() + flags.exit_timeout;
     listening.close();
@@ -242,7 +246,7 @@ fn until_told<R>(signals: &SignalListener, work: impl FnOnce() -> R) -> R {
         let watch = scope.spawn(|| {
             while !is_done.load(SeqCst) {
                 if let Ok(Some(signal)) = signals.next() {
-                    println!("Signal ({}) received. Exiting before all models are loaded.", signal.number());
+                    say(&format!("Signal ({}) received. Exiting before all models are loaded.", signal.number()));
                     std::process::exit(0);
                 }
                 std::thread::park_timeout(LOOK_INTERVAL);
@@ -411,8 +415,13 @@ fn end(
 
 /// Ends the process although models still run: nothing could be joined.
 fn give_up(message: &str) -> ! {
-    println!("{message}");
+    say(message);
     std::process::exit(1)
+}
+
+/// Prints a line. Where the output takes no more, as a file at the limit of its size, that is no reason not to end in order.
+fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// Arguments of `halimede serve`, which are tritonserver's flags.
