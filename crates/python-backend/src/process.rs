@@ -31,7 +31,7 @@ use crate::{
     files::Directory,
     link::{self, Link, Messages},
     metrics::ProcessMetrics,
-    protocol::{self, Answer, Call, Memory, Message, ResponseEntry, SegmentEntry, Task, TensorEntry},
+    protocol::{self, Answer, Call, Encoded, Memory, Message, NewSegment, ResponseEntry, Task, TensorEntry},
     segment::{Pool, Segment, Taken},
     tensors,
 };
@@ -87,7 +87,7 @@ pub(crate) struct Shared {
     /// Who it works for.
     owner: Mutex<Owner>,
     started: Instant,
-    link: Arc<Link>,
+    link: Link,
     child: Mutex<Child>,
     /// Whether the model is made.
     is_made: AtomicBool,
@@ -209,7 +209,7 @@ impl Launcher {
             model: self.model.clone(),
             owner: Mutex::new(Owner { name: name.to_owned(), on_death: None }),
             started: Instant::now(),
-            link: Arc::new(link),
+            link,
             child: Mutex::new(child),
             is_made: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
@@ -340,7 +340,7 @@ impl Shared {
     ///
     /// # Errors
     /// The process has ended; the batch is given back.
-    pub fn submit<E: Execution + 'static>(&self, task: Vec<u8>, execution: E) -> Result<(), E> {
+    pub fn submit<E: Execution + 'static>(&self, task: Encoded, execution: E) -> Result<(), E> {
         let state = self.state.lock();
         if state.is_gone {
             return Err(execution);
@@ -390,8 +390,8 @@ impl Shared {
             segments.insert(segment.number(), segment.clone());
         }
         dropped.iter().for_each(|number| drop(segments.remove(number)));
-        let new = is_new.then(|| segment.entry());
-        let memory = Memory { segments: new.into_iter().collect(), uses: vec![segment.number()], dropped };
+        let new = is_new.then(|| NewSegment(segment.clone()));
+        let memory = Memory { new, uses: vec![segment.number()], dropped };
         Ok((segment, memory))
     }
 
@@ -429,7 +429,7 @@ impl Shared {
     }
 
     /// Sends a message. One that has ended needs none.
-    pub fn send(&self, message: &impl serde::Serialize) {
+    pub fn send(&self, message: &impl protocol::Outgoing) {
         match protocol::encode(message) {
             Ok(message) => self.link.send(message),
             Err(error) => tracing::error!("a message to the Python process of '{}': {error}", self.name()),
@@ -456,7 +456,7 @@ impl Shared {
     }
 
     /// Sends a task whose answer is for `waiting`.
-    fn begin(&self, mut state: MutexGuard<'_, State>, task: Vec<u8>, waiting: Waiting) {
+    fn begin(&self, mut state: MutexGuard<'_, State>, task: Encoded, waiting: Waiting) {
         state.waiting.push_back(waiting);
         // With the lock, so that the tasks are in the order of those who wait.
         self.link.send(task);
@@ -619,7 +619,7 @@ impl Shared {
         self.send(&answer);
     }
 
-    fn output_segment(&self, bytes: usize, dropped: &[u32]) -> Result<SegmentEntry, String> {
+    fn output_segment(&self, bytes: usize, dropped: &[u32]) -> Result<NewSegment, String> {
         let usable = halimede_platform::memory::machine().usable();
         if let Some(usable) = usable.filter(|usable| bytes as u64 > *usable) {
             return Err(format!("a response of {bytes} bytes is larger than the {usable} bytes of this machine"));
@@ -634,9 +634,9 @@ impl Shared {
         }
         state.segment_count += 1;
         let segment = Segment::create(state.segment_count, bytes).map_err(|error| no_memory(&error))?;
-        let entry = segment.entry();
-        state.segments.insert(segment.number(), Arc::new(segment));
-        Ok(entry)
+        let segment = Arc::new(segment);
+        state.segments.insert(segment.number(), segment.clone());
+        Ok(NewSegment(segment))
     }
 }
 
