@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import signal
 import threading
 import time
 
@@ -18,6 +19,15 @@ pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="a
 WRITES_PID = """
         with open(pb_utils.get_model_dir() + "/pid", "w") as file:
             file.write(str(os.getpid()))
+"""
+
+FINALIZES = """
+class TritonPythonModel:
+    def execute(self, requests):
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", r.inputs()[0].as_numpy())]) for r in requests]
+
+    def finalize(self):
+        print("finalized", flush=True)
 """
 
 
@@ -103,3 +113,79 @@ def test_a_server_that_is_killed_leaves_no_memory_that_was_not_read(tmp_path):
             kill(server)
     wait_until(lambda: not is_running(pid), "the model's process has ended")
     assert not shared_memory_of(server)
+
+
+def test_models_finalize_where_another_one_does_not_load(tmp_path):
+    repository = models.Repository(tmp_path / "models")
+    bad = "import time\ntime.sleep(1)\nraise RuntimeError('does not load')\n"
+    for name, code in {"good": FINALIZES, "fine": FINALIZES, "bad": bad}.items():
+        add(repository, name, code, config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU))
+    for _ in range(3):
+        server = Server([repository.path], INTERPRETER, wait=False)
+        assert server.wait_exit() == 1
+        log = server.log_text()
+        assert log.count("finalized") == 2 and "does not load" in log, log
+        assert "ended: signal" not in log and "cannot start" not in log, log
+
+
+def test_a_start_that_fails_waits_for_no_model_that_does_not_end(tmp_path):
+    repository = models.Repository(tmp_path / "models")
+    endless = f"""
+class TritonPythonModel:
+    def initialize(self, args):
+        {WRITES_PID}
+
+    def finalize(self):
+        time.sleep(600)
+"""
+    add(repository, "endless", endless, config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU))
+    add(repository, "bad", "raise RuntimeError('does not load')\n", config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU))
+    server = Server([repository.path], INTERPRETER, "--exit-timeout-secs=1", wait=False)
+    assert server.wait_exit(20) == 1
+    assert "Exit timeout expired" in server.log_text()
+    pid = pid_in(repository, "endless")
+    wait_until(lambda: not is_running(pid), "the model's process has ended")
+
+
+STUCK = f"""
+import ctypes
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        {WRITES_PID}
+        # With the interpreter's lock: no other thread of this process runs.
+        ctypes.PyDLL(None).sleep(600)
+"""
+
+BUSY = f"""
+class TritonPythonModel:
+    def execute(self, requests):
+        {WRITES_PID}
+        time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize("code", [STUCK, BUSY], ids=["stuck", "stopped"])
+@pytest.mark.parametrize("end", ["timeout", "second signal"])
+def test_processes_that_do_not_listen_end_with_the_server(tmp_path, code, end):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "m", code, config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU))
+    server = Server([repository.path], INTERPRETER, f"--exit-timeout-secs={1 if end == 'timeout' else 60}")
+    with asking(server, "m"):
+        pid = pid_in(repository, "m")
+        try:
+            if code == BUSY:
+                os.kill(pid, signal.SIGSTOP)
+            server.process.send_signal(signal.SIGTERM)
+            if end == "second signal":
+                server.wait_log("Waiting for in-flight requests to complete.")
+                server.process.send_signal(signal.SIGTERM)
+            assert server.wait_exit(20) == 1
+            wait_until(lambda: not is_running(pid), "the model's process has ended")
+        finally:
+            kill(server)
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+    text = "Exit timeout expired." if end == "timeout" else "received again."
+    assert f"{text} Exiting immediately." in server.log_text()

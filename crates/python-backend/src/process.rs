@@ -6,7 +6,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, Stdio},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering::SeqCst},
         mpsc::{self, RecvTimeoutError},
     },
@@ -44,6 +44,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// fewer bytes do.
 const BYTES_MAX: usize = 2 << 20;
 
+/// How long to wait for one who looks whether a process is there.
+const KILL_WAIT: Duration = Duration::from_millis(100);
+
 /// How long `finalize` may take.
 const FINALIZE_MAX: Duration = Duration::from_secs(30);
 
@@ -61,6 +64,36 @@ pub(crate) struct Launcher {
     pub metrics: CustomMetrics,
     /// What listens to processes. Has several threads, or one that others can take the place of.
     pub runtime: Handle,
+    /// Where its processes are kept.
+    pub processes: Processes,
+}
+
+/// All processes of a backend, for a server that does not wait for them any more.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Processes(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    processes: Vec<Weak<Shared>>,
+    are_killed: bool,
+}
+
+impl Processes {
+    fn add(&self, process: &Arc<Shared>) {
+        let mut known = self.0.lock();
+        if known.are_killed {
+            process.kill();
+        }
+        known.processes.retain(|process| process.strong_count() > 0);
+        known.processes.push(Arc::downgrade(process));
+    }
+
+    /// Ends all, also those that are stopped or listen to nobody, and whatever is started from now on.
+    pub fn kill(&self) {
+        let mut known = self.0.lock();
+        known.are_killed = true;
+        known.processes.drain(..).filter_map(|process| process.upgrade()).for_each(|process| process.kill());
+    }
 }
 
 /// Where what a model prints goes.
@@ -216,6 +249,7 @@ impl Launcher {
             state: Mutex::default(),
             metrics: Mutex::new(ProcessMetrics::new(self.metrics.clone())),
         });
+        self.processes.add(&shared);
         let (end, ended) = mpsc::channel();
         self.runtime.spawn(listen(Listener { shared: shared.clone(), end: Some(end) }, messages));
         Ok(Process { shared, ended: Mutex::new(ended) })
@@ -470,6 +504,16 @@ impl Shared {
     fn is_long(&self, message: &Message) -> bool {
         let may_wait = |request| self.state.lock().requests.get(request).is_some_and(ResponseSender::may_wait);
         message.bytes() > BYTES_MAX || matches!(message, Message::Response { request, .. } if may_wait(request))
+    }
+
+    /// Ends the process, whatever it does, and does not wait for it.
+    fn kill(&self) {
+        self.is_ending.store(true, SeqCst);
+        // Who has the lock for longer than this has killed it, and waits for its end.
+        if let Some(mut child) = self.child.try_lock_for(KILL_WAIT) {
+            // One that has ended already cannot be killed, and need not be.
+            let _ = child.kill();
+        }
     }
 
     /// Sees to it that the process has ended, and answers its requests.
