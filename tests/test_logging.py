@@ -1,7 +1,9 @@
 """What the log looks like, where it goes, and changing that while the server runs."""
 
 import json
+import os
 import re
+import sys
 
 import pytest
 import tritonclient.grpc
@@ -165,3 +167,18 @@ def test_settings_change_while_the_server_runs(small, serve, tmp_path):
     assert http.get_log_settings() == settings
     http.close()
     grpc.close()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="sets the limit of another process")
+@pytest.mark.skipif(os.environ.get("TRITONSERVER") is not None, reason="asks this server")
+def test_a_log_that_may_not_grow_does_not_end_the_server(small, tmp_path):
+    import resource
+
+    log = tmp_path / "log"
+    with Server([small.path], f"--log-file={log}", "--log-verbose=1") as server:
+        assert log.stat().st_size > 100
+        # More is there than may be written; what the server prints at its end goes to a file, too.
+        resource.prlimit(server.process.pid, resource.RLIMIT_FSIZE, (100, resource.RLIM_INFINITY))
+        for _ in range(20):
+            assert server.http.get("/v2/health/ready").status == 200
+        assert server.process.poll() is None

@@ -333,6 +333,34 @@ DATATYPES = {
 }  # fmt: skip
 
 
+# A model that changes the list of its requests.
+CHANGES = """
+def answer(request):
+    return pb_utils.InferenceResponse([pb_utils.Tensor("OUT", request.inputs()[0].as_numpy())])
+
+
+class TritonPythonModel:
+    def execute(self, requests):
+        what, responses = requests[0].inputs()[0].as_numpy()[0].decode(), []
+        if what == "clear":
+            requests.clear()
+        elif what == "double":
+            requests += requests
+            responses = [answer(request) for request in requests]
+        elif what == "silent":
+            # As no host does.
+            from halimede_host.host import Host
+            Host._responses = lambda *_: "[]"
+        while what in ("pop", "senders") and requests:
+            request = requests.pop(0)
+            if what == "pop":
+                responses.append(answer(request))
+            else:
+                request.get_response_sender().send(answer(request), flags=pb_utils.TRITONSERVER_RESPONSE_COMPLETE_FINAL)
+        return None if what == "senders" else responses
+"""
+
+
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
     repository = models.Repository(tmp_path_factory.mktemp("python"))
@@ -348,6 +376,7 @@ def running(tmp_path_factory):
     add(repository, "stream", STREAM, config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU + DECOUPLED))
     add(repository, "async", ASYNC, config({"IN": "FP32"}, {"OUT": "FP32"}))
     add(repository, "auto", AUTO)
+    add(repository, "changes", CHANGES, config({"IN": "STRING"}, {"OUT": "STRING"}, extra=CPU))
     add(repository, "calls", CALLS, config({"IN": "STRING"}, {"OUT": "STRING"}))
     repository.add("built_in", config=models.identity_config(batch=0))
     with Server([repository.path], INTERPRETER) as server:
@@ -533,6 +562,19 @@ def test_what_a_model_does_wrong_is_told(http):
     for silent in ("none", "nothing"):
         assert error_of(http, silent) == "the model ended the request without a last response"
     assert ask_wrong(http, "nothing wrong").as_numpy("OUT")[0] == b"ok"
+
+
+def test_a_model_may_change_the_list_of_its_requests(http):
+    count = "Number of InferenceResponse objects do not match the number of InferenceRequest objects"
+    silent = "the model's process did not say what became of the request"
+    for what, reason in {"pop": None, "senders": None, "clear": count, "double": count, "silent": silent}.items():
+        tensors = {"IN": ("BYTES", np.array([what.encode()], np.object_))}
+        if reason is None:
+            assert ask(http, "changes", tensors).as_numpy("OUT").tolist() == [what.encode()]
+            continue
+        with pytest.raises(InferenceServerException) as error:
+            ask(http, "changes", tensors)
+        assert reason in error.value.message()
 
 
 def test_senders_of_models_that_answer_once(http):

@@ -119,6 +119,14 @@ def test_values_that_models_see(modules):
     codes = ["UNKNOWN", "INTERNAL", "NOT_FOUND", "INVALID_ARG", "UNAVAILABLE", "UNSUPPORTED", "ALREADY_EXISTS", "CANCELLED"]
     assert [getattr(utils.TritonError, name) for name in codes] == list(range(8))
     assert utils.TritonError("text").code() == utils.TritonError.INTERNAL
+    code = utils.TritonError("text", utils.TritonError.NOT_FOUND).code()
+    assert code == utils.TritonError.NOT_FOUND != utils.TritonError.INTERNAL and code == 2 and int(code) == code.value == 2
+    assert (code.name, str(code), f"{code}", repr(code)) == (
+        "NOT_FOUND", "__ErrorCode.NOT_FOUND", "__ErrorCode.NOT_FOUND", "<__ErrorCode.NOT_FOUND: 2>",
+    )  # fmt: skip
+    assert utils.TritonError("text", 3).code() == utils.TritonError.INVALID_ARG
+    with pytest.raises(TypeError, match="code has to be one of TritonError's, such as TritonError.INTERNAL, found 12 of type"):
+        utils.TritonError("text", 12)
     assert utils.PreferredMemory(utils.TRITONSERVER_MEMORY_GPU, 1) and utils.PreferredMemory(utils.TRITONSERVER_MEMORY_CPU)
     with pytest.raises(TypeError):
         utils.PreferredMemory("GPU")
@@ -141,7 +149,8 @@ def test_values_that_models_see(modules):
         utils.InferenceResponse([None])
     for call in (
         lambda: utils.InferenceResponse(None), lambda: utils.InferenceResponse([], "error"),
-        lambda: utils.TritonError(None), lambda: utils.TritonError("text", 8), lambda: utils.Logger.log("text", None),
+        lambda: utils.TritonError(None), lambda: utils.TritonError("text", 8), lambda: utils.TritonError("text", "INTERNAL"),
+        lambda: utils.TritonError("text", None), lambda: utils.Logger.log("text", None),
         lambda: utils.Logger.log("text", 1), lambda: utils.Logger.log_warn(None),
     ):  # fmt: skip
         with pytest.raises(TypeError):

@@ -7,7 +7,7 @@
 use std::ffi::CString;
 use std::io;
 use std::mem::MaybeUninit;
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
 use crate::unix::{self, Mapping};
 
@@ -190,29 +190,38 @@ unsafe fn copied(source: *const u8, target: &mut [MaybeUninit<u8>]) -> &mut [u8]
     }
 }
 
-/// A shared-memory object that this process created; its key disappears on drop.
+/// A shared-memory object that this process created; its key, where it has one, disappears on drop.
 ///
 /// Those who are given its key are trusted not to shrink it: [`read`](Self::read) and [`write`](Self::write) do not ask
 /// for its size, which would take longer than a small copy. For others there is [`region`](Self::region).
 #[derive(Debug)]
 pub struct OwnedSharedMemory {
     region: SharedRegion,
+    has_key: bool,
 }
 
 impl OwnedSharedMemory {
     /// Creates an object of `length` zeroed bytes under a key that must not exist yet, and takes the memory for
     /// it. Only processes of the same user can open it.
     pub fn create(key: &str, length: u64) -> Result<Self, SharedMemoryError> {
-        let object = c_key(key)
-            .and_then(|name| unix::create_shared_memory(&name, length))
-            .map_err(|cause| SharedMemoryError::Manage { action: "create", key: key.to_owned(), cause })?;
-        match SharedRegion::map(key, object, 0, length) {
-            Ok(region) => Ok(Self { region }),
-            Err(error) => {
-                let _ = unlink(key); // the first error is the one to report
-                Err(error)
-            }
-        }
+        let object = create(key)?;
+        let region = sized(key, object, length).inspect_err(|_| {
+            let _ = unlink(key); // the first error is the one to report
+        })?;
+        Ok(Self { region, has_key: true })
+    }
+
+    /// Creates an object as [`create`](Self::create) does, whose key is removed before it has memory: nobody finds it, and nothing
+    /// stays of it when this process is killed. Others get it by [`send`](Self::send).
+    pub fn create_without_key(key: &str, length: u64) -> Result<Self, SharedMemoryError> {
+        let object = create(key)?;
+        unlink(key)?;
+        Ok(Self { region: sized(key, object, length)?, has_key: false })
+    }
+
+    /// Sends a descriptor of the object, as [`send_with_descriptor`] does.
+    pub fn send(&self, socket: BorrowedFd<'_>, bytes: &[u8]) -> io::Result<usize> {
+        send_with_descriptor(socket, bytes, self.region.object.as_fd())
     }
 
     /// Copies `target.len()` bytes out of the object, from byte `from` of it, and returns the target.
@@ -244,9 +253,36 @@ impl OwnedSharedMemory {
 
 impl Drop for OwnedSharedMemory {
     fn drop(&mut self) {
-        // Somebody else may have removed the key already, which is what this wants.
-        let _ = unlink(&self.region.key);
+        if self.has_key {
+            // Somebody else may have removed the key already, which is what this wants.
+            let _ = unlink(&self.region.key);
+        }
     }
+}
+
+/// An object of no bytes under a new key.
+fn create(key: &str) -> Result<OwnedFd, SharedMemoryError> {
+    let created = c_key(key).and_then(|name| unix::create_shared_memory(&name));
+    created.map_err(|cause| SharedMemoryError::Manage { action: "create", key: key.to_owned(), cause })
+}
+
+/// A new object with memory for `length` bytes, mapped.
+fn sized(key: &str, object: OwnedFd, length: u64) -> Result<SharedRegion, SharedMemoryError> {
+    unix::size_shared_memory(object.as_fd(), length).map_err(|cause| SharedMemoryError::Manage {
+        action: "create",
+        key: key.to_owned(),
+        cause,
+    })?;
+    SharedRegion::map(key, object, 0, length)
+}
+
+/// Writes to a connected Unix socket; who reads the first byte gets a copy of the descriptor. Returns how many bytes were
+/// written: the rest is to be written without it.
+///
+/// # Errors
+/// Those of writing to a socket. The system's limit of descriptors that are on their way is one.
+pub fn send_with_descriptor(socket: BorrowedFd<'_>, bytes: &[u8], descriptor: BorrowedFd<'_>) -> io::Result<usize> {
+    unix::send_with_descriptor(socket, bytes, descriptor)
 }
 
 /// Removes a key. Processes that have the object mapped keep it.
@@ -341,6 +377,38 @@ mod tests {
         let mut byte = [MaybeUninit::uninit()];
         assert!(matches!(region.read(30_000, &mut byte), Err(SharedMemoryError::TooSmall { size: 4_096, .. })));
         assert!(matches!(region.write(0, &[0]), Err(SharedMemoryError::TooSmall { .. })));
+    }
+
+    #[test]
+    fn an_object_without_a_key_is_handed_over() {
+        use std::os::fd::{AsRawFd, FromRawFd};
+        use std::os::unix::net::UnixStream;
+        let key = key("none");
+        let owner = OwnedSharedMemory::create_without_key(&key, 100).unwrap();
+        assert!(matches!(SharedRegion::open(&key, 0, 100), Err(SharedMemoryError::Open { .. })));
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        assert_eq!(owner.send(ours.as_fd(), b"take it").unwrap(), 7);
+        let (mut bytes, mut control) = ([0u8; 16], [0u64; 8]);
+        let mut part = libc::iovec { iov_base: bytes.as_mut_ptr().cast(), iov_len: bytes.len() };
+        // SAFETY: all zero bytes are a valid header.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+        (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), size_of_val(&control) as _);
+        // SAFETY: a header whose parts live until the call returns.
+        assert_eq!(unsafe { libc::recvmsg(theirs.as_raw_fd(), &raw mut message, 0) }, 7);
+        assert_eq!(&bytes[..7], b"take it");
+        // SAFETY: the system has filled in a control message with one descriptor, which nobody else owns.
+        let object = unsafe {
+            let header = libc::CMSG_FIRSTHDR(&raw const message);
+            assert_eq!(((*header).cmsg_level, (*header).cmsg_type), (libc::SOL_SOCKET, libc::SCM_RIGHTS));
+            OwnedFd::from_raw_fd(libc::CMSG_DATA(header).cast::<libc::c_int>().read_unaligned())
+        };
+        let region = SharedRegion::map(&key, object, 0, 100).unwrap();
+        region.write(3, b"halimede").unwrap();
+        let mut seen = [MaybeUninit::uninit(); 8];
+        assert_eq!(owner.read(3, &mut seen).unwrap(), b"halimede");
+        drop(theirs);
+        assert_eq!(owner.send(ours.as_fd(), b"x").unwrap_err().kind(), io::ErrorKind::BrokenPipe);
     }
 
     #[test]

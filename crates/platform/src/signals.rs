@@ -50,6 +50,16 @@ pub fn end_with_reader() {
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_DFL) };
 }
 
+/// Lets this process live on where a file would become larger than its limit (`ulimit -f`): writing is an error then, which can be
+/// told, while the signal would end it without a line. Programs that it starts are ended as ever, since a handler is not handed
+/// on to them.
+pub fn outlive_file_size_limit() {
+    extern "C" fn do_nothing(_: libc::c_int) {}
+    let handler: extern "C" fn(libc::c_int) = do_nothing;
+    // SAFETY: the handler does nothing, which is allowed at any moment.
+    unsafe { libc::signal(libc::SIGXFSZ, handler as *const () as libc::sighandler_t) };
+}
+
 /// Where the handler writes: a descriptor, or one of the two states below. A signal handler has
 /// no argument of its own, so this has to be global; nothing but the handler reads it.
 static HANDLER_PIPE: AtomicI32 = AtomicI32::new(NO_LISTENER);

@@ -5,7 +5,7 @@ use std::ffi::{CStr, c_void};
 use std::fs::File;
 use std::io;
 use std::ops::Range;
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 
 use crate::mmap::Advice;
@@ -179,26 +179,25 @@ pub(crate) fn open_shared_memory(key: &CStr) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(object) })
 }
 
-/// Creates a shared-memory object of `length` zeroed bytes that only this user may open.
-/// Fails when the key exists.
-pub(crate) fn create_shared_memory(key: &CStr, length: u64) -> io::Result<OwnedFd> {
-    let length = libc::off_t::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
+/// Creates a shared-memory object of no bytes that only this user may open. Fails when the key exists.
+pub(crate) fn create_shared_memory(key: &CStr) -> io::Result<OwnedFd> {
     let mode: libc::c_uint = 0o600;
     // SAFETY: `key` is a valid C string; the mode is passed as the promoted type C expects.
     let object = check(unsafe { libc::shm_open(key.as_ptr(), libc::O_RDWR | libc::O_CREAT | libc::O_EXCL, mode) })?;
     // SAFETY: a descriptor just opened, owned by nobody else.
-    let object = unsafe { OwnedFd::from_raw_fd(object) };
-    if length > 0 {
-        // SAFETY: a valid descriptor and a plain integer. (A new object is empty already, and
-        // macOS lets an object be sized once.)
-        let sized = check(unsafe { libc::ftruncate(object.as_raw_fd(), length) });
-        let reserved = sized.and_then(|_| crate::system::reserve_shared_memory(object.as_fd(), length));
-        if let Err(error) = reserved {
-            let _ = unlink_shared_memory(key); // the first error is the one to report
-            return Err(error);
-        }
+    Ok(unsafe { OwnedFd::from_raw_fd(object) })
+}
+
+/// Gives a new object `length` zeroed bytes, and takes the memory for them.
+pub(crate) fn size_shared_memory(object: BorrowedFd<'_>, length: u64) -> io::Result<()> {
+    let length = libc::off_t::try_from(length).map_err(|_| io::ErrorKind::InvalidInput)?;
+    // A new object is empty already, and macOS lets an object be sized once.
+    if length == 0 {
+        return Ok(());
     }
-    Ok(object)
+    // SAFETY: a valid descriptor and a plain integer.
+    check(unsafe { libc::ftruncate(object.as_raw_fd(), length) })?;
+    crate::system::reserve_shared_memory(object, length)
 }
 
 pub(crate) fn unlink_shared_memory(key: &CStr) -> io::Result<()> {
@@ -214,6 +213,42 @@ pub(crate) fn object_size(object: BorrowedFd<'_>) -> io::Result<u64> {
     // SAFETY: zero is a valid `stat`, and `fstat` has filled it.
     let status = unsafe { status.assume_init() };
     u64::try_from(status.st_size).map_err(|_| io::Error::other("the object has a negative size"))
+}
+
+/// Writes to a connected Unix socket; who reads the first byte gets a copy of the descriptor. Returns how many bytes were
+/// written.
+pub(crate) fn send_with_descriptor(
+    socket: BorrowedFd<'_>,
+    bytes: &[u8],
+    descriptor: BorrowedFd<'_>,
+) -> io::Result<usize> {
+    const DESCRIPTOR_BYTES: u32 = size_of::<libc::c_int>() as u32;
+    // Aligned as headers of control messages are.
+    let mut control = [0u64; 4];
+    // SAFETY: plain arithmetic.
+    let space = unsafe { libc::CMSG_SPACE(DESCRIPTOR_BYTES) };
+    assert!(space as usize <= size_of_val(&control), "a control message of {space} bytes");
+    let mut part = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+    // SAFETY: all zero bytes are a valid header: no address, no parts, no control message, no flags.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut part, 1);
+    (message.msg_control, message.msg_controllen) = (control.as_mut_ptr().cast(), space as _);
+    // SAFETY: `control` is aligned and has room for a header with one descriptor behind it, which is written unaligned.
+    unsafe {
+        let header = libc::CMSG_FIRSTHDR(&raw const message);
+        (*header).cmsg_level = libc::SOL_SOCKET;
+        (*header).cmsg_type = libc::SCM_RIGHTS;
+        (*header).cmsg_len = libc::CMSG_LEN(DESCRIPTOR_BYTES) as _;
+        libc::CMSG_DATA(header).cast::<libc::c_int>().write_unaligned(descriptor.as_raw_fd());
+    }
+    // Where nobody reads any more, an error is wanted and no signal. (macOS has no such flag; Rust has the signal ignored.)
+    #[cfg(target_os = "linux")]
+    let flags = libc::MSG_NOSIGNAL;
+    #[cfg(not(target_os = "linux"))]
+    let flags = 0;
+    // SAFETY: valid descriptors, and a header whose parts live until the call returns; `bytes` are only read.
+    let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, flags) };
+    usize::try_from(sent).map_err(|_| io::Error::last_os_error())
 }
 
 /// A pipe whose two ends are not inherited by child processes and never block.

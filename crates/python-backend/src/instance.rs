@@ -233,9 +233,15 @@ impl Sent {
             }
             Ok(Executed { returned, again }) => {
                 // What was not returned is answered through the request's sender, or was already, or stands in for a request.
-                for (index, (number, returned)) in self.numbers.iter().zip(returned).enumerate() {
-                    if let Some(returned) = returned {
-                        answer(process, batch, index, *number, process.read(returned));
+                if let Some(returned) = returned {
+                    let mut returned = returned.into_iter();
+                    for (index, number) in self.numbers.iter().enumerate() {
+                        let returned = match returned.next() {
+                            Some(None) => continue,
+                            Some(Some(returned)) => process.read(returned),
+                            None => Err(Error::internal("the model's process did not say what became of the request")),
+                        };
+                        answer(process, batch, index, *number, returned);
                     }
                 }
                 for index in again {

@@ -26,7 +26,7 @@ use halimede_serving::{
 
 use tokio::runtime::Handle;
 
-use self::{environment::Archives, files::Files};
+use self::{environment::Archives, files::Files, process::Processes};
 
 pub use self::segment::key_prefix as segment_key_prefix;
 
@@ -39,6 +39,7 @@ pub struct Python {
     files: Files,
     /// Environments of models that came as archives.
     archives: Archives,
+    processes: Processes,
 }
 
 impl Python {
@@ -46,7 +47,13 @@ impl Python {
     /// several threads or one that others can take the place of (tokio's multi-threaded runtime), for some of what
     /// processes say takes long.
     pub fn new(runtime: Handle) -> Self {
-        Self { runtime, files: Files::default(), archives: Archives::default() }
+        Self { runtime, files: Files::default(), archives: Archives::default(), processes: Processes::default() }
+    }
+
+    /// Ends the processes of all models, also those that are stopped or listen to nobody, and does not wait for them. For a
+    /// server that ends without its models.
+    pub fn kill_processes(&self) {
+        self.processes.kill();
     }
 }
 
@@ -56,6 +63,6 @@ impl Backend for Python {
     }
 
     fn load(&self, context: &ModelContext) -> Result<LoadedModel, Error> {
-        model::load(context, &self.archives, self.files.unpacked()?, &self.runtime)
+        model::load(context, &self.archives, self.files.unpacked()?, &self.runtime, &self.processes)
     }
 }

@@ -20,7 +20,7 @@ use crate::{
     environment::{Archives, Environment},
     files::Directory,
     instance::{PythonInstance, Slot},
-    process::{Launcher, Prints, Process},
+    process::{Launcher, Prints, Process, Processes},
     protocol::Task,
 };
 
@@ -56,6 +56,7 @@ pub(crate) fn load(
     archives: &Archives,
     files: Arc<Directory>,
     runtime: &Handle,
+    processes: &Processes,
 ) -> Result<LoadedModel, Error> {
     let named = &context.config.default_model_filename;
     let file = if named.is_empty() { FILE } else { named };
@@ -85,6 +86,7 @@ pub(crate) fn load(
         peers: context.peers.clone(),
         metrics: context.metrics.clone(),
         runtime: runtime.clone(),
+        processes: processes.clone(),
     };
     let mut config = context.config.clone();
     let mut first = None;

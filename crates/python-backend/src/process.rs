@@ -6,7 +6,7 @@ use std::{
     os::{fd::OwnedFd, unix::net::UnixStream},
     process::{Child, Command, Stdio},
     sync::{
-        Arc,
+        Arc, Weak,
         atomic::{AtomicBool, Ordering::SeqCst},
         mpsc::{self, RecvTimeoutError},
     },
@@ -31,7 +31,7 @@ use crate::{
     files::Directory,
     link::{self, Link, Messages},
     metrics::ProcessMetrics,
-    protocol::{self, Answer, Call, Memory, Message, ResponseEntry, SegmentEntry, Task, TensorEntry},
+    protocol::{self, Answer, Call, Encoded, Memory, Message, NewSegment, ResponseEntry, Task, TensorEntry},
     segment::{Pool, Segment, Taken},
     tensors,
 };
@@ -43,6 +43,9 @@ const LOOK_INTERVAL: Duration = Duration::from_millis(500);
 /// What messages speak of beyond so many bytes is copied while another thread takes the place of this one: that costs more than
 /// fewer bytes do.
 const BYTES_MAX: usize = 2 << 20;
+
+/// How long to wait for one who looks whether a process is there.
+const KILL_WAIT: Duration = Duration::from_millis(100);
 
 /// How long `finalize` may take.
 const FINALIZE_MAX: Duration = Duration::from_secs(30);
@@ -61,6 +64,36 @@ pub(crate) struct Launcher {
     pub metrics: CustomMetrics,
     /// What listens to processes. Has several threads, or one that others can take the place of.
     pub runtime: Handle,
+    /// Where its processes are kept.
+    pub processes: Processes,
+}
+
+/// All processes of a backend, for a server that does not wait for them any more.
+#[derive(Debug, Clone, Default)]
+pub(crate) struct Processes(Arc<Mutex<Known>>);
+
+#[derive(Debug, Default)]
+struct Known {
+    processes: Vec<Weak<Shared>>,
+    are_killed: bool,
+}
+
+impl Processes {
+    fn add(&self, process: &Arc<Shared>) {
+        let mut known = self.0.lock();
+        if known.are_killed {
+            process.kill();
+        }
+        known.processes.retain(|process| process.strong_count() > 0);
+        known.processes.push(Arc::downgrade(process));
+    }
+
+    /// Ends all, also those that are stopped or listen to nobody, and whatever is started from now on.
+    pub fn kill(&self) {
+        let mut known = self.0.lock();
+        known.are_killed = true;
+        known.processes.drain(..).filter_map(|process| process.upgrade()).for_each(|process| process.kill());
+    }
 }
 
 /// Where what a model prints goes.
@@ -87,7 +120,7 @@ pub(crate) struct Shared {
     /// Who it works for.
     owner: Mutex<Owner>,
     started: Instant,
-    link: Arc<Link>,
+    link: Link,
     child: Mutex<Child>,
     /// Whether the model is made.
     is_made: AtomicBool,
@@ -176,8 +209,8 @@ fn unexpected() -> Error {
 /// What a batch came to.
 #[derive(Debug, Default)]
 pub(crate) struct Executed {
-    /// What was returned for each request; nothing where it is answered through its sender.
-    pub returned: Vec<Option<ResponseEntry>>,
+    /// What was returned for each request, nothing where it is answered through its sender; `None` where all are.
+    pub returned: Option<Vec<Option<ResponseEntry>>>,
     /// Requests, by their place in the batch, that run again.
     pub again: Vec<usize>,
 }
@@ -209,13 +242,14 @@ impl Launcher {
             model: self.model.clone(),
             owner: Mutex::new(Owner { name: name.to_owned(), on_death: None }),
             started: Instant::now(),
-            link: Arc::new(link),
+            link,
             child: Mutex::new(child),
             is_made: AtomicBool::new(false),
             is_ending: AtomicBool::new(false),
             state: Mutex::default(),
             metrics: Mutex::new(ProcessMetrics::new(self.metrics.clone())),
         });
+        self.processes.add(&shared);
         let (end, ended) = mpsc::channel();
         self.runtime.spawn(listen(Listener { shared: shared.clone(), end: Some(end) }, messages));
         Ok(Process { shared, ended: Mutex::new(ended) })
@@ -340,7 +374,7 @@ impl Shared {
     ///
     /// # Errors
     /// The process has ended; the batch is given back.
-    pub fn submit<E: Execution + 'static>(&self, task: Vec<u8>, execution: E) -> Result<(), E> {
+    pub fn submit<E: Execution + 'static>(&self, task: Encoded, execution: E) -> Result<(), E> {
         let state = self.state.lock();
         if state.is_gone {
             return Err(execution);
@@ -390,8 +424,8 @@ impl Shared {
             segments.insert(segment.number(), segment.clone());
         }
         dropped.iter().for_each(|number| drop(segments.remove(number)));
-        let new = is_new.then(|| segment.entry());
-        let memory = Memory { segments: new.into_iter().collect(), uses: vec![segment.number()], dropped };
+        let new = is_new.then(|| NewSegment(segment.clone()));
+        let memory = Memory { new, uses: vec![segment.number()], dropped };
         Ok((segment, memory))
     }
 
@@ -429,7 +463,7 @@ impl Shared {
     }
 
     /// Sends a message. One that has ended needs none.
-    pub fn send(&self, message: &impl serde::Serialize) {
+    pub fn send(&self, message: &impl protocol::Outgoing) {
         match protocol::encode(message) {
             Ok(message) => self.link.send(message),
             Err(error) => tracing::error!("a message to the Python process of '{}': {error}", self.name()),
@@ -456,7 +490,7 @@ impl Shared {
     }
 
     /// Sends a task whose answer is for `waiting`.
-    fn begin(&self, mut state: MutexGuard<'_, State>, task: Vec<u8>, waiting: Waiting) {
+    fn begin(&self, mut state: MutexGuard<'_, State>, task: Encoded, waiting: Waiting) {
         state.waiting.push_back(waiting);
         // With the lock, so that the tasks are in the order of those who wait.
         self.link.send(task);
@@ -470,6 +504,16 @@ impl Shared {
     fn is_long(&self, message: &Message) -> bool {
         let may_wait = |request| self.state.lock().requests.get(request).is_some_and(ResponseSender::may_wait);
         message.bytes() > BYTES_MAX || matches!(message, Message::Response { request, .. } if may_wait(request))
+    }
+
+    /// Ends the process, whatever it does, and does not wait for it.
+    fn kill(&self) {
+        self.is_ending.store(true, SeqCst);
+        // Who has the lock for longer than this has killed it, and waits for its end.
+        if let Some(mut child) = self.child.try_lock_for(KILL_WAIT) {
+            // One that has ended already cannot be killed, and need not be.
+            let _ = child.kill();
+        }
     }
 
     /// Sees to it that the process has ended, and answers its requests.
@@ -516,7 +560,7 @@ impl Shared {
             Message::Done { value } => self.reply(Reply::Done(value)),
             Message::Failed { error } => self.reply(Reply::Failed(error)),
             Message::Executed { responses, error, again, ns } => {
-                let executed = Executed { returned: responses.unwrap_or_default(), again };
+                let executed = Executed { returned: responses, again };
                 let executed = error.map_or(Ok(executed), Err);
                 self.reply(Reply::Executed(executed, Duration::from_nanos(ns)));
             }
@@ -620,7 +664,7 @@ impl Shared {
         self.send(&answer);
     }
 
-    fn output_segment(&self, bytes: usize, dropped: &[u32]) -> Result<SegmentEntry, String> {
+    fn output_segment(&self, bytes: usize, dropped: &[u32]) -> Result<NewSegment, String> {
         let usable = halimede_platform::memory::machine().usable();
         if let Some(usable) = usable.filter(|usable| bytes as u64 > *usable) {
             return Err(format!("a response of {bytes} bytes is larger than the {usable} bytes of this machine"));
@@ -635,9 +679,9 @@ impl Shared {
         }
         state.segment_count += 1;
         let segment = Segment::create(state.segment_count, bytes).map_err(|error| no_memory(&error))?;
-        let entry = segment.entry();
-        state.segments.insert(segment.number(), Arc::new(segment));
-        Ok(entry)
+        let segment = Arc::new(segment);
+        state.segments.insert(segment.number(), segment.clone());
+        Ok(NewSegment(segment))
     }
 }
 

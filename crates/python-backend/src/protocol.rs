@@ -2,12 +2,16 @@
 //!
 //! A message is its length in four bytes, little end first, and so many bytes of JSON. The server sends
 //! [`Task`]s one after the other and [`Answer`]s to calls; the host sends [`Message`]s. Tensors are named by
-//! segment, offset and length ([`TensorEntry`]). What the host sends counts as bytes from outside.
+//! segment, offset and length ([`TensorEntry`]). The descriptor of a new segment comes over a socket of its own, with the first of
+//! the four bytes of its number, which is sent before the message that speaks of it. What the host sends counts as bytes from
+//! outside.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use serde::{Deserialize, Serialize, Serializer};
 use serde_json::Value;
+
+use crate::segment::Segment;
 
 /// Longest message that is read.
 const MESSAGE_BYTES_MAX: usize = 64 << 20;
@@ -25,8 +29,15 @@ pub(crate) const STAND_IN: u64 = 0;
 /// in bytes. Of no bytes: segment, offset and length are 0.
 pub(crate) type TensorEntry = (String, i32, Vec<i64>, u32, usize, usize);
 
-/// A segment that the host is to map: number, key, length in bytes.
-pub(crate) type SegmentEntry = (u32, String, usize);
+/// A segment that the host is to map, as number and length in bytes.
+#[derive(Debug, Clone)]
+pub(crate) struct NewSegment(pub Arc<Segment>);
+
+impl Serialize for NewSegment {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        (self.0.number(), self.0.bytes()).serialize(serializer)
+    }
+}
 
 /// What the server asks for. Each but `Execute` is answered by `Done` or `Failed`.
 #[derive(Debug, Serialize)]
@@ -106,7 +117,7 @@ pub(crate) struct Answer {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub value: Option<Value>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub segment: Option<SegmentEntry>,
+    pub segment: Option<NewSegment>,
     /// Of a call with several answers: whether no other follows.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub last: Option<bool>,
@@ -117,8 +128,8 @@ pub(crate) struct Answer {
 /// The segments that a message speaks of.
 #[derive(Debug, Serialize, Default)]
 pub(crate) struct Memory {
-    /// Those that the host does not know yet.
-    pub segments: Vec<SegmentEntry>,
+    /// The one that the host does not know yet.
+    pub new: Option<NewSegment>,
     /// Those that the message's tensors lie in.
     pub uses: Vec<u32>,
     /// Those that are no more.
@@ -274,13 +285,40 @@ pub(crate) struct ResponseEntry {
     pub parameters: Option<String>,
 }
 
-/// The bytes of a message.
-pub(crate) fn encode(message: &impl Serialize) -> io::Result<Vec<u8>> {
+/// What the server sends.
+pub(crate) trait Outgoing: Serialize {
+    /// The new segment that it speaks of.
+    fn new_segment(&self) -> Option<&NewSegment>;
+}
+
+impl Outgoing for Task<'_> {
+    fn new_segment(&self) -> Option<&NewSegment> {
+        if let Task::Execute { memory, .. } = self { memory.new.as_ref() } else { None }
+    }
+}
+
+impl Outgoing for Answer {
+    fn new_segment(&self) -> Option<&NewSegment> {
+        let of_response = self.response.as_ref().and_then(|response| response.memory.new.as_ref());
+        self.segment.as_ref().or(of_response)
+    }
+}
+
+/// A message as it is sent.
+#[derive(Debug)]
+pub(crate) struct Encoded {
+    pub bytes: Vec<u8>,
+    /// The new segment that it speaks of, whose descriptor goes before it.
+    pub segment: Option<Arc<Segment>>,
+}
+
+/// A message as it is sent.
+pub(crate) fn encode(message: &impl Outgoing) -> io::Result<Encoded> {
     let mut bytes = vec![0; 4];
     serde_json::to_writer(&mut bytes, message)?;
     let length = u32::try_from(bytes.len() - 4).map_err(|_| io::Error::other("the message is too long"))?;
     bytes[..4].copy_from_slice(&length.to_le_bytes());
-    Ok(bytes)
+    Ok(Encoded { bytes, segment: message.new_segment().map(|new| new.0.clone()) })
 }
 
 /// Bytes that came and are not read yet.
@@ -369,8 +407,27 @@ mod tests {
 
     #[test]
     fn what_is_written_is_framed() {
-        let bytes = encode(&Answer { call: 1, value: Some(Value::from(true)), ..Answer::default() }).unwrap();
-        assert_eq!(bytes, framed(r#"{"call":1,"value":true}"#));
+        let encoded = encode(&Answer { call: 1, value: Some(Value::from(true)), ..Answer::default() }).unwrap();
+        assert_eq!(encoded.bytes, framed(r#"{"call":1,"value":true}"#));
+        assert!(encoded.segment.is_none());
+    }
+
+    #[test]
+    fn new_segments_go_with_their_message() {
+        let segment = Arc::new(Segment::create(5, 1).unwrap());
+        let (new, bytes) = (|| Some(NewSegment(segment.clone())), segment.bytes());
+        let memory = || Memory { new: new(), uses: vec![5], dropped: vec![] };
+        let text = format!(r#""new":[5,{bytes}],"uses":[5],"dropped":[]}}"#);
+        let execute = encode(&Task::Execute { requests: vec![], memory: memory() }).unwrap();
+        assert_eq!(execute.bytes, framed(&format!(r#"{{"do":"execute","requests":[],{text}"#)));
+        let response = CalledResponse { memory: memory(), ..CalledResponse::default() };
+        let response = encode(&Answer { call: 1, response: Some(response), ..Answer::default() }).unwrap();
+        let answer = encode(&Answer { call: 1, segment: new(), ..Answer::default() }).unwrap();
+        assert_eq!(answer.bytes, framed(&format!(r#"{{"call":1,"segment":[5,{bytes}]}}"#)));
+        for encoded in [execute, response, answer] {
+            assert_eq!(encoded.segment.unwrap().number(), 5);
+        }
+        assert!(encode(&Task::Finalize).unwrap().segment.is_none());
     }
 
     #[test]

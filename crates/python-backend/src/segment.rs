@@ -7,7 +7,9 @@
 
 use std::{
     collections::VecDeque,
+    io,
     mem::MaybeUninit,
+    os::fd::BorrowedFd,
     process,
     sync::{
         Arc, LazyLock,
@@ -17,8 +19,6 @@ use std::{
 };
 
 use halimede_platform::shared_memory::{OwnedSharedMemory, SharedMemoryError};
-
-use crate::protocol::SegmentEntry;
 
 /// Where tensors may begin, and how many bytes are kept for the byte that says who uses the segment.
 pub(crate) const ALIGNMENT: usize = 64;
@@ -60,10 +60,10 @@ impl Segment {
         static START: LazyLock<u32> =
             LazyLock::new(|| SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().subsec_nanos());
         let capacity = rounded(bytes.saturating_add(ALIGNMENT).max(BYTES_MIN));
-        // At most 31 bytes, for macOS. Another process with this number may have left objects behind.
+        // At most 31 bytes, for macOS. Processes with this number in other containers may make objects at the same place.
         let count = COUNT.fetch_add(1, Relaxed);
         let key = format!("/{}{:x}-{count:x}", key_prefix(), *START);
-        let memory = OwnedSharedMemory::create(&key, capacity as u64)?;
+        let memory = OwnedSharedMemory::create_without_key(&key, capacity as u64)?;
         Ok(Self { number, memory, is_kept: AtomicBool::new(false) })
     }
 
@@ -72,13 +72,18 @@ impl Segment {
         self.number
     }
 
-    /// What the host needs to map it.
-    pub fn entry(&self) -> SegmentEntry {
-        (self.number, self.memory.region().key().to_owned(), self.memory.region().len())
+    /// How many bytes it has.
+    pub fn bytes(&self) -> usize {
+        self.memory.region().len()
+    }
+
+    /// Writes bytes to the socket of a host, which gets the memory with the first one. Returns how many were written.
+    pub fn send(&self, socket: BorrowedFd<'_>, message: &[u8]) -> io::Result<usize> {
+        self.memory.send(socket, message)
     }
 
     fn has_room_for(&self, bytes: usize) -> bool {
-        self.memory.region().len() - ALIGNMENT >= bytes
+        self.bytes() - ALIGNMENT >= bytes
     }
 
     fn is_free(&self) -> bool {
@@ -119,7 +124,7 @@ impl Segment {
 
     /// Whether so many bytes from `offset` lie in it.
     pub fn contains(&self, offset: usize, bytes: usize) -> bool {
-        offset.checked_add(bytes).is_some_and(|end| end <= self.memory.region().len())
+        offset.checked_add(bytes).is_some_and(|end| end <= self.bytes())
     }
 }
 
@@ -154,7 +159,7 @@ impl Pool {
         let looks = self.segments.len().min(LOOKS_MAX);
         let free = |segment: &&Arc<Segment>| segment.is_free();
         let fitting = self.segments.range(..looks).filter(|segment| segment.has_room_for(bytes)).filter(free);
-        if let Some(segment) = fitting.min_by_key(|segment| segment.memory.region().len()) {
+        if let Some(segment) = fitting.min_by_key(|segment| segment.bytes()) {
             segment.take()?;
             return Ok(Taken { segment: segment.clone(), is_new: false, dropped: Vec::new() });
         }
@@ -180,7 +185,7 @@ pub(crate) fn aligned(offset: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use halimede_platform::shared_memory;
+    use halimede_platform::shared_memory::SharedRegion;
 
     use super::*;
 
@@ -245,15 +250,11 @@ mod tests {
     }
 
     #[test]
-    fn keys_fit_macos_and_disappear() {
+    fn keys_fit_macos_and_are_gone() {
         let segment = Segment::create(1, 1).unwrap();
-        let (_, key, length) = segment.entry();
+        let key = segment.memory.region().key();
         assert!(key.len() <= 31);
-        let open = || shared_memory::SharedRegion::open(&key, 0, length as u64);
-        assert!(open().is_ok());
-        // The host removes the key when it has mapped the object.
-        shared_memory::unlink(&key).unwrap();
-        assert!(open().is_err());
+        assert!(SharedRegion::open(key, 0, 1).is_err());
         segment.write(64, b"still there").unwrap();
     }
 }

@@ -23,6 +23,8 @@ pub struct Options {
     pub startup_models: Vec<String>,
     /// Whether [`Server::start`](crate::Server::start) fails when a model does.
     pub exit_on_error: bool,
+    /// How long models may take to end that were loaded when it turns out that the server does not start.
+    pub exit_timeout: Duration,
     /// Whether the server counts as ready only while every model is.
     pub strict_readiness: bool,
     /// Whether missing parts of a configuration are read from the model.
@@ -60,6 +62,7 @@ impl Default for Options {
             control: ControlMode::None,
             startup_models: Vec::new(),
             exit_on_error: true,
+            exit_timeout: Duration::from_secs(30),
             strict_readiness: true,
             auto_complete_config: true,
             model_config_name: String::new(),

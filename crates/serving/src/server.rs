@@ -59,6 +59,12 @@ pub struct Server {
     poller: Mutex<Option<Poller>>,
 }
 
+/// What is said where models do not end in time.
+const TIMED_OUT: &str = "Exit timeout expired. Exiting immediately.";
+
+/// How much longer than its time the end may take before a model is left behind: some ends cannot be hurried.
+const OVERTIME: Duration = Duration::from_secs(1);
+
 /// The thread that looks at the repositories again and again.
 struct Poller {
     stop: Sender<()>,
@@ -100,17 +106,45 @@ impl Server {
             ControlMode::None | ControlMode::Poll(_) => repository.poll(),
         };
         tell(&repository.states());
-        if options.exit_on_error {
-            loaded?;
-        }
-        let poller = match options.control {
-            ControlMode::Poll(interval) if !interval.is_zero() => Some(Poller::start(repository.clone(), interval)?),
-            // Triton's server does not look again either, where it is told to do so every 0 seconds.
-            ControlMode::Poll(_) | ControlMode::None | ControlMode::Explicit => None,
-        };
-        repository.open_to_models(true);
         let exiting = AtomicBool::new(false);
-        Ok(Self { repository, options, exiting, has_failed: false, poller: Mutex::new(poller) })
+        let server = Self { repository, options, exiting, has_failed: false, poller: Mutex::default() };
+        let started = if server.options.exit_on_error { loaded } else { Ok(()) };
+        if let Err(error) = started.and_then(|()| server.start_poller()) {
+            Arc::new(server).end();
+            return Err(error);
+        }
+        server.repository.open_to_models(true);
+        Ok(server)
+    }
+
+    /// Ends a server that could not begin to serve: its models end as they do at any other end. One that takes longer than
+    /// [`Options::exit_timeout`] is left behind.
+    pub fn end(self: Arc<Self>) {
+        let timeout = self.options.exit_timeout;
+        let (sender, ended) = mpsc::channel();
+        let shutdown = move || {
+            let done = self.shutdown(timeout);
+            drop(self);
+            // Nobody listens any more only if it took too long.
+            let _ = sender.send(done);
+        };
+        let thread = thread::Builder::new().name("shutdown".to_owned()).spawn(shutdown);
+        match thread.map(|_| ended.recv_timeout(timeout + OVERTIME)) {
+            Ok(Ok(Ok(()))) => {}
+            Ok(Ok(Err(error))) => tracing::error!("{}", error.message),
+            Ok(Err(_)) => tracing::error!("{TIMED_OUT}"),
+            Err(error) => tracing::error!("cannot start a thread that ends the models: {error}"),
+        }
+    }
+
+    fn start_poller(&self) -> Result<(), Error> {
+        // Triton's server does not look again either, where it is told to do so every 0 seconds.
+        if let ControlMode::Poll(interval) = self.options.control
+            && !interval.is_zero()
+        {
+            *self.poller.lock() = Some(Poller::start(self.repository.clone(), interval)?);
+        }
+        Ok(())
     }
 
     /// Takes a request and answers it through its responder, in any case: with outputs, or with what is
@@ -381,7 +415,7 @@ fn wait_until(deadline: Instant, mut is_over: impl FnMut() -> bool) -> Result<()
     let mut pause = Duration::from_millis(1);
     while !is_over() {
         if Instant::now() >= deadline {
-            return Err(Error::internal("Exit timeout expired. Exiting immediately."));
+            return Err(Error::internal(TIMED_OUT));
         }
         thread::sleep(pause);
         pause = (pause * 2).min(Duration::from_millis(50));

@@ -2,6 +2,7 @@
 
 import collections
 import contextlib
+import errno
 import gc
 import itertools
 import json
@@ -26,6 +27,9 @@ parse = json.JSONDecoder().raw_decode
 
 # Bytes that are read of the socket at a time.
 CHUNK = 1 << 16
+# What comes beside some: a descriptor. It is not for programs that the model starts; macOS has no such flag.
+BESIDE = socket.CMSG_SPACE(struct.calcsize("i"))
+NOT_INHERITED = getattr(socket, "MSG_CMSG_CLOEXEC", 0)
 
 # The longest message that the server reads.
 MESSAGE_BYTES_MAX = 64 << 20
@@ -96,18 +100,25 @@ def aligned(offset):
     return -(-offset // ALIGNMENT) * ALIGNMENT
 
 
-def open_shared_memory(key):
-    """Opens an object and removes its name: nobody else looks for it, and a server that is killed leaves nothing behind."""
+def descriptor_and(connection, size):
+    """The descriptor that comes with the next byte of a socket, None for one that this process may not open, and so many bytes."""
+    data, beside, _, _ = connection.recvmsg(size, BESIDE, NOT_INHERITED)
+    if len(data) < size:
+        # So few come at once or not at all.
+        raise ServerGone
+    return struct.unpack("i", beside[0][2])[0] if beside else None, data
+
+
+@contextlib.contextmanager
+def not_collecting():
+    """Nothing is collected as garbage meanwhile: it might ask the server something, in the middle of this."""
+    was_enabled = gc.isenabled()
+    gc.disable()
     try:
-        from _posixshmem import shm_open, shm_unlink
-    except ImportError:
-        path = "/dev/shm" + key
-        descriptor, unlink = os.open(path, os.O_RDWR), lambda: os.unlink(path)
-    else:
-        descriptor, unlink = shm_open(key, os.O_RDWR, mode=0o600), lambda: shm_unlink(key)
-    with contextlib.suppress(FileNotFoundError):
-        unlink()
-    return descriptor
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
 
 
 def references(owner):
@@ -122,9 +133,10 @@ UNUSED = references(types.SimpleNamespace(array=np.ndarray((1,), np.uint8)))
 class Segment:
     """A shared-memory object of the server, mapped as long as this process lives."""
 
-    def __init__(self, number, key, capacity):
+    def __init__(self, number, capacity, descriptor):
         self.number, self.capacity = number, capacity
-        descriptor = open_shared_memory(key)
+        if descriptor is None:
+            raise OSError(errno.EMFILE, os.strerror(errno.EMFILE))
         try:
             self.bytes = mmap.mmap(descriptor, capacity)
         finally:
@@ -174,6 +186,9 @@ class Channel:
         # What is collected as garbage while its thread sends may send too: between messages, not inside.
         self.sending = threading.RLock()
         self.unread = b""
+        # Over which memory comes, and what has come of segments that were not asked for yet, by their numbers.
+        self.memory_socket = socket.socket(fileno=descriptor_and(self.socket, 1)[0])
+        self.descriptors = {}
         # Held by the one who reads; the others wait until something has changed.
         self.reading = threading.Lock()
         self.reader = None
@@ -307,7 +322,8 @@ class Channel:
                     # Of bytes, its encoding would be looked for first.
                     return parse(data[LENGTH_BYTES:end].decode())[0]
                 if end > CHUNK:
-                    return self._read_long(data, end)
+                    with not_collecting():
+                        return self._read_long(data, end)
             try:
                 more = self.socket.recv(CHUNK)
             except OSError:
@@ -318,9 +334,6 @@ class Channel:
 
     def _read_long(self, begun, end):
         """A message of so many bytes that has begun."""
-        # Nothing is collected meanwhile: it might ask the server something, in the middle of this.
-        was_enabled = gc.isenabled()
-        gc.disable()
         try:
             whole = bytearray(end)
             whole[: len(begun)] = begun
@@ -334,9 +347,14 @@ class Channel:
             return parse(whole[LENGTH_BYTES:].decode())[0]
         except OSError:
             return None
-        finally:
-            if was_enabled:
-                gc.enable()
+
+    def _descriptor(self, number):
+        """Waits for the descriptor of a segment, which is sent before the message that speaks of it. It is the caller's."""
+        with self.memory, not_collecting():
+            while number not in self.descriptors:
+                descriptor, which = descriptor_and(self.memory_socket, LENGTH_BYTES)
+                self.descriptors[LENGTH.unpack(which)[0]] = descriptor
+            return self.descriptors.pop(number)
 
     def wait_answer(self, answers):
         """The next of the answers to a call."""
@@ -345,16 +363,16 @@ class Channel:
 
     # Memory.
 
-    def map_segment(self, number, key, capacity):
-        self.segments[number] = Segment(number, key, capacity)
+    def map_segment(self, number, capacity):
+        self.segments[number] = Segment(number, capacity, self._descriptor(number))
         return self.segments[number]
 
     def leases(self, message):
-        """The segments that a message speaks of, each as an array; new ones are mapped, old ones let go. To be given back."""
+        """The segments that a message speaks of, each as an array; a new one is mapped, old ones let go. To be given back."""
         for number in message["dropped"]:
             self.segments.pop(number, None)
-        for segment in message["segments"]:
-            self.map_segment(*segment)
+        if message["new"] is not None:
+            self.map_segment(*message["new"])
         return {number: self.segments[number].whole() for number in message["uses"]}
 
     def give_back(self, message):

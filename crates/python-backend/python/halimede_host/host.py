@@ -146,7 +146,8 @@ class Host:
             wholes = self.channel.leases(task)
             for entry in task["requests"]:
                 requests.append(InferenceRequest._received(entry, self.channel, wholes, self.is_decoupled))
-            returned = self._execute(requests)
+            # A list of its own, which it may change: these are to be answered.
+            returned = self._execute(requests.copy())
             self._leave_child(0)
             with Taken() as taken:
                 responses = self._responses(requests, returned, taken, wholes)

@@ -14,20 +14,41 @@ STAND_IN = 0
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
 
 
-class TritonError:
-    """Why a request failed."""
+class ErrorCode(enum.IntEnum):
+    """What kind of error it is. Printed as Triton's prints."""
 
     UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = range(8)
 
+    def __str__(self):
+        return f"__ErrorCode.{self.name}"
+
+    def __repr__(self):
+        return f"<{self}: {self.value}>"
+
+    def __format__(self, specification):
+        return format(str(self), specification)
+
+
+class TritonError:
+    """Why a request failed."""
+
+    UNKNOWN, INTERNAL, NOT_FOUND, INVALID_ARG, UNAVAILABLE, UNSUPPORTED, ALREADY_EXISTS, CANCELLED = ErrorCode
+
     def __init__(self, message, code=INTERNAL):
-        self._message, self._code = shortened(text("message", message)), whole("code", code, 3)
+        self._message = shortened(text("message", message))
+        try:
+            self._code = ErrorCode(code)
+        except ValueError:
+            raise TypeError(
+                f"code has to be one of TritonError's, such as TritonError.INTERNAL, found {code!r} of type {type(code)}"
+            ) from None
 
     def message(self):
         """The text."""
         return self._message
 
     def code(self):
-        """One of the numbers of this class."""
+        """One of the codes of this class."""
         return self._code
 
 

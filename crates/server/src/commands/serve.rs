@@ -1,6 +1,7 @@
 //! `halimede serve`, and `tritonserver`.
 
 use std::{
+    io::{self, Write as _},
     panic::{AssertUnwindSafe, catch_unwind, resume_unwind},
     path::PathBuf,
     process::ExitCode,
@@ -16,7 +17,7 @@ use halimede_compute_cpu::{MatrixUnits, rates};
 use halimede_platform::{
     directories,
     service_manager::{self, Progress},
-    signals::{SignalListener, end_with_reader},
+    signals::{SignalListener, end_with_reader, outlive_file_size_limit},
 };
 use halimede_python_backend::Python;
 use halimede_serving::{
@@ -105,7 +106,8 @@ pub(crate) fn run(arguments: &[String], name: Name) -> ExitCode {
     match serve(&flags, name) {
         Ok(()) => ExitCode::SUCCESS,
         Err(message) => {
-            eprintln!("error: {message}");
+            // Whatever becomes of it, the status says the same.
+            let _ = writeln!(io::stderr(), "error: {message}");
             ExitCode::FAILURE
         }
     }
@@ -120,6 +122,8 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     if !flags.refused.is_empty() {
         return Err(flags.refused.join("\nerror: "));
     }
+    // A log, or a file of traces, that may not grow is no reason to end.
+    outlive_file_size_limit();
     let logging = Logging::new(&flags.log).map_err(|error| format!("cannot write '{}': {error}", flags.log.file))?;
     let logging = Arc::new(logging);
     logging.install();
@@ -145,12 +149,14 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     let tracing = Tracing::new(&flags.trace)?;
 
     let matrix = units::matrix_units(flags.matrix);
-    let mut options = options(flags, flags.precision.unwrap_or(name.precision()), &matrix, runtime)?;
+    let python = Arc::new(Python::new(runtime.handle().clone()));
+    let mut options = options(flags, flags.precision.unwrap_or(name.precision()), &matrix, python.clone())?;
     options.memory = flags.memory_limit.unwrap_or(name.memory_limit()).of_server();
     options.remote_repositories =
         cloud::open(&flags.cloud_repositories, runtime.handle()).map_err(during("creating server"))?;
-    let server = until_told(&signals, || Server::start_and_tell(options, summary::models));
-    let server = server.map_err(during("creating server"))?;
+    let server = until_told(&signals, &python, || Server::start_and_tell(options, summary::models));
+    // Whatever has not ended in time is not waited for.
+    let server = server.inspect_err(|_| python.kill_processes()).map_err(during("creating server"))?;
     summary::options(&server, flags);
     let server = Arc::new(server);
     let services = Arc::new(Services {
@@ -168,12 +174,18 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     });
     let listening = {
         let _context = runtime.enter();
-        endpoints.open(flags, &services, tls, loops.connections()).map_err(during("starting services"))?
+        endpoints.open(flags, &services, tls, loops.connections())
     };
+    let listening = listening
+        .inspect_err(|_| {
+            server.clone().end();
+            python.kill_processes();
+        })
+        .map_err(during("starting services"))?;
     tell(Progress::Ready("Serving"));
 
     let signal = signals.wait().map_err(|error| error.to_string())?;
-    println!("Signal ({}) received.", signal.number());
+    say(&format!("Signal ({}) received.", signal.number()));
     tell(Progress::Stopping);
     let deadline = Instant::now() + flags.exit_timeout;
     listening.close();
@@ -182,19 +194,19 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         tracing::info!("Timeout {seconds}: Found {count} {service} service connections and inference handlers");
     }
     if name == Name::Tritonserver {
-        wait_for_clients(&signals, deadline, &listening);
+        wait_for_clients(&signals, deadline, &python, &listening);
     }
-    let ended = end(&signals, deadline, &server, runtime, listening);
+    let ended = end(&signals, deadline, &python, &server, runtime, listening);
     services.tracing.end(deadline.saturating_duration_since(Instant::now()).max(Duration::from_secs(1)));
     ended
 }
 
-/// What a server is made with; models compute in `precision` where nobody said another. `runtime` outlives it.
+/// What a server is made with; models compute in `precision` where nobody said another, and `python` runs Python models.
 pub(super) fn options(
     flags: &Flags,
     precision: Precision,
     matrix: &MatrixUnits,
-    runtime: &Runtime,
+    python: Arc<Python>,
 ) -> Result<halimede_serving::Options, String> {
     let mut options = flags.server_options();
     // No more threads than cores: they would only take turns.
@@ -210,7 +222,7 @@ pub(super) fn options(
         choices: flags.tuning_database.read_or_warn(flags.matrix, &|warning| tracing::warn!("{warning}")),
     };
     options.backends.push(Arc::new(Onnx::new(precision, kept, tuning(flags)?, unit)));
-    options.backends.push(Arc::new(Python::new(runtime.handle().clone())));
+    options.backends.push(python);
     options.cache = cache::from_settings(&flags.caches).map_err(during("creating server"))?;
     Ok(options)
 }
@@ -235,14 +247,15 @@ fn tuning(flags: &Flags) -> Result<Option<Tuning>, String> {
 
 /// Does what comes before anything is served. A signal meanwhile ends the process at once: models may take long to load, and
 /// nobody's request is lost.
-fn until_told<R>(signals: &SignalListener, work: impl FnOnce() -> R) -> R {
+fn until_told<R>(signals: &SignalListener, python: &Python, work: impl FnOnce() -> R) -> R {
     const LOOK_INTERVAL: Duration = Duration::from_millis(50);
     let is_done = AtomicBool::new(false);
     std::thread::scope(|scope| {
         let watch = scope.spawn(|| {
             while !is_done.load(SeqCst) {
                 if let Ok(Some(signal)) = signals.next() {
-                    println!("Signal ({}) received. Exiting before all models are loaded.", signal.number());
+                    python.kill_processes();
+                    say(&format!("Signal ({}) received. Exiting before all models are loaded.", signal.number()));
                     std::process::exit(0);
                 }
                 std::thread::park_timeout(LOOK_INTERVAL);
@@ -257,10 +270,10 @@ fn until_told<R>(signals: &SignalListener, work: impl FnOnce() -> R) -> R {
 }
 
 /// Serves open HTTP connections on until their clients close them, as Triton does.
-fn wait_for_clients(signals: &SignalListener, deadline: Instant, listening: &listen::Services) {
+fn wait_for_clients(signals: &SignalListener, deadline: Instant, python: &Python, listening: &listen::Services) {
     while listening.open_connections().any(|(service, _)| service == HTTP) && Instant::now() < deadline {
         if let Ok(Some(signal)) = signals.next() {
-            give_up(&format!("Signal ({}) received again. Exiting immediately.", signal.number()));
+            give_up(python, &format!("Signal ({}) received again. Exiting immediately.", signal.number()));
         }
         std::thread::sleep(Duration::from_millis(5));
     }
@@ -361,6 +374,7 @@ const OVERTIME: Duration = Duration::from_secs(1);
 fn end(
     signals: &SignalListener,
     deadline: Instant,
+    python: &Python,
     server: &Arc<Server>,
     runtime: &Runtime,
     listening: listen::Services,
@@ -369,7 +383,7 @@ fn end(
     listening.stop();
     let given_up = || {
         if let Ok(Some(signal)) = signals.next() {
-            give_up(&format!("Signal ({}) received again. Exiting immediately.", signal.number()));
+            give_up(python, &format!("Signal ({}) received again. Exiting immediately.", signal.number()));
         }
     };
     // What was sent before its connection heard of the end still has its model. Connections without a request are gone at
@@ -393,12 +407,12 @@ fn end(
     loop {
         match ended.recv_timeout(Duration::from_millis(2)) {
             Ok(Ok(())) => break,
-            Ok(Err(error)) => give_up(&error.message),
+            Ok(Err(error)) => give_up(python, &error.message),
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) if Instant::now() > deadline + OVERTIME => {
-                give_up("Exit timeout expired. Exiting immediately.");
+                give_up(python, "Exit timeout expired. Exiting immediately.");
             }
             Err(std::sync::mpsc::RecvTimeoutError::Timeout) => {}
-            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => give_up("the models could not be unloaded"),
+            Err(std::sync::mpsc::RecvTimeoutError::Disconnected) => give_up(python, "the models could not be unloaded"),
         }
         given_up();
     }
@@ -409,10 +423,16 @@ fn end(
     Ok(())
 }
 
-/// Ends the process although models still run: nothing could be joined.
-fn give_up(message: &str) -> ! {
-    println!("{message}");
+/// Ends the process although models still run: nothing could be joined. Their processes end with it, also those that do not listen.
+fn give_up(python: &Python, message: &str) -> ! {
+    python.kill_processes();
+    say(message);
     std::process::exit(1)
+}
+
+/// Prints a line. Where the output takes no more, as a file at the limit of its size, that is no reason not to end in order.
+fn say(line: &str) {
+    let _ = writeln!(io::stdout(), "{line}");
 }
 
 /// Arguments of `halimede serve`, which are tritonserver's flags.

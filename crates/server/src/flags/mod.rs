@@ -321,6 +321,7 @@ impl Flags {
             },
             startup_models: self.startup_models.clone(),
             exit_on_error: self.exit_on_error,
+            exit_timeout: self.exit_timeout,
             strict_readiness: self.strict_readiness,
             auto_complete_config: self.auto_complete_config,
             model_config_name: self.model_config_name.clone(),

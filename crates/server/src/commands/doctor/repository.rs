@@ -4,13 +4,14 @@ use std::{
     collections::BTreeSet,
     fmt,
     path::{Path, PathBuf},
-    sync::mpsc,
+    sync::{Arc, mpsc},
     thread,
     time::{Duration, Instant},
 };
 
 use halimede_compute::Precision;
 use halimede_compute_cpu::MatrixUnits;
+use halimede_python_backend::Python;
 use halimede_serving::{
     LoadParameters, Server,
     config::{
@@ -139,7 +140,8 @@ pub(super) fn examine(repositories: &[PathBuf], serve_flags: &ServeFlags, is_jso
     }
     flags.warnings.iter().for_each(|warning| eprintln!("warning: {warning}"));
     let loops = serve::event_loops(&flags)?;
-    let mut options = serve::options(&flags, Precision::Exact, &MatrixUnits::default(), loops.first())?;
+    let python = Arc::new(Python::new(loops.first().handle().clone()));
+    let mut options = serve::options(&flags, Precision::Exact, &MatrixUnits::default(), python.clone())?;
     options.memory = flags.memory_limit.unwrap_or(Limit::Auto).of_server();
     let backends: Vec<String> = options.backends.iter().map(|backend| backend.name().to_owned()).collect();
     let parts = ServerParts { rate_limiter: options.rate_limit.is_some(), cache: options.cache.is_some() };
@@ -156,7 +158,7 @@ pub(super) fn examine(repositories: &[PathBuf], serve_flags: &ServeFlags, is_jso
         }
         findings.push(finding);
     }
-    server.shutdown(END).map_err(|error| error.message)?;
+    server.shutdown(END).inspect_err(|_| python.kill_processes()).map_err(|error| error.message)?;
     let count = |verdict: Verdict| findings.iter().filter(|finding| finding.verdict == verdict).count();
     let (loads, differs, refused) = (count(Verdict::Loads), count(Verdict::Differs), count(Verdict::Refused));
     if is_json {
