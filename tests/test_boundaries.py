@@ -92,7 +92,7 @@ NAMES = [
     "../outside", "..", ".", "", "/", "add_sub/../../outside", "add_sub/..", "./add_sub", "..\\outside", "add_sub\0",
     "../outside\0", "//outside", "add_sub/1", "...", "~", "outside", "x" * 5000, "\n", "\ud7ff",
 ]  # fmt: skip
-ENCODED = ["%2e%2e%2foutside", "..%2foutside", "%2e%2e", "%2E%2E/outside", "add_sub%00", "add%5fsub", "%", "%zz", "..%5coutside"]
+ENCODED = ["%2e%2e%2foutside", "..%2foutside", "%2e%2e", "%2E%2E/outside", "add_sub%00", "%", "%zz", "..%5coutside"]
 
 
 def raw(place, method, path, body=b""):
