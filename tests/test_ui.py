@@ -226,8 +226,8 @@ def test_names_in_paths_mean_what_they_are_before_what_they_encode(repository, s
     for path, name in [("a%20b", "a%20b"), ("a%2520b", "a%20b")]:
         assert server.http.get(f"/v2/models/{path}").json["name"] == name
     assert server.http.post("/v2/repository/models/a%2520b/unload", b"{}").status == 200
-    assert server.http.get("/v2/models/a%20b").status == 400, "a name that was served is that model's"
-    assert server.http.get("/v2/models/no%20such").status == 400
+    assert "'a%20b' has no available versions" in server.http.get("/v2/models/a%20b").error
+    assert "'no%20such' is not found" in server.http.get("/v2/models/no%20such").error
 
 
 def test_what_has_become_of_a_model_is_looked_up(serve, browser, example_copy):
