@@ -251,11 +251,12 @@ fn a_certificate_that_was_given_is_trusted_for_clients_in_its_time() {
     let own = |valid, tail: &[Vec<u8>]| Content { subject: "authority", valid, ..authority(tail) }.sign(&root, &root);
     let of_third = Content { version: version(2), tail: extensions(&[purpose(2)]), ..client() }.sign(&key, &key);
     for good in [own(AROUND, &[is_authority()]), own(AROUND, &[is_authority(), purpose(2)]), of_third] {
-        assert_eq!(verify(&clients(&[good.clone()]), &good, &[]), None);
+        assert_eq!(verify(&clients(std::slice::from_ref(&good)), &good, &[]), None);
         let other = own(AROUND, &[is_authority(), extension(14, false, &[4, 1, 1])]);
         assert_ne!(verify(&clients(&[other]), &good, &[]), None);
     }
-    let says = |certificate: CertificateDer<'static>| verify(&clients(&[certificate.clone()]), &certificate, &[]);
+    let says =
+        |certificate: CertificateDer<'static>| verify(&clients(std::slice::from_ref(&certificate)), &certificate, &[]);
     assert!(matches!(says(own(BEFORE, &[is_authority()])), Some(Expired)));
     assert!(matches!(says(own(BEHIND, &[is_authority()])), Some(NotValidYet)));
     let for_servers = says(own(AROUND, &[is_authority(), purpose(1)]));
