@@ -1,7 +1,5 @@
 //! The model repository extension: index, load and unload.
 
-use std::borrow::Cow;
-
 use base64::{
     Engine, alphabet,
     engine::{DecodePaddingMode, GeneralPurpose, GeneralPurposeConfig},
@@ -80,19 +78,23 @@ pub(crate) fn http_load(server: &Server, model: &str, body: &[u8]) -> Result<(),
             }
         }
     }
-    server.load(&meant(server, model), load)
+    server.load(meant_of_all(server, model).as_deref().unwrap_or(model), load)
 }
 
-/// The model that a name in a path means. Triton decodes no path, so a name as it stands goes first; but no browser can send a
-/// blank or an `ü` there: where the repository has no model of that name, it may be the percent-encoding of one that it has.
-fn meant<'n>(server: &Server, name: &'n str) -> Cow<'n, str> {
-    let decoded = String::from_utf8(percent::decoded(name).0).ok().filter(|decoded| decoded != name);
-    let decoded = decoded.filter(|decoded| {
-        let models = server.repository_index(false).unwrap_or_default();
-        let is_there = |name: &str| models.iter().any(|entry| entry.name == name);
-        !is_there(name) && is_there(decoded)
-    });
-    decoded.map_or(Cow::Borrowed(name), Cow::Owned)
+/// The model that a name in a path is the percent-encoding of, where none of `models` has the name as it stands. Triton decodes no
+/// path, so that this goes first; but no browser can send a blank or an `ü` there.
+pub(crate) fn meant(name: &str, models: impl FnOnce() -> Vec<IndexEntry>) -> Option<String> {
+    // Nearly all names are plain, and cost nothing.
+    let decoded = name.contains('%').then(|| percent::decoded(name).0)?;
+    let decoded = String::from_utf8(decoded).ok()?;
+    let models = models();
+    let is_there = |name: &str| models.iter().any(|entry| entry.name == name);
+    (!is_there(name) && is_there(&decoded)).then_some(decoded)
+}
+
+/// The same, of the models that may be loaded.
+fn meant_of_all(server: &Server, name: &str) -> Option<String> {
+    meant(name, || server.repository_index(false).unwrap_or_default())
 }
 
 fn file(path: &str, text: &str) -> Result<Buffer, Error> {
@@ -115,7 +117,7 @@ pub(crate) fn http_unload(server: &Server, model: &str, body: &[u8]) -> Result<(
             })?;
         }
     }
-    server.unload(&meant(server, model), dependents)
+    server.unload(meant_of_all(server, model).as_deref().unwrap_or(model), dependents)
 }
 
 /// The index for gRPC.

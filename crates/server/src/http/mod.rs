@@ -32,7 +32,6 @@ pub(crate) use self::{
 use crate::{
     extensions::{logging, repository, shared_memory, statistics, trace},
     listen::Stop,
-    percent,
     services::{Services, model_version},
     tls::Stream,
     ui,
@@ -61,7 +60,7 @@ async fn hear(services: Arc<Services>, parts: &Parts, body: &mut Arriving) -> Re
     let Some(route) = Route::parse(path).filter(|route| services.ui.is_on || !route.is_page()) else {
         return Reply::failed(404, "Not Found").into_response();
     };
-    let meant = route.model().and_then(|name| meant(&services, name));
+    let meant = route.model().and_then(|name| repository::meant(name, || services.server.model_states()));
     let route = meant.as_deref().map_or(route, |name| route.of_model(name));
     let restrictions = &services.http_restrictions;
     if let Some(header) = route.groups().iter().find_map(|&group| restrictions.missing(group, &parts.headers)) {
@@ -94,15 +93,6 @@ async fn hear(services: Arc<Services>, parts: &Parts, body: &mut Arriving) -> Re
             }
         }
     }
-}
-
-/// The model that a name in a path is the percent-encoding of, where no model has the name as it stands. Triton decodes no path,
-/// but no browser can send a blank or an `ü` there.
-fn meant(services: &Services, name: &str) -> Option<String> {
-    let decoded = String::from_utf8(percent::decoded(name).0).ok().filter(|decoded| decoded != name)?;
-    let models = services.server.model_states();
-    let is_there = |name: &str| models.iter().any(|entry| entry.name == name);
-    (!is_there(name) && is_there(&decoded)).then_some(decoded)
 }
 
 /// Answers a request whose body is there already: what [`handle`] does without a connection.
