@@ -4,7 +4,9 @@
 
 use halimede_compute::{Model, ModelOptions, Precision, StepReport, calibrated};
 use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, Matrix, MatrixChoice};
-use halimede_graph::ops::{Binary, Contract, Conv, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Unary};
+use halimede_graph::ops::{
+    Binary, Concat, Contract, Conv, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Transposed, Unary,
+};
 use halimede_graph::passes::{PassOptions, optimize};
 use halimede_graph::{Builder, Dim, Fact, Graph, ValueId};
 use halimede_tensor::{DType, Tensor, Value};
@@ -163,6 +165,46 @@ fn whole_operands(side: usize) -> Graph {
     graph
 }
 
+/// An image that is halved, and made large again beside what it was: a convolution of both, twice, the second of which
+/// reads what the first read too.
+fn joined_images(side: usize) -> Graph {
+    let mut graph = Graph::default();
+    let shape = [Dim::symbol("batch"), 32.into(), side.into(), side.into()];
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
+    graph.inputs.push(image);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let x = conv(b, image, 32, 64, 3, 1);
+    let near = relu(b, x);
+    let far = max_pool(b, near, 2, 2, 0);
+    let far = conv(b, far, 64, 96, 3, 1);
+    let far = relu(b, far);
+    let op = Conv {
+        strides: [2, 2].as_slice().into(),
+        dilations: [1, 1].as_slice().into(),
+        padding: Padding::Explicit([0; 4].as_slice().into()),
+        groups: 1,
+        transposed: Some(Transposed { output_padding: [0, 0].as_slice().into(), output_shape: [].as_slice().into() }),
+        channels_last: false,
+        multiply: None,
+        epilogue: None,
+    };
+    let (weights, bias) = (b.constant(numbers(&[96, 32, 2, 2], 1)), b.constant(numbers(&[32], 2)));
+    let far = b.add(Op::Conv(op), &[far, weights, bias]).unwrap();
+    let join = |b: &mut Builder, parts: &[ValueId]| b.add(Op::Concat(Concat { axis: 1 }), parts).unwrap();
+    let both = join(b, &[near, far]);
+    let x = conv(b, both, 96, 32, 3, 1);
+    let x = relu(b, x);
+    // A part of two wholes can be made in one of them alone, and so can one that stands twice in one.
+    let all = join(b, &[both, x, x]);
+    let again = join(b, &[near, x]);
+    let x = conv(b, all, 160, 64, 1, 1);
+    let y = conv(b, again, 96, 64, 1, 1);
+    let x = b.binary(Binary::Add, x, y).unwrap();
+    graph.outputs = vec![conv(b, x, 64, 4, 1, 1)];
+    graph
+}
+
 /// Convolutions of large images by few weights.
 fn large_images(side: usize) -> Graph {
     let mut graph = Graph::default();
@@ -298,6 +340,21 @@ fn small_images_answer_alike() {
         let (plain, made, steps) = both(&small_images(), Precision::Balanced, matrix, 1, &input);
         assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
         assert_eq!(blocked(&steps), 3, "{steps:?}");
+    }
+}
+
+#[test]
+fn joined_images_answer_alike() {
+    for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
+        for batch in [1, 3] {
+            let input = numbers(&[batch, 32, 14, 14], batch);
+            let (plain, made, steps) = both(&joined_images(14), Precision::Balanced, matrix, threads, &input);
+            assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
+            let joins: Vec<&str> =
+                steps.iter().filter(|step| step.operator == "Concat").map(|step| step.kernel.as_str()).collect();
+            let expected = ["concat, 2 of 2 in place", "concat, 2 of 3 in place", "concat"];
+            assert_eq!(joins, expected, "{} {batch}", matrix.name());
+        }
     }
 }
 

@@ -69,6 +69,17 @@ pub trait Kernel: Send + Sync {
         SmallVec::new()
     }
 
+    /// Where in the first output, in bytes, a step puts each of its inputs as it is, operands lying so: `None` where it does
+    /// something else. Such an input may have been made there, and then the step leaves it alone.
+    fn joins(
+        &self,
+        _inputs: &[Option<TensorDesc>],
+        _outputs: &[TensorDesc],
+        _layouts: &Layouts,
+    ) -> Option<SmallVec<[usize; 4]>> {
+        None
+    }
+
     /// Inputs that were packed into the kernel and are not read when it runs: their original bytes may
     /// be dropped from memory.
     fn consumed(&self) -> SmallVec<[usize; 2]> {
@@ -102,7 +113,7 @@ pub trait Step: Send + Sync {
     ///
     /// The plan promises: views have the sizes that the step was prepared for and are aligned to 64
     /// bytes (constants and request inputs: to their element); outputs and workspace overlap nothing
-    /// else that is read or written meanwhile, but for the pairs of [`Kernel::in_place`].
+    /// else that is read or written meanwhile, but for the pairs of [`Kernel::in_place`] and what [`Kernel::joins`].
     fn run(&self, arguments: &Arguments<'_>);
 
     /// The step as tasks, where it is a loop over such: those of several steps may then run in one loop.

@@ -1,5 +1,6 @@
 //! A flat list of steps over planned memory, for one set of input shapes.
 
+mod joins;
 mod layouts;
 pub(crate) mod slices;
 
@@ -27,11 +28,29 @@ pub(crate) enum Place {
     /// In the arena.
     Arena { offset: usize, bytes: usize },
     /// In the memory of a graph output.
-    Output { index: usize, bytes: usize },
+    Output { index: usize, offset: usize, bytes: usize },
     /// On the heap, because its shape depends on data or it is no plain tensor.
     Slot(usize),
     /// Nowhere: an input left out, or one that its kernel has packed.
     Nothing,
+}
+
+impl Place {
+    /// Whether it is a part of another place, or all of it.
+    fn lies_in(self, whole: Place) -> bool {
+        let is_inside = |(from, bytes): (usize, usize), (start, all): (usize, usize)| {
+            from >= start && from + bytes <= start + all && bytes > 0
+        };
+        match (self, whole) {
+            (Place::Arena { offset, bytes }, Place::Arena { offset: start, bytes: all }) => {
+                is_inside((offset, bytes), (start, all))
+            }
+            (Place::Output { index, offset, bytes }, Place::Output { index: other, offset: start, bytes: all }) => {
+                index == other && is_inside((offset, bytes), (start, all))
+            }
+            _ => false,
+        }
+    }
 }
 
 /// One step.
@@ -112,7 +131,7 @@ impl Plan {
     /// Bytes of the arena and of the outputs.
     pub(crate) fn bytes(&self) -> usize {
         let outputs = self.outputs.iter().enumerate().map(|(index, place)| match *place {
-            Place::Output { index: own, bytes } if own == index => bytes,
+            Place::Output { index: own, bytes, .. } if own == index => bytes,
             _ => 0,
         });
         outputs.fold(self.arena_bytes, usize::saturating_add)
@@ -150,7 +169,7 @@ impl Plan {
                 StepReport {
                     node: node.name.clone(),
                     operator: node.op.name().to_owned(),
-                    kernel: code.name().to_owned(),
+                    kernel: self.kernel_name(code, step),
                     outputs: node.outputs.iter().map(shape).collect(),
                     slices: step.slices,
                     multiply: node.op.multiply(),
@@ -159,6 +178,20 @@ impl Plan {
                 }
             })
             .collect()
+    }
+
+    /// The name of what runs, and of a kernel that joins values how many of them are made where they belong.
+    fn kernel_name(&self, code: &Code, step: &PlannedStep) -> String {
+        let (name, inputs) = (code.name(), &self.places[step.inputs.clone()]);
+        let Some(&whole) = self.places[step.outputs.clone()].first() else { return name.to_owned() };
+        let is_new = |index: usize| !inputs[..index].contains(&inputs[index]);
+        let joined = (0..inputs.len()).filter(|&index| inputs[index].lies_in(whole) && is_new(index)).count();
+        match code {
+            Code::Kernel(kernel) if joined > 0 && kernel.in_place().is_empty() => {
+                format!("{name}, {joined} of {} in place", inputs.len())
+            }
+            _ => name.to_owned(),
+        }
     }
 
     /// The steps about which something can be chosen, each operator once.
@@ -348,11 +381,13 @@ pub(crate) fn prepare(
     }
 }
 
-/// Values on their way to a place. Values that share bytes have one root.
+/// Values on their way to a place. Values that share bytes have one root, which holds all of them.
 struct Memory {
     facts: Vec<Fact>,
     descs: Vec<Option<TensorDesc>>,
     roots: Vec<usize>,
+    /// Bytes from the start of the value that `roots` names.
+    offsets: Vec<usize>,
     /// Final places of constants, inputs and heap values; planned ones get theirs at the end.
     places: Vec<Place>,
     constants: Vec<Tensor>,
@@ -372,6 +407,7 @@ impl Memory {
         let mut memory = Memory {
             descs: vec![None; count],
             roots: (0..count).collect(),
+            offsets: vec![0; count],
             places: vec![Place::Nothing; count],
             constants: Vec::new(),
             slots: 0,
@@ -437,6 +473,16 @@ impl Memory {
         value
     }
 
+    /// Bytes from the start of a value's root.
+    fn offset(&self, mut value: usize) -> usize {
+        let mut offset = 0;
+        while self.roots[value] != value {
+            offset += self.offsets[value];
+            value = self.roots[value];
+        }
+        offset
+    }
+
     fn bytes(&self, value: usize) -> usize {
         let Some(desc) = &self.descs[value] else { return 0 };
         if !self.blocked[value] {
@@ -458,6 +504,7 @@ impl Memory {
         let end = drafts.len();
         let runs = self.slice(program, &mut drafts)?;
         self.lay_out(program, &mut drafts);
+        self.join(program, &drafts);
         let position_of = positions(graph.nodes.len(), &drafts);
         self.grant_wishes(program, &drafts, &position_of);
 
@@ -483,7 +530,7 @@ impl Memory {
         for (index, output) in graph.outputs.iter().enumerate() {
             let root = self.root(output.index());
             if lives[root].is_some() && self.places[root] == Place::Nothing {
-                self.places[root] = Place::Output { index, bytes: self.bytes(root) };
+                self.places[root] = Place::Output { index, offset: 0, bytes: self.bytes(root) };
                 lives[root] = None;
             }
         }
@@ -579,15 +626,15 @@ impl Memory {
         }
     }
 
-    /// Where a value lies, through its root; a shared root's bytes are the value's own size.
+    /// Where a value lies, through its root; how many bytes are its own is its own size.
     fn find(&self, value: usize) -> Place {
         if self.places[value] != Place::Nothing {
             return self.places[value];
         }
-        let bytes = self.bytes(value);
+        let (bytes, own) = (self.bytes(value), self.offset(value));
         match self.places[self.root(value)] {
-            Place::Arena { offset, .. } => Place::Arena { offset, bytes },
-            Place::Output { index, .. } => Place::Output { index, bytes },
+            Place::Arena { offset, .. } => Place::Arena { offset: offset + own, bytes },
+            Place::Output { index, .. } => Place::Output { index, offset: own, bytes },
             other => other,
         }
     }

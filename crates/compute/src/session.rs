@@ -196,7 +196,7 @@ impl Session {
         let value = self.program.graph().outputs.get(index)?;
         let desc = plan.descs[value.index()].as_ref()?;
         match plan.outputs[index] {
-            Place::Output { index: own, bytes } if own == index => {
+            Place::Output { index: own, bytes, .. } if own == index => {
                 Some((desc, self.memory.outputs.get_mut(index)?.bytes().get(..bytes)?))
             }
             _ => match self.results.get(index)?.as_ref()? {
@@ -214,7 +214,7 @@ impl Session {
         for (index, value) in outputs.iter().enumerate() {
             taken.push(match (plan.outputs[index], self.results[index].take()) {
                 (_, Some(value)) => value,
-                (Place::Output { index: own, bytes }, None) if own == index => {
+                (Place::Output { index: own, bytes, .. }, None) if own == index => {
                     let block = std::mem::replace(&mut self.memory.outputs[index], Block::new(bytes)?);
                     let desc = desc_of(&plan, value.index())?;
                     Value::Tensor(Tensor::from_buffer(desc.dtype, &desc.shape, block.into_buffer())?)
@@ -250,7 +250,7 @@ impl Session {
         self.memory.outputs.clear();
         for (index, place) in plan.outputs.iter().enumerate() {
             self.memory.outputs.push(match *place {
-                Place::Output { index: own, bytes } if own == index => Block::new(bytes)?,
+                Place::Output { index: own, bytes, .. } if own == index => Block::new(bytes)?,
                 _ => empty_block(),
             });
         }
@@ -423,7 +423,7 @@ impl Memory {
             Place::Constant(index) => plan.constants[index].view()?,
             Place::Input(index) => inputs[index].tensor()?.view()?,
             Place::Arena { offset, bytes } => self.arena.view(offset, bytes),
-            Place::Output { index, bytes } => self.outputs[index].view(0, bytes),
+            Place::Output { index, offset, bytes } => self.outputs[index].view(offset, bytes),
             Place::Slot(index) => match &self.slots[index] {
                 Some(value) => value.tensor()?.view()?,
                 None => return Err(TensorError::Kind("a value that was not computed")),
@@ -446,7 +446,7 @@ impl Memory {
                 return self.slots[index].clone().ok_or(TensorError::Kind("a value that was not computed").into());
             }
             Place::Arena { offset, bytes } => &self.arena.bytes()[offset..offset + bytes],
-            Place::Output { index, bytes } => &self.outputs[index].bytes()[..bytes],
+            Place::Output { index, offset, bytes } => &self.outputs[index].bytes()[offset..offset + bytes],
             Place::Nothing => return Err(TensorError::Kind("a value without a place").into()),
         };
         let desc = desc_of(plan, value)?;
@@ -462,7 +462,9 @@ impl Memory {
                 return Ok(());
             }
             Place::Arena { offset, bytes } => (&mut self.arena.bytes_mut()[offset..offset + bytes], bytes),
-            Place::Output { index, bytes } => (&mut self.outputs[index].bytes_mut()[..bytes], bytes),
+            Place::Output { index, offset, bytes } => {
+                (&mut self.outputs[index].bytes_mut()[offset..offset + bytes], bytes)
+            }
             _ => return Ok(()),
         };
         let tensor = value.tensor()?;

@@ -310,7 +310,7 @@ impl Kernel for ConvKernel {
         let window = self.window_of_pixels(x, w, output).ok()?;
         let (map, isa, layout) = (self.op.epilogue.as_ref(), self.machine.isa, layout_of(&window));
         let stances = match weights {
-            Packed::Tiled(_) => {
+            Packed::Tiled(_) | Packed::TiledPhases(_) => {
                 let finish = Finish::new(map, inputs, Some(2), 3, output, isa).ok()?;
                 layout.stances(x.dtype, x.dtype == DType::Bf16, &finish, output, &self.machine)?
             }

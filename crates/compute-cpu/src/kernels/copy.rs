@@ -80,6 +80,11 @@ impl<T: Unit> Target<T> {
         self.len
     }
 
+    /// Whether an input lies in the output already, from this element on.
+    pub fn holds(self, index: usize, source: Source<T>) -> bool {
+        self.start.wrapping_add(index).cast_const() == source.start
+    }
+
     /// Writes one element.
     ///
     /// # Panics

@@ -98,13 +98,10 @@ impl Memory {
             }
         }
         let blocked: Vec<bool> = (0..self.roots.len()).map(|value| groups.is_blocked(value)).collect();
-        let layout = |value: ValueId| if blocked[value.index()] { Layout::Blocked } else { Layout::RowMajor };
         let mut made = Vec::new();
         for (index, draft) in drafts.iter().enumerate() {
             let node = &graph.nodes[draft.node];
-            let inputs = node.inputs.iter().map(|input| input.map_or(Layout::RowMajor, layout)).collect();
-            let layouts =
-                Layouts { inputs, output: node.outputs.first().map_or(Layout::RowMajor, |&value| layout(value)) };
+            let layouts = layouts_of(node, &blocked);
             if !layouts.are_row_major() {
                 // A kernel that thinks better of what it said leaves all as it was.
                 let Some(prepared) = self.laid_out(program, draft, &layouts) else {
@@ -119,7 +116,7 @@ impl Memory {
     }
 
     /// What a step, whole or of a slice, reads and writes.
-    fn described(&self, program: &Program, draft: &Draft) -> Option<Described> {
+    pub(super) fn described(&self, program: &Program, draft: &Draft) -> Option<Described> {
         if let Some((slices, _)) = draft.sliced {
             let sliced = self.sliced(program, draft, slices)?;
             return Some((sliced.inputs, sliced.outputs));
@@ -140,6 +137,15 @@ impl Memory {
         let Code::Kernel(kernel) = &program.codes()[draft.node] else { return None };
         let (inputs, outputs) = self.described(program, draft)?;
         kernel.prepare_laid_out(&inputs, &outputs, layouts).ok()
+    }
+}
+
+/// How the operands of a node lie, by which values are blocked.
+pub(super) fn layouts_of(node: &Node, blocked: &[bool]) -> Layouts {
+    let layout = |value: ValueId| if blocked[value.index()] { Layout::Blocked } else { Layout::RowMajor };
+    Layouts {
+        inputs: node.inputs.iter().map(|input| input.map_or(Layout::RowMajor, layout)).collect(),
+        output: node.outputs.first().map_or(Layout::RowMajor, |&value| layout(value)),
     }
 }
 

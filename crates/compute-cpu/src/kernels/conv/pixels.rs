@@ -175,6 +175,11 @@ impl Target {
         Target { size: [window.out[1], window.out[2]], first: [0; 2], step: [1; 2] }
     }
 
+    /// Rows and columns of the whole output.
+    pub fn size(&self) -> [usize; 2] {
+        self.size
+    }
+
     /// Where a pixel of an image lies in the whole output.
     pub fn pixel(&self, image: usize, row: usize, column: usize) -> usize {
         let y = image * self.size[0] + self.first[0] + row * self.step[0];

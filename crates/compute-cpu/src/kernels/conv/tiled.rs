@@ -337,7 +337,10 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let left = self.left(copies.as_ptr().cast(), rows, images.1 - images.0);
         // Rows of the product from one image to the next.
         let apart = left.count.next_multiple_of(left.block).max(1);
-        let channels = self.lines(self.layouts.output, window.out, window.rows, self.finish.output_bytes());
+        // Parts of an output have all of its pixels among them.
+        let [height, width] = self.parts.first().map_or([0; 2], |(target, _)| target.size());
+        let size = [1, height, width];
+        let channels = self.lines(self.layouts.output, size, window.rows, self.finish.output_bytes());
         let pixels = Pixels { across: self.across, width: window.out[2], columns: window.rows, channels };
         // Of each part.
         let each = window.rows.div_ceil(BLOCK);
