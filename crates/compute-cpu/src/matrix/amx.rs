@@ -8,11 +8,11 @@
 //! ```
 //!
 //! Stable Rust has no intrinsics for tiles: the instructions are written as assembly. The compiler never
-//! uses a tile register of its own, so their state lasts from one block to the next. Where nobody reads the left
-//! operand again it streams from the second-level cache with a hint not to displace the panel from the first
+//! uses a tile register of its own, so their state lasts from one block to the next. What nobody reads again soon, the
+//! left operand or the panel, streams from the second-level cache with a hint not to displace the other one from the first
 //! (`tileloaddt1`); measured on Sapphire Rapids that is worth half the speed.
 
-use super::{Ahead, BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
+use super::{Ahead, BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, Streamed, TILE};
 use crate::prefetch::LINE;
 use halimede_platform::chip::{Chip, Feature, permit_matrix_tiles};
 use std::arch::asm;
@@ -83,11 +83,17 @@ enum Height {
 /// The steps of a block by one of the instructions that multiply tiles.
 #[derive(Clone, Copy)]
 pub(super) struct Products {
+    /// By what is streamed.
+    left: Heights,
+    panel: Heights,
+    neither: Heights,
+}
+
+/// Loops for two tiles' rows and one's.
+#[derive(Clone, Copy)]
+struct Heights {
     whole: Steps,
     half: Steps,
-    /// The same where the left operand is read again.
-    whole_again: Steps,
-    half_again: Steps,
 }
 
 /// A loop over the steps of a block.
@@ -110,12 +116,12 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>, 
     let height = if rows > TILE { Height::Whole } else { Height::Half };
     let count = left.offsets.len();
     let parts = (count / PART_STEPS).clamp(1, PARTS_MAX);
-    let steps = match (height, left.is_streamed) {
-        (Height::Whole, true) => products.whole,
-        (Height::Whole, false) => products.whole_again,
-        (Height::Half, true) => products.half,
-        (Height::Half, false) => products.half_again,
+    let heights = match left.streamed {
+        Streamed::Left => products.left,
+        Streamed::Panel => products.panel,
+        Streamed::Neither => products.neither,
     };
+    let steps = if height == Height::Whole { heights.whole } else { heights.half };
     // SAFETY: the caller's promise, for each part of the steps.
     unsafe {
         begin(height, so_far.cast());
@@ -182,12 +188,12 @@ unsafe fn end(height: Height, sums: *mut u8) {
     }
 }
 
-/// A loop over steps by the instruction `$dot`, whose left operand `$load` loads. The upper 16 rows are at `{a}` when
+/// A loop over steps by the instruction `$dot`, whose left operand `$load` loads and whose panel `$bring`. The upper 16 rows are at `{a}` when
 /// `$address` has run; `$lower` multiplies the others, which `$operands` are for. Meanwhile lines of `ahead` come into
 /// the second-level cache: a panel that was not read before lies in memory, whose latency the hardware's own
 /// prefetching does not hide.
 macro_rules! steps {
-    ($left:ident, $panel:ident, $ahead:ident, $dot:literal, $load:literal,
+    ($left:ident, $panel:ident, $ahead:ident, $dot:literal, $load:literal, $bring:literal,
      [$($address:literal),*], [$($lower:tt)*], [$($operands:tt)*]) => {
         tiles!(
             ".p2align 5",
@@ -196,9 +202,9 @@ macro_rules! steps {
             "add {offsets}, 8",
             $($address,)*
             concat!($load, " tmm4, [{a} + {pitch}*1]"),
-            "tileloadd tmm6, [{panel} + {line}*1]",
+            concat!($bring, " tmm6, [{panel} + {line}*1]"),
             concat!($dot, " tmm0, tmm4, tmm6"),
-            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+            concat!($bring, " tmm7, [{panel} + {line}*1 + 64]"),
             concat!($dot, " tmm1, tmm4, tmm7"),
             "mov {a}, {ahead}",
             "mov {line_number}, {lines}",
@@ -226,14 +232,14 @@ macro_rules! steps {
 
 /// The loop for all 32 rows.
 macro_rules! whole {
-    ($name:ident, $dot:literal, $load:literal) => {
+    ($name:ident, $dot:literal, $load:literal, $bring:literal) => {
         /// # Safety
         /// As [`super::block`] for 32 rows, tiles configured, at least one step.
         unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
             // SAFETY: the caller's promise.
             unsafe {
                 steps!(
-                    left, panel, ahead, $dot, $load,
+                    left, panel, ahead, $dot, $load, $bring,
                     ["lea {a}, [{a0} + {offset}]", "add {offset}, {a1}"],
                     [
                         concat!($load, " tmm5, [{offset} + {pitch}*1]"),
@@ -249,12 +255,12 @@ macro_rules! whole {
 
 /// The loop for the upper 16 rows.
 macro_rules! half {
-    ($name:ident, $dot:literal, $load:literal) => {
+    ($name:ident, $dot:literal, $load:literal, $bring:literal) => {
         /// # Safety
         /// As [`super::block`] for 16 rows, tiles configured, at least one step.
         unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
             // SAFETY: the caller's promise.
-            unsafe { steps!(left, panel, ahead, $dot, $load, ["lea {a}, [{a0} + {offset}]"], [], []) };
+            unsafe { steps!(left, panel, ahead, $dot, $load, $bring, ["lea {a}, [{a0} + {offset}]"], [], []) };
         }
     };
 }
@@ -263,16 +269,22 @@ macro_rules! half {
 macro_rules! products {
     ($name:ident, $dot:literal) => {
         mod $name {
-            use super::Products;
+            use super::{Heights, Products};
             use crate::matrix::{Ahead, Left, STEP_BYTES};
             use std::arch::asm;
 
-            pub(super) const PRODUCTS: Products = Products { whole, half, whole_again, half_again };
+            pub(super) const PRODUCTS: Products = Products {
+                left: Heights { whole: left, half: left_half },
+                panel: Heights { whole: panel, half: panel_half },
+                neither: Heights { whole: neither, half: neither_half },
+            };
 
-            whole!(whole, $dot, "tileloaddt1");
-            whole!(whole_again, $dot, "tileloadd");
-            half!(half, $dot, "tileloaddt1");
-            half!(half_again, $dot, "tileloadd");
+            whole!(left, $dot, "tileloaddt1", "tileloadd");
+            whole!(panel, $dot, "tileloadd", "tileloaddt1");
+            whole!(neither, $dot, "tileloadd", "tileloadd");
+            half!(left_half, $dot, "tileloaddt1", "tileloadd");
+            half!(panel_half, $dot, "tileloadd", "tileloaddt1");
+            half!(neither_half, $dot, "tileloadd", "tileloadd");
         }
     };
 }

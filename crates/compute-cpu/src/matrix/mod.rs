@@ -36,7 +36,9 @@ mod strips;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{End, Ends, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
-pub(crate) use multiply::{Outer, PASS_STEPS, Rows, Sink, block_rows, depths, multiply, order, sums_needed};
+pub(crate) use multiply::{
+    Outer, PASS_STEPS, Rows, Seen, Sink, block_rows, depths, keeps_sums, multiply, order, sums_needed,
+};
 pub(crate) use pack::{LeftRows, Panels, keep, kept_bytes, pack_panel, pack_tiles, panel_len, tiles_len};
 
 use crate::{
@@ -127,15 +129,22 @@ pub struct Left<'a> {
     /// Groups of each step that are not zeros throughout; none where all of them count. Units may multiply the others, too.
     pub depths: &'a [u8],
     pub lines: Lines,
-    /// Whether nothing of it is read again soon, so that it need not displace anything in the first-level cache.
-    pub is_streamed: bool,
+    pub streamed: Streamed,
+}
+
+/// Which operand of a block nobody reads again soon, so that it need not displace anything in the first-level cache.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Streamed {
+    Left,
+    Panel,
+    Neither,
 }
 
 impl<'a> Left<'a> {
     /// Of whole steps and tiles.
     pub fn of_tiles(tiles: [*const u8; 2], pitch: usize, offsets: &'a [usize]) -> Left<'a> {
         let lines = Lines { first: 0, rows: TILE, apart: (tiles[1] as usize).wrapping_sub(tiles[0] as usize) };
-        Left { tiles, pitch, offsets, depths: &[], lines, is_streamed: true }
+        Left { tiles, pitch, offsets, depths: &[], lines, streamed: Streamed::Left }
     }
 }
 

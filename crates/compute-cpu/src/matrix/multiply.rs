@@ -17,10 +17,14 @@
 //! Where the result lies beyond that cache, the rows are the outer loop, if one pass is enough and the panels, being
 //! less than the rows, stay in the cache: they stream from there just as well, and whole rows of the result are
 //! written while their lines are near. Results that the cache holds gain nothing by that.
+//!
+//! So they are on tiles where a block of rows is read many times, as taps of a convolution see neighbours, and the first-level
+//! cache holds what all steps see of it, but not beside a pass of a panel: then that is what stays there, the panels stream past
+//! it from the second-level cache, and no sums are kept between passes.
 
 use super::{
-    Ahead, BLOCK, Block, Ends, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums, TILE,
-    Tiles,
+    Ahead, BLOCK, Block, Ends, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Streamed,
+    Sums, TILE, Tiles,
 };
 use crate::prefetch::LINE;
 use std::ops::Range;
@@ -37,6 +41,10 @@ const FIRST_CACHE: usize = 48 << 10;
 const DEPTH_OF_VECTORS: usize = 32;
 /// Bytes of panels up to which rows may be the outer loop.
 const PANELS_BYTES: usize = 512 << 10;
+/// Bytes of what a block of rows sees that stay in the first-level cache while panels stream past.
+const STAYING_BYTES: usize = 40 << 10;
+/// Bytes of panels that stream from the second-level cache past every block of rows.
+const STREAMING_BYTES: usize = 768 << 10;
 /// Cache lines of a step of a panel.
 const STEP_LINES: usize = PANEL_STEP_BYTES / LINE;
 
@@ -62,8 +70,9 @@ pub(crate) struct Rows<'a> {
     pub apart: usize,
     /// Rows of a block, at most [`BLOCK`], and exactly so many where lines are tiles.
     pub block: usize,
-    /// Bytes that the steps of a pass read of a block, where they read most of them several times; 0 where they do not.
-    pub seen: usize,
+    pub seen: Seen,
+    /// Whether [`Seen::stays`].
+    pub stays: bool,
     /// A copy of the last line, as far apart as the others, where rows behind `count` cannot be read.
     pub last_line: Option<*const u8>,
 }
@@ -83,9 +92,33 @@ impl<'a> Rows<'a> {
             groups: 1,
             apart: 0,
             block: BLOCK,
-            seen: 0,
+            seen: Seen::default(),
+            stays: false,
             last_line: None,
         }
+    }
+}
+
+/// Bytes that steps read of a block of rows, where they read most of them several times; 0 where they do not.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Seen {
+    /// The steps of a pass.
+    pub pass: usize,
+    /// All steps.
+    pub whole: usize,
+}
+
+impl Seen {
+    /// Whether what the steps of a pass see is near from then on, beside a pass of a panel.
+    fn fits_beside(self, steps: usize) -> bool {
+        self.pass > 0 && self.pass + steps.min(PASS_STEPS) * PANEL_STEP_BYTES <= FIRST_CACHE
+    }
+
+    /// Whether it is best to leave all that a block sees in the first-level cache while panels of so many steps stream past.
+    pub fn stays<F: Factor>(self, matrix: MatrixUnit<F>, steps: usize, panels: usize) -> bool {
+        let are_near = panels > 1 && panels * steps * PANEL_STEP_BYTES <= STREAMING_BYTES;
+        let is_held = self.whole > 0 && self.whole <= STAYING_BYTES && steps > DEPTH_OF_FEW;
+        !matrix.takes_lines() && are_near && is_held && !self.fits_beside(steps)
     }
 }
 
@@ -128,9 +161,14 @@ pub(crate) enum Outer {
     Rows,
 }
 
-/// How many [`Sums`] a product of so many blocks of rows and `steps` steps needs as scratch.
-pub(crate) fn sums_needed<F: Factor>(matrix: MatrixUnit<F>, blocks: usize, steps: usize) -> usize {
-    FINISHED + if passes(matrix, steps) == 1 { 0 } else { blocks }
+/// How many [`Sums`] a product of so many blocks of rows, that stay or not, and `steps` steps needs as scratch.
+pub(crate) fn sums_needed<F: Factor>(matrix: MatrixUnit<F>, blocks: usize, steps: usize, stays: bool) -> usize {
+    FINISHED + if keeps_sums(matrix, steps, stays) { blocks } else { 0 }
+}
+
+/// Whether sums over so many steps, of rows that stay or not, are kept between passes.
+pub(crate) fn keeps_sums<F: Factor>(matrix: MatrixUnit<F>, steps: usize, stays: bool) -> bool {
+    !stays && passes(matrix, steps) > 1
 }
 
 /// Finished blocks that exist at a time: one is stored while the next is computed.
@@ -184,14 +222,24 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let passes = if is_read_again { passes(matrix, steps) } else { 1 };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
     let group = if passes == 1 { together(matrix, steps).min(p1 - p0).max(1) } else { 1 };
-    let panel_bytes = steps.min(PASS_STEPS) * PANEL_STEP_BYTES;
-    let is_seen_again = left.seen > 0 && left.seen + panel_bytes <= FIRST_CACHE;
-    let is_streamed = group == 1 && !is_seen_again;
-    let mut product =
-        Running { tiles: matrix.enter(), left, each, is_streamed, panel, done, next, waiting: None, sink };
+    let streamed = match group == 1 && !left.seen.fits_beside(steps) {
+        _ if left.stays => Streamed::Panel,
+        true => Streamed::Left,
+        false => Streamed::Neither,
+    };
+    let mut product = Running { tiles: matrix.enter(), left, each, streamed, panel, done, next, waiting: None, sink };
     let lines = if matrix.few_rows_come(left.count * left.groups) { 0 } else { STEP_LINES.div_ceil(pairs.max(1)) };
     // SAFETY: the caller's promise, for every block below.
     unsafe {
+        if left.stays {
+            for (pair, p) in (0..pairs).flat_map(|pair| (p0..p1).map(move |p| (pair, p))) {
+                // The first rows meet panels that may lie in memory.
+                let lines = if pair == 0 && p + 1 < p1 { STEP_LINES } else { 0 };
+                let ahead = Ahead { start: panel((p + 1).min(p1 - 1)).0, lines, apart: steps * LINE };
+                product.block((pair, p), (0, steps), std::ptr::null(), None, ahead);
+            }
+            return product.finish();
+        }
         let is_small = p1 - p0 <= pairs && (p1 - p0) * steps * PANEL_STEP_BYTES <= PANELS_BYTES;
         if outer == Outer::Rows && passes == 1 && is_small {
             for (pair, p) in (0..pairs).flat_map(|pair| (p0..p1).map(move |p| (pair, p))) {
@@ -231,8 +279,7 @@ struct Running<'a, 'b, F: Factor> {
     left: &'a Rows<'a>,
     /// Blocks of a group of rows.
     each: usize,
-    /// As [`Left::is_streamed`].
-    is_streamed: bool,
+    streamed: Streamed,
     panel: &'a dyn Fn(usize) -> (*const u8, usize),
     /// The block that waits to be stored, and the one that is computed meanwhile.
     done: &'a mut Sums<F::Sum>,
@@ -257,7 +304,7 @@ impl<F: Factor> Running<'_, '_, F> {
         to: Option<*mut Sums<F::Sum>>,
         ahead: Ahead,
     ) {
-        let Running { tiles, left, each, is_streamed, panel, done, next, waiting, sink } = self;
+        let Running { tiles, left, each, streamed, panel, done, next, waiting, sink } = self;
         let (group, own) = if left.groups == 1 { (0, pair) } else { (pair / *each, pair % *each) };
         let first = own * left.block;
         let rows = left.block.min(left.count - first);
@@ -288,7 +335,7 @@ impl<F: Factor> Running<'_, '_, F> {
                     offsets: &left.offsets[from..until],
                     depths,
                     lines,
-                    is_streamed: *is_streamed,
+                    streamed: *streamed,
                 },
                 panel: panel.add(from * PANEL_STEP_BYTES),
                 columns,

@@ -101,6 +101,10 @@ fn check<F, L, R>(
         let rows = Rows { line_bytes: steps * TILE * STEP_BYTES, depths: &depths, ..tiles };
         for &matrix in &kinds {
             let mut lefts = vec![rows];
+            if !matrix.takes_lines() && steps > 0 {
+                // Rows stay while panels stream past.
+                lefts.push(Rows { stays: true, ..rows });
+            }
             let (pitch, mut copies) = (steps * F::STEP + F::GROUP, Vec::new());
             let lines: &[usize] = if matrix.takes_lines() { &[1, 7, 9, 40] } else { &[] };
             for &line in lines {
@@ -134,14 +138,14 @@ fn check<F, L, R>(
                     offsets: &steps_in_lines,
                     pitch,
                     line_bytes: TILE * pitch,
-                    seen: 1,
+                    seen: Seen { pass: 1, whole: 1 },
                     last_line: (rows_between < m).then(|| ends.as_ptr().cast()),
                     ..rows
                 });
             }
             for left in lefts {
                 let mut collected = Collected { sums: vec![F::Sum::default(); m * n], columns: n };
-                let mut sums = vec![Sums::default(); sums_needed(matrix, m.div_ceil(left.block), steps)];
+                let mut sums = vec![Sums::default(); sums_needed(matrix, m.div_ceil(left.block), steps, left.stays)];
                 // SAFETY: the operands are packed in those sizes.
                 unsafe {
                     multiply(

@@ -126,7 +126,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     }
 
     fn sums(&self) -> usize {
-        matrix::sums_needed(self.matrix, self.task_rows.div_ceil(self.block(self.task_rows)), self.steps())
+        matrix::sums_needed(self.matrix, self.task_rows.div_ceil(self.block(self.task_rows)), self.steps(), false)
     }
 
     /// Rows of a block, of so many.

@@ -30,7 +30,7 @@ use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::lines::Lines;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Sink, Sums, TILE, step};
+use crate::matrix::{self, BLOCK, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Seen, Sink, Sums, TILE, step};
 use crate::real::Converts;
 use halimede_compute::layout::{LINE_BYTES, Layout, Layouts};
 use halimede_compute::packed::Packer;
@@ -40,7 +40,7 @@ use std::marker::PhantomData;
 
 /// Bytes of the copy that a task keeps in the second-level cache.
 const COPY_BYTES: usize = 512 << 10;
-/// Rows of the product of one task: their sums for a group of panels take as much again.
+/// Rows of the product of one task whose sums are kept: for a group of panels these take as much again.
 const TASK_ROWS: usize = 1024;
 /// Pixels this far apart fall into one set of the first-level cache.
 const CACHE_PERIOD: usize = 2048;
@@ -115,8 +115,7 @@ struct Copy {
     /// Groups of every step that count.
     depths: Vec<u8>,
     bytes: usize,
-    /// As [`Rows::seen`].
-    seen: usize,
+    seen: Seen,
 }
 
 impl Copy {
@@ -152,7 +151,10 @@ impl Copy {
         let across = BLOCK + reach(2);
         let places = planes.len() * (across + below * width).min(across * (below + 1));
         let steps = matrix::order(channels / F::STEP, taps.len()).next().map_or(0, |(_, steps)| steps.len());
-        let seen = if taps.len() > 1 { places * steps * STEP_BYTES } else { 0 };
+        let seen = match taps.len() {
+            0 | 1 => Seen::default(),
+            _ => Seen { pass: places * steps * STEP_BYTES, whole: places * channels / F::STEP * STEP_BYTES },
+        };
         Copy { rows, width, pitch, planes, below, offsets, depths, bytes, seen }
     }
 
@@ -162,7 +164,7 @@ impl Copy {
         let stride = [window.stride[0], window.stride[1], 1];
         let copy = Copy::of_taps::<F>(&Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() }, rows);
         // Places hold what a pixel sees themselves: no two share much.
-        Copy { seen: 0, ..copy }
+        Copy { seen: Seen::default(), ..copy }
     }
 
     /// Rows of the product for so many rows of the output, each of which begins so many after the one before.
@@ -183,6 +185,8 @@ pub(super) struct TiledConvStep<F: Product, T> {
     /// Rows of the product from one row of the output to the next.
     across: usize,
     strips: bool,
+    /// As [`Rows::stays`].
+    stays: bool,
     /// Tasks down an image.
     down: usize,
     /// Images of a task, where one is not cut.
@@ -207,9 +211,14 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         };
         let across_of = |copy: &Copy| if in_lines(&window, matrix) { window.out[2] } else { copy.width };
         let height = window.out[1].max(1);
+        let panels = parts.len() * window.rows.div_ceil(BLOCK);
+        let stays = |copy: &Copy| copy.seen.stays(matrix, copy.offsets.len(), panels);
         let fits = |rows: usize| {
             let copy = copy_of(rows);
-            copy.bytes <= COPY_BYTES && copy.count(rows, across_of(&copy), &window) <= TASK_ROWS
+            // Lower tasks copy more rows twice; sums that are not kept take no room.
+            let has_sums = matrix.takes_lines() || matrix::keeps_sums(matrix, copy.offsets.len(), stays(&copy));
+            let most = if has_sums { TASK_ROWS } else { usize::MAX };
+            copy.bytes <= COPY_BYTES && copy.count(rows, across_of(&copy), &window) <= most
         };
         let threads = machine.threads();
         let usual = || (1..=height).take_while(|&rows| fits(rows)).last().unwrap_or(1);
@@ -224,7 +233,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let most = if down == 1 { together.min(window.batch / threads).max(1) } else { 1 };
         let images = window.batch.div_ceil(window.batch.div_ceil(most).max(1));
         let tasks = window.batch.div_ceil(images.max(1)) * down;
-        let panels = parts.len() * window.rows.div_ceil(BLOCK);
+        let stays = stays(&copy);
         let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
         TiledConvStep {
             window,
@@ -235,6 +244,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             copy,
             across,
             strips,
+            stays,
             down,
             images,
             panel_parts,
@@ -250,12 +260,13 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
 
     fn sums(&self) -> usize {
         let left = self.left(std::ptr::null(), self.copy.rows, self.images);
-        matrix::sums_needed(self.matrix, self.images * left.count.div_ceil(left.block), self.copy.offsets.len())
+        let blocks = self.images * left.count.div_ceil(left.block);
+        matrix::sums_needed(self.matrix, blocks, self.copy.offsets.len(), self.stays)
     }
 
     /// The left operand for so many rows of the output of some images, whose copies begin with the pointer.
     fn left(&self, copies: *const u8, rows: usize, images: usize) -> Rows<'_> {
-        let (copy, across) = (&self.copy, self.across);
+        let (copy, across, stays) = (&self.copy, self.across, self.stays);
         let count = copy.count(rows, across, &self.window);
         let (line, line_bytes) = match self.matrix.takes_lines() {
             true if across < copy.width => (across, copy.width * copy.pitch),
@@ -266,7 +277,18 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let block = if self.matrix.takes_lines() { matrix::block_rows(line) } else { BLOCK };
         let (pitch, apart) = (copy.pitch, copy.bytes);
         let tiles = Rows::tiles(copies, &copy.offsets, count);
-        Rows { pitch, line, line_bytes, depths: &copy.depths, groups: images, apart, block, seen: copy.seen, ..tiles }
+        Rows {
+            pitch,
+            line,
+            line_bytes,
+            depths: &copy.depths,
+            groups: images,
+            apart,
+            block,
+            seen: copy.seen,
+            stays,
+            ..tiles
+        }
     }
 
     /// Numbers of the copies.
