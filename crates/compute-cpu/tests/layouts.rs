@@ -356,6 +356,14 @@ fn joined_images_answer_alike() {
             assert_eq!(joins, expected, "{} {batch}", matrix.name());
         }
     }
+    // What is joined is quantised afterwards.
+    for (threads, batch) in [(1, 1), (3, 3)] {
+        let input = numbers(&[batch, 32, 14, 14], batch);
+        let (plain, made, steps) = both(&joined_images(14), Precision::Fast, Matrix::PORTABLE, threads, &input);
+        assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{batch}");
+        let joins = steps.iter().filter(|step| step.kernel.ends_with("in place")).count();
+        assert!(joins > 0 && steps.iter().any(|step| step.operator == "Quantize"), "{steps:?}");
+    }
 }
 
 #[test]

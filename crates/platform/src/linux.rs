@@ -179,16 +179,17 @@ pub(crate) fn release_memory() {
     }
 }
 
-pub(crate) fn keep_freed_blocks(block_max: usize, kept_max: usize) {
+pub(crate) fn keep_freed_blocks(block_max: usize, kept_max: usize, arenas_max: usize) {
     // SAFETY: the allocator's own function, for a program that has just begun; a value it cannot take changes nothing.
     #[cfg(target_env = "gnu")]
     unsafe {
-        let int = |bytes: usize| libc::c_int::try_from(bytes).unwrap_or(libc::c_int::MAX);
+        let int = |number: usize| libc::c_int::try_from(number).unwrap_or(libc::c_int::MAX);
         libc::mallopt(libc::M_MMAP_THRESHOLD, int(block_max));
         libc::mallopt(libc::M_TRIM_THRESHOLD, int(kept_max));
+        libc::mallopt(libc::M_ARENA_MAX, int(arenas_max.max(1)));
     }
     #[cfg(not(target_env = "gnu"))]
-    let _ = (block_max, kept_max);
+    let _ = (block_max, kept_max, arenas_max);
 }
 
 /// Makes sure that the first `length` bytes of a shared-memory object have memory. Where `/dev/shm` is full, this

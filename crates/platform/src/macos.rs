@@ -151,7 +151,7 @@ pub(crate) fn process_memory() -> ProcessMemory {
 pub(crate) fn release_memory() {}
 
 /// The allocator of macOS has no such settings.
-pub(crate) fn keep_freed_blocks(_block_max: usize, _kept_max: usize) {}
+pub(crate) fn keep_freed_blocks(_block_max: usize, _kept_max: usize, _arenas_max: usize) {}
 
 /// Nothing to do: shared memory is no file system that could be full.
 pub(crate) fn reserve_shared_memory(_: BorrowedFd<'_>, _: libc::off_t) -> io::Result<()> {

@@ -60,10 +60,11 @@ pub fn release() {
 }
 
 /// Tells the allocator to keep freed blocks of up to `block_max` bytes for what comes, up to `kept_max` bytes for each of
-/// its arenas, of which threads share some. By itself glibc gives most of them back, and the system clears every page of
-/// the next: of a request with a mebibyte that takes a tenth of the time. For a program that has just begun.
-pub fn keep_freed_blocks(block_max: usize, kept_max: usize) {
-    system::keep_freed_blocks(block_max, kept_max);
+/// its arenas, and to have no more of these than `arenas_max`, which threads share. By itself glibc gives most blocks back, and
+/// the system clears every page of the next: of a request with a mebibyte that takes a tenth of the time. It has up to eight
+/// arenas for each processor, and what one of them keeps is of no use to a thread of another. For a program that has just begun.
+pub fn keep_freed_blocks(block_max: usize, kept_max: usize, arenas_max: usize) {
+    system::keep_freed_blocks(block_max, kept_max, arenas_max);
 }
 
 #[cfg(test)]

@@ -5,15 +5,18 @@ mod avx512;
 
 use super::Machine;
 use super::copy::split;
+use super::lines::Lines;
 use super::parameters::desc;
 use crate::Isa;
 use crate::isa::multiversion;
 use half::{bf16, f16};
+use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, Stance, Stances, blocked_bytes};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::{Dequantize, Quantize};
 use halimede_tensor::convert::MiniFloat;
 use halimede_tensor::{CastOptions, DType, View};
+use smallvec::smallvec;
 
 /// Elements handled at once; their scales and results stay in the nearest cache.
 const BLOCK: usize = 256;
@@ -161,15 +164,32 @@ struct QuantizeStep {
     to: DType,
     precision: DType,
     float: Option<(MiniFloat, CastOptions)>,
+    /// Columns of blocked data, and how they lie.
+    blocked: Option<(usize, Lines)>,
     machine: Machine,
 }
 
-impl Kernel for QuantizeKernel {
-    fn name(&self) -> &str {
-        "quantize"
+/// Numbers of a line of bf16.
+const LINE: usize = LINE_BYTES / size_of::<bf16>();
+// Blocks of elements are whole lines.
+const _: () = assert!(BLOCK.is_multiple_of(LINE));
+
+impl QuantizeStep {
+    /// Whether it is of the commonest form: one scale for all, f32 or bf16 to U8.
+    fn makes_bytes(&self) -> bool {
+        matches!(self.scales.kind, Kind::Tensor)
+            && matches!(self.x, DType::F32 | DType::Bf16)
+            && (self.to, self.precision, self.scale) == (DType::U8, DType::F32, DType::F32)
     }
 
-    fn prepare(&self, inputs: &[Option<TensorDesc>], _outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+    /// Whether it can read such data in blocks.
+    fn reads_blocks(&self, x: &TensorDesc) -> bool {
+        self.makes_bytes() && self.x == DType::Bf16 && blocked_bytes(x).is_some()
+    }
+}
+
+impl QuantizeKernel {
+    fn step(&self, inputs: &[Option<TensorDesc>]) -> Result<QuantizeStep, OpError> {
         let (x, scale) = (desc(inputs, 0)?, desc(inputs, 1)?);
         let zero = inputs.get(2).and_then(Option::as_ref);
         let float = MiniFloat::of(self.op.to)
@@ -192,8 +212,39 @@ impl Kernel for QuantizeKernel {
             to: self.op.to,
             precision: self.op.precision.unwrap_or(if is_float(x.dtype) { x.dtype } else { scale.dtype }),
             float,
+            blocked: None,
             machine: self.machine.clone(),
         };
+        Ok(step)
+    }
+}
+
+impl Kernel for QuantizeKernel {
+    fn name(&self) -> &str {
+        "quantize"
+    }
+
+    fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
+        self.prepare_laid_out(inputs, outputs, &Layouts::default())
+    }
+
+    fn stances(&self, inputs: &[Option<TensorDesc>], _outputs: &[TensorDesc]) -> Option<Stances> {
+        let reads_blocks = self.machine.blocks_values() && self.step(inputs).ok()?.reads_blocks(desc(inputs, 0).ok()?);
+        reads_blocks.then(|| Stances { inputs: smallvec![Stance::Either], output: Stance::RowMajor })
+    }
+
+    fn prepare_laid_out(
+        &self,
+        inputs: &[Option<TensorDesc>],
+        _outputs: &[TensorDesc],
+        layouts: &Layouts,
+    ) -> Result<Prepared, OpError> {
+        let (mut step, x) = (self.step(inputs)?, desc(inputs, 0)?);
+        if layouts.is_blocked(0) {
+            let columns = x.shape.last().copied().filter(|_| step.reads_blocks(x));
+            let columns = columns.ok_or_else(|| OpError::unsupported("quantisation of blocks"))?;
+            step.blocked = Some((columns, Lines::of(Layout::Blocked, x.len() / columns, columns, x.dtype.size())));
+        }
         Ok(Prepared { step: Box::new(step), workspace: 0 })
     }
 }
@@ -203,10 +254,7 @@ impl Step for QuantizeStep {
         let [Some(x), Some(scale), ..] = *arguments.inputs else { return };
         let zero = arguments.inputs.get(2).copied().flatten().zip(self.zero);
         let (output, isa) = (arguments.outputs[0], self.machine.isa);
-        if let (Kind::Tensor, DType::U8, DType::F32, DType::F32) =
-            (self.scales.kind, self.to, self.precision, self.scale)
-            && matches!(self.x, DType::F32 | DType::Bf16)
-        {
+        if self.makes_bytes() {
             let mut offset = [0];
             // SAFETY: inputs; nobody writes them while the step runs.
             let scale = unsafe {
@@ -410,8 +458,28 @@ fn bytes_of_bf16(isa: Isa, x: &[bf16], steps: (f32, f32), out: &mut [u8]) {
     vectorised_bytes_of_bf16(isa, x, steps, out);
 }
 
+/// The same of blocked data, from one element on, in the order of the rows.
+fn bytes_of_lines(
+    isa: Isa,
+    x: &[bf16],
+    (first, (columns, lines)): (usize, (usize, Lines)),
+    steps: (f32, f32),
+    out: &mut [u8],
+) {
+    let mut block = [bf16::ZERO; BLOCK];
+    for (number, out) in out.chunks_mut(BLOCK).enumerate() {
+        let block = &mut block[..out.len()];
+        for (index, to) in block.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
+            let element = first + number * BLOCK + index * LINE;
+            let from = element / columns * lines.row + lines.column(element % columns);
+            to.copy_from_slice(&x[from..][..LINE]);
+        }
+        bytes_of_bf16(isa, block, steps, out);
+    }
+}
+
 impl QuantizeStep {
-    /// The commonest form in one go: one scale for all, f32 or bf16 to U8.
+    /// The commonest form in one go.
     fn run_bytes(&self, x: View<'_>, steps: (f32, f32), output: View<'_>) {
         let (count, isa) = (self.scales.run, self.machine.isa);
         assert!(count <= output.len());
@@ -421,8 +489,9 @@ impl QuantizeStep {
             let out = unsafe { std::slice::from_raw_parts_mut(output.as_ptr().add(elements.start), elements.len()) };
             // SAFETY: inputs; nobody writes them while the step runs.
             unsafe {
-                match self.x {
-                    DType::Bf16 => bytes_of_bf16(isa, &x.slice::<bf16>()[elements], steps, out),
+                match (self.x, self.blocked) {
+                    (_, Some(lines)) => bytes_of_lines(isa, x.slice::<bf16>(), (elements.start, lines), steps, out),
+                    (DType::Bf16, _) => bytes_of_bf16(isa, &x.slice::<bf16>()[elements], steps, out),
                     _ => bytes_of_f32(isa, &x.slice::<f32>()[elements], steps, out),
                 }
             }

@@ -133,8 +133,8 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
         tracing::warn!("{error}");
     }
 
-    // Requests and answers of a few mebibytes, again and again.
-    halimede_platform::memory::keep_freed_blocks(4 << 20, 8 << 20);
+    // Requests and answers of a few mebibytes, again and again; more threads than processors are never at work.
+    halimede_platform::memory::keep_freed_blocks(4 << 20, 8 << 20, halimede_platform::threads::parallelism());
 
     let signals = SignalListener::install().map_err(|error| error.to_string())?;
     let loops = event_loops(flags)?;
