@@ -12,6 +12,7 @@ and a C compiler to count what is allocated.
 import argparse
 import collections
 import contextlib
+import json
 import os
 import re
 import shutil
@@ -152,6 +153,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seconds", type=float, default=120)
     parser.add_argument("--only", default="", help="a pattern for the names of what is done, to find where something comes from")
+    parser.add_argument("--samples", type=Path, help="a file for the memory of every second: seconds and bytes, as JSON")
     parser.add_argument("--log", type=Path, help="where the server's log is kept")
     parser.add_argument("binary", type=Path, nargs="?", help="$HALIMEDE_BIN, or target/debug/halimede")
     options = parser.parse_args()
@@ -179,6 +181,9 @@ def main():
         memory.ended.set()
         memory.join()
         wrong = report(soak, memory, options.seconds)
+        if options.samples:
+            kinds = {"private": memory.private, "allocated": memory.allocated, "taken": memory.taken}
+            options.samples.write_text(json.dumps(kinds))
         status = server.stop()
         text = server.log_text()
         if options.log:
