@@ -359,6 +359,29 @@ def test_the_page_asks_for_the_header_that_is_wanted(serve, browser):
     browser.run("sessionStorage.clear()")
 
 
+def test_a_header_that_no_browser_can_send_is_not_kept(serve, browser):
+    server = serve(ROOT / "examples" / "repository", RESTRICTED)
+    browser.open(server)
+    browser.wait_text("expecting header 'page-key'", "#status")
+    fill(browser, "#access input[name=value]", "€")
+    browser.one("#access button").click()
+    browser.wait_text("cannot send this", "#access-problem")
+    fill(browser, "#access input[name=value]", "open sesame")
+    browser.one("#access button").click()
+    assert browser.row("digits")[2] == "READY"
+    browser.run("sessionStorage.clear()")
+
+
+def test_skipping_to_the_content_stays_at_the_model(serve, browser):
+    server = serve(ROOT / "examples" / "repository")
+    address = "/ui/#/models/" + "%5B%22%22%2C%22identity_int32%22%2C1%5D"
+    browser.open(server, address)
+    browser.wait(lambda: browser.find("main form"), "the form is shown")
+    browser.run("document.querySelector('.skip').click()")
+    looks(browser)
+    assert browser.find("main form") and browser.run("return document.activeElement.id") == "content"
+
+
 def test_the_page_asks_for_the_header_of_what_it_sends(serve, browser):
     server = serve(ROOT / "examples" / "repository", "--http-restricted-api=inference:infer-key=sesame")
     browser.open(server, "/ui/#/models/" + "%5B%22%22%2C%22identity_int32%22%2C1%5D")

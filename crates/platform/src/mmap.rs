@@ -63,12 +63,18 @@ impl MappedFile {
     pub fn open(path: impl AsRef<Path>) -> Result<Self, Error> {
         let path = path.as_ref();
         let object = || format!("file '{}'", path.display());
+        // Opening a pipe that has a name waits for somebody who writes to it.
+        let require_regular = |metadata: &Metadata| match metadata.is_file() {
+            true => Ok(()),
+            false => {
+                let cause = std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file");
+                Err(Error::new("map", object(), cause))
+            }
+        };
+        require_regular(&fs::metadata(path).map_err(|cause| Error::new("open", object(), cause))?)?;
         let file = File::open(path).map_err(|cause| Error::new("open", object(), cause))?;
         let metadata = file.metadata().map_err(|cause| Error::new("inspect", object(), cause))?;
-        if !metadata.is_file() {
-            let cause = std::io::Error::new(std::io::ErrorKind::InvalidInput, "not a regular file");
-            return Err(Error::new("map", object(), cause));
-        }
+        require_regular(&metadata)?;
         let length = usize::try_from(metadata.len())
             .map_err(|_| Error::new("map", object(), std::io::ErrorKind::FileTooLarge.into()))?;
         let mapping = Mapping::file_private(&file, length).map_err(|cause| Error::new("map", object(), cause))?;

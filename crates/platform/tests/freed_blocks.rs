@@ -14,7 +14,7 @@ fn faults() -> u64 {
 fn freed_blocks_are_there_again_with_their_pages() {
     const BLOCK: usize = 1 << 20;
     const ROUNDS: u64 = 50;
-    halimede_platform::memory::keep_freed_blocks(4 << 20, 8 << 20);
+    halimede_platform::memory::keep_freed_blocks(4 << 20, 8 << 20, 2);
     let round = || drop(black_box([(); 4].map(|()| vec![black_box(1u8); BLOCK])));
     round();
     let before = faults();

@@ -556,6 +556,12 @@ impl Shared {
     }
 
     fn take(self: &Arc<Self>, message: Message) {
+        if matches!(message, Message::Executed { .. } | Message::Response { .. } | Message::Dropped { .. }) {
+            let state = &mut *self.state.lock();
+            for number in state.inputs.shrink() {
+                state.segments.remove(&number);
+            }
+        }
         match message {
             Message::Done { value } => self.reply(Reply::Done(value)),
             Message::Failed { error } => self.reply(Reply::Failed(error)),
@@ -574,6 +580,13 @@ impl Shared {
                 }
             }
             Message::ForgetMetric { number } => self.metrics.lock().forget(number),
+            Message::ForgetSegments { numbers } => {
+                let state = &mut *self.state.lock();
+                for number in numbers {
+                    state.inputs.forget(number);
+                    state.segments.remove(&number);
+                }
+            }
             // The log tells these instead of this file and line.
             Message::Log { level, text, file: source_file, line: source_line } => match &*level {
                 "error" => tracing::error!(source_file, source_line, "{text}"),

@@ -187,6 +187,8 @@ pub(crate) enum Message {
     Cancel { call: u64 },
     /// A metric or a family of metrics is not used any more.
     ForgetMetric { number: u64 },
+    /// Segments that the host has let go of, or could not map.
+    ForgetSegments { numbers: Vec<u32> },
     /// A line for the log, and the line of the model's code that it comes from: 0 where nobody knows.
     Log {
         level: String,

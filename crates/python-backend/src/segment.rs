@@ -136,11 +136,17 @@ fn rounded(bytes: usize) -> usize {
 /// How many segments are looked at for one that is free: with thousands in use, most of a request's time would go there.
 const LOOKS_MAX: usize = 64;
 
+/// Free segments that are kept for what comes, of as many as are looked at. Each is a file of two processes, which may not have
+/// many of them open.
+const FREE_MAX: usize = LOOKS_MAX / 2;
+
 /// The input segments of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
     /// Those that were looked at last are behind.
     segments: VecDeque<Arc<Segment>>,
+    /// Numbers of those that are no more, and of which the host was not told.
+    dropped: Vec<u32>,
 }
 
 /// A segment that was taken from a pool.
@@ -161,7 +167,7 @@ impl Pool {
         let fitting = self.segments.range(..looks).filter(|segment| segment.has_room_for(bytes)).filter(free);
         if let Some(segment) = fitting.min_by_key(|segment| segment.bytes()) {
             segment.take()?;
-            return Ok(Taken { segment: segment.clone(), is_new: false, dropped: Vec::new() });
+            return Ok(Taken { segment: segment.clone(), is_new: false, dropped: std::mem::take(&mut self.dropped) });
         }
         // What is free is too small: the new one serves in its place.
         let (dropped, kept): (Vec<_>, Vec<_>) = self.segments.drain(..looks).partition(|segment| segment.is_free());
@@ -169,7 +175,34 @@ impl Pool {
         let segment = Arc::new(Segment::create(number(), bytes)?);
         segment.take()?;
         self.segments.push_front(segment.clone());
-        Ok(Taken { segment, is_new: true, dropped: dropped.iter().map(|segment| segment.number).collect() })
+        self.dropped.extend(dropped.iter().map(|segment| segment.number));
+        Ok(Taken { segment, is_new: true, dropped: std::mem::take(&mut self.dropped) })
+    }
+
+    /// Drops some of those that are free where there are many: what a burst of requests needed goes with the answers to it. Returns
+    /// their numbers.
+    pub fn shrink(&mut self) -> Vec<u32> {
+        if self.segments.len() <= FREE_MAX {
+            return Vec::new();
+        }
+        let (mut free, mut dropped) = (0, Vec::new());
+        for index in (0..self.segments.len().min(LOOKS_MAX)).rev() {
+            free += usize::from(self.segments[index].is_free());
+            if free > FREE_MAX && self.segments[index].is_free() {
+                dropped.extend(self.segments.remove(index).map(|segment| segment.number));
+            }
+        }
+        // The next look is at others.
+        if self.segments.len() > LOOKS_MAX {
+            self.segments.rotate_left(LOOKS_MAX);
+        }
+        self.dropped.extend(&dropped);
+        dropped
+    }
+
+    /// Drops a segment that the host does not know.
+    pub fn forget(&mut self, number: u32) {
+        self.segments.retain(|segment| segment.number != number);
     }
 
     /// Whether a segment is one of these.
@@ -238,6 +271,32 @@ mod tests {
             !pool.take(1, || number).unwrap().is_new
         });
         assert!(found);
+    }
+
+    #[test]
+    fn what_a_burst_needed_is_let_go() {
+        let mut pool = Pool::default();
+        let count = u32::try_from(LOOKS_MAX).unwrap() * 10;
+        let all: Vec<_> = (0..count).map(|number| pool.take(1, || number).unwrap().segment).collect();
+        assert!(pool.shrink().is_empty(), "all are in use");
+        all.iter().skip(1).for_each(|segment| segment.release());
+        drop(all);
+        let mut dropped: Vec<u32> = (0..100).flat_map(|_| pool.shrink()).collect();
+        assert!(pool.segments.len() <= FREE_MAX + 1, "{}", pool.segments.len());
+        // The host is told once of each, with the next that is taken; what is in use is none of them.
+        let mut told = pool.take(1, || unreachable!("one is free")).unwrap().dropped;
+        dropped.sort_unstable();
+        told.sort_unstable();
+        assert_eq!(told, dropped);
+        assert!(!told.contains(&0) && pool.take(1, || unreachable!("another one is free")).unwrap().dropped.is_empty());
+    }
+
+    #[test]
+    fn what_the_host_does_not_know_is_forgotten() {
+        let mut pool = Pool::default();
+        pool.take(1, || 1).unwrap();
+        pool.forget(1);
+        assert!(pool.segments.is_empty());
     }
 
     #[test]

@@ -36,14 +36,18 @@ async function send(path, { headers, ...options } = {}, isState = false) {
   } catch {
     // Not every error has a body, and a proxy's has another form.
   }
-  if (reply.status === 403) wanted(said ?? "", isState);
+  // Where no header is named, as to a page that a proxy makes one of another site, none helps.
+  if (reply.status === 403 && NAMED.test(said ?? "")) wanted(said, isState);
   throw new Error(said ?? `the server answered ${reply.status}`);
 }
+
+/** A text that names the header that is wanted. */
+const NAMED = /header '([^']+)'/;
 
 /** Asks for the header that the server wants, for its state or for what else was asked. */
 function wanted(text, isState) {
   const form = find("access");
-  const header = /'([^']+)'/.exec(text)?.[1];
+  const header = NAMED.exec(text)?.[1];
   if (header && form.elements.header.value !== header) {
     form.elements.header.value = header;
     form.elements.value.value = "";
@@ -55,6 +59,14 @@ function wanted(text, isState) {
 find("access").addEventListener("submit", (event) => {
   event.preventDefault();
   const { header, value } = event.currentTarget.elements;
+  try {
+    new Headers({ [header.value]: value.value });
+  } catch {
+    // Kept, it would stop every request of this tab.
+    find("access-problem").textContent = "A browser cannot send this: a header's name has letters, digits and -, its value no others than those of Latin-1.";
+    return;
+  }
+  find("access-problem").textContent = "";
   sessionStorage.setItem(STORED, JSON.stringify({ ...access(), [header.value]: value.value }));
   event.currentTarget.hidden = true;
   look();
@@ -62,6 +74,12 @@ find("access").addEventListener("submit", (event) => {
 
 find("close").addEventListener("click", () => {
   find("access").hidden = true;
+});
+
+// Not by the address, which says what is shown.
+document.querySelector(".skip").addEventListener("click", (event) => {
+  event.preventDefault();
+  content.focus();
 });
 
 find("pause").addEventListener("click", (event) => {

@@ -38,7 +38,7 @@ pub use options::{ControlMode, LoadParameters, MetricsOptions, Options};
 pub use repository::{
     Served,
     overview::{LoadedOverview, ModelOverview},
-    served,
+    read_config_text, served,
 };
 pub use request::{CorrelationId, InputTensor, Parameter, Request, RequestedOutput, Sequence, Timestamps};
 pub use response::{OutputTensor, Reply, Responder, Response};

@@ -467,12 +467,17 @@ fn bytes_of_lines(
     out: &mut [u8],
 ) {
     let mut block = [bf16::ZERO; BLOCK];
-    for (number, out) in out.chunks_mut(BLOCK).enumerate() {
+    let (mut row, mut column) = (first / columns, first % columns);
+    for out in out.chunks_mut(BLOCK) {
         let block = &mut block[..out.len()];
-        for (index, to) in block.as_chunks_mut::<LINE>().0.iter_mut().enumerate() {
-            let element = first + number * BLOCK + index * LINE;
-            let from = element / columns * lines.row + lines.column(element % columns);
+        for to in block.as_chunks_mut::<LINE>().0 {
+            // Of lines that have so many numbers, as known here, no division is left.
+            let from = row * LINE + column / LINE * lines.apart;
             to.copy_from_slice(&x[from..][..LINE]);
+            column += LINE;
+            if column == columns {
+                (row, column) = (row + 1, 0);
+            }
         }
         bytes_of_bf16(isa, block, steps, out);
     }

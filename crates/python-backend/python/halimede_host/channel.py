@@ -38,6 +38,8 @@ MESSAGE_BYTES_MAX = 64 << 20
 # multiples of them.
 ALIGNMENT = 64
 FREE, IN_USE = 0, 1
+# Free segments that are kept for what comes, however few are in use.
+FREE_MAX = 32
 
 
 # The way to the server that this process works for.
@@ -364,7 +366,12 @@ class Channel:
     # Memory.
 
     def map_segment(self, number, capacity):
-        self.segments[number] = Segment(number, capacity, self._descriptor(number))
+        try:
+            self.segments[number] = Segment(number, capacity, self._descriptor(number))
+        except OSError:
+            # Nobody could say that it is free.
+            self.send("forget_segments", numbers=[number])
+            raise
         return self.segments[number]
 
     def leases(self, message):
@@ -386,19 +393,26 @@ class Channel:
         """A free segment of at least so many bytes, taken."""
         needed = size + ALIGNMENT
         with self.memory:
-            found = None
+            found, free = None, 0
             for one in self.output_segments:
                 # Without a call: every response takes one.
-                if one.bytes[0] == FREE and one.capacity >= needed and (found is None or one.capacity < found.capacity):
-                    found = one
+                if one.bytes[0] == FREE:
+                    free += 1
+                    if one.capacity >= needed and (found is None or one.capacity < found.capacity):
+                        found = one
             if found is not None:
                 found.use()
-                return found
-            # What is free is too small: the new one serves in its place.
-            dropped, kept = [], []
-            for one in self.output_segments:
-                (dropped if one.is_free() else kept).append(one)
-            self.output_segments = kept
+                gone = self._let_go() if free > FREE_MAX and free > len(self.output_segments) // 2 else []
+            else:
+                # What is free is too small: the new one serves in its place.
+                dropped, kept = [], []
+                for one in self.output_segments:
+                    (dropped if one.is_free() else kept).append(one)
+                self.output_segments = kept
+        if found is not None:
+            if gone:
+                self.send("forget_segments", numbers=gone)
+            return found
         for one in dropped:
             self.segments.pop(one.number, None)
         answer = self.call("segment", bytes=size, dropped=[one.number for one in dropped])
@@ -407,6 +421,15 @@ class Channel:
         with self.memory:
             self.output_segments.append(segment)
         return segment
+
+    def _let_go(self):
+        """Half of the free segments go: each is a file of two processes. Returns their numbers."""
+        free = [one.number for one in self.output_segments if one.is_free()]
+        gone = free[len(free) // 2 :]
+        self.output_segments = [one for one in self.output_segments if one.number not in set(gone)]
+        for number in gone:
+            self.segments.pop(number, None)
+        return gone
 
 
 class Call:

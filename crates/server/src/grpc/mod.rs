@@ -23,7 +23,12 @@ use std::{
     time::Duration,
 };
 
-use hyper::{Request, Response, body::Incoming, service::service_fn};
+use hyper::{
+    Request, Response, StatusCode,
+    body::Incoming,
+    header::{CONTENT_TYPE, HeaderMap},
+    service::service_fn,
+};
 use hyper_util::rt::{TokioExecutor, TokioIo, TokioTimer};
 use tonic::{Status, body::Body, codec::CompressionEncoding, codegen::Service};
 
@@ -140,7 +145,19 @@ fn dispatch(routes: &mut Routes, request: Request<Incoming>) -> Answer {
     })
 }
 
+/// Whether a request says that it is one of gRPC, as all of its clients do (gRPC over HTTP2, "Content-Type"). A page of another site
+/// cannot without asking first, which nobody allows it: any other type it could send here, where connections are encrypted.
+fn is_grpc(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE).and_then(|kind| kind.as_bytes().strip_prefix(b"application/grpc"));
+    matches!(kind, Some([] | [b'+' | b';', ..]))
+}
+
 fn answer(routes: &mut Routes, group: Option<Group>, request: Request<Gathered<Incoming>>) -> Answer {
+    if !is_grpc(request.headers()) {
+        let mut refused = Response::new(Body::empty());
+        *refused.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
+        return Box::pin(async { Ok(refused) });
+    }
     let path = request.uri().path();
     let header = group.and_then(|group| routes.restrictions.missing(group, request.headers()));
     if let Some(header) = header {
@@ -222,7 +239,24 @@ pub(crate) async fn serve_connection(stream: Stream, routes: Routes, settings: S
 
 #[cfg(test)]
 mod tests {
-    use super::method_group;
+    use super::*;
+
+    #[test]
+    fn only_grpc_is_answered() {
+        let kind = |value: Option<&str>| {
+            let mut headers = HeaderMap::new();
+            value.map(|value| headers.insert(CONTENT_TYPE, value.parse().unwrap()));
+            is_grpc(&headers)
+        };
+        assert!(
+            ["application/grpc", "application/grpc+proto", "application/grpc;charset=utf-8"]
+                .into_iter()
+                .all(|value| kind(Some(value)))
+        );
+        let others =
+            ["text/plain", "application/grpc-web", "application/json", "application/x-www-form-urlencoded", ""];
+        assert!(!kind(None) && !others.into_iter().any(|value| kind(Some(value))));
+    }
 
     #[test]
     fn no_method_is_without_a_group() {

@@ -21,9 +21,13 @@ pub(super) fn is_foreign(headers: &HeaderMap) -> bool {
     }
     let Some(origin) = headers.get(ORIGIN) else { return false };
     // Of an origin that is none, such as that of a file, no host is known.
-    let Some((_, origin)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else { return true };
-    let hosts = [headers.get(HOST), headers.get("x-forwarded-host")];
-    !hosts.into_iter().flatten().any(|host| host.as_bytes().eq_ignore_ascii_case(origin.as_bytes()))
+    let Some((scheme, origin)) = origin.to_str().ok().and_then(|origin| origin.split_once("://")) else { return true };
+    // Browsers leave out the port that a scheme has by itself.
+    let usual = if scheme == "https" { ":443" } else { ":80" };
+    // Every proxy adds the host that it was asked for behind those before.
+    let hosts = headers.get_all(HOST).into_iter().chain(headers.get_all("x-forwarded-host"));
+    let mut hosts = hosts.filter_map(|hosts| hosts.to_str().ok()).flat_map(|hosts| hosts.split(','));
+    !hosts.any(|host| host.trim().strip_suffix(usual).unwrap_or(host.trim()).eq_ignore_ascii_case(origin))
 }
 
 #[cfg(test)]
@@ -48,6 +52,9 @@ mod tests {
             "host: a:8000|origin: http://b|sec-fetch-site: same-origin",
             "host: a:8000|sec-fetch-site: none",
             "host: inner:8000|origin: https://b|x-forwarded-host: b",
+            "host: a:80|origin: http://a",
+            "host: a:443|origin: https://a",
+            "host: inner|origin: https://b|x-forwarded-host: b, proxy",
             "x-anything: http://b|host: a",
         ] {
             assert!(!is_foreign(&headers(own)), "{own}");
@@ -62,6 +69,7 @@ mod tests {
             "host: a:8000|sec-fetch-site: same-site",
             "host: a:8000|sec-fetch-site: something-new",
             "host: a|origin: http://b|x-forwarded-host: c",
+            "host: a:443|origin: http://a",
         ] {
             assert!(is_foreign(&headers(foreign)), "{foreign}");
         }

@@ -3,7 +3,7 @@
 use std::{
     any::Any,
     collections::BTreeMap,
-    fs,
+    fs, io,
     path::{Path, PathBuf},
     sync::Arc,
 };
@@ -47,6 +47,23 @@ pub(super) struct LocalFiles {
     pub owner: Option<Arc<dyn Any + Send + Sync>>,
 }
 
+/// Bytes of a configuration, at most. Its largest parts are names and labels.
+const CONFIG_BYTES_MAX: u64 = 64 << 20;
+
+/// The text of a configuration's file; of a device or a pipe nobody knows where it ends.
+pub fn read_config_text(path: &Path) -> io::Result<String> {
+    let metadata = fs::metadata(path)?;
+    if !metadata.is_file() {
+        return Err(io::Error::new(io::ErrorKind::InvalidInput, "not a regular file"));
+    }
+    if metadata.len() > CONFIG_BYTES_MAX {
+        let text =
+            format!("its {} bytes are more than the {CONFIG_BYTES_MAX} that a configuration may have", metadata.len());
+        return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
+    }
+    fs::read_to_string(path)
+}
+
 impl ModelFiles {
     fn place(&self) -> Place<'_> {
         match self {
@@ -74,7 +91,7 @@ impl ModelFiles {
         if is_fine && !path.exists() {
             return Ok(None);
         }
-        let text = fs::read_to_string(&path).map_err(|error| {
+        let text = read_config_text(&path).map_err(|error| {
             Error::internal(format!("failed to open text file for read {}: {error}", path.display()))
         })?;
         Ok(Some((text, path)))

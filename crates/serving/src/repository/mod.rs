@@ -33,6 +33,7 @@ use parking_lot::{Condvar, Mutex};
 pub(crate) use self::control::ModelControl;
 pub use self::{
     control::Asker,
+    files::read_config_text,
     locate::{Served, served},
 };
 use self::{

@@ -18,6 +18,7 @@ use halimede_serving::{
         self, ModelConfig, ServerParts, VersionFiles,
         proto::{model_config::SchedulingChoice, model_version_policy::PolicyChoice},
     },
+    read_config_text,
 };
 use serde::Serialize;
 
@@ -254,7 +255,7 @@ impl Examiner<'_> {
         let name = &self.flags.model_config_name;
         let custom = Some(directory.join("configs").join(format!("{name}.pbtxt"))).filter(|_| !name.is_empty());
         let path = custom.filter(|path| path.is_file()).unwrap_or_else(|| directory.join("config.pbtxt"));
-        let mut config = match std::fs::read_to_string(&path) {
+        let mut config = match read_config_text(&path) {
             Ok(text) => config::parse(&text, &path).ok()?,
             Err(_) => ModelConfig::default(),
         };
