@@ -638,7 +638,7 @@ impl Shared {
 
     fn answer(self: &Arc<Self>, call: u64, what: Call) {
         let answer = match what {
-            Call::Segment { bytes, dropped } => match self.output_segment(bytes, &dropped) {
+            Call::Segment { bytes } => match self.output_segment(bytes) {
                 Ok(segment) => Answer { call, segment: Some(segment), ..Answer::default() },
                 Err(error) => Answer { call, error: Some(error), ..Answer::default() },
             },
@@ -677,19 +677,12 @@ impl Shared {
         self.send(&answer);
     }
 
-    fn output_segment(&self, bytes: usize, dropped: &[u32]) -> Result<NewSegment, String> {
+    fn output_segment(&self, bytes: usize) -> Result<NewSegment, String> {
         let usable = halimede_platform::memory::machine().usable();
         if let Some(usable) = usable.filter(|usable| bytes as u64 > *usable) {
             return Err(format!("a response of {bytes} bytes is larger than the {usable} bytes of this machine"));
         }
         let mut state = self.state.lock();
-        let State { inputs, segments, .. } = &mut *state;
-        for number in dropped {
-            // The host has only its own to let go of.
-            if segments.get(number).is_some_and(|segment| !inputs.owns(segment)) {
-                segments.remove(number);
-            }
-        }
         state.segment_count += 1;
         let segment = Segment::create(state.segment_count, bytes).map_err(|error| no_memory(&error))?;
         let segment = Arc::new(segment);

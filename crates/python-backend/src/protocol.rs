@@ -204,9 +204,8 @@ pub(crate) enum Message {
 #[derive(Debug, Deserialize)]
 #[serde(tag = "what", rename_all = "snake_case")]
 pub(crate) enum Call {
-    /// A segment of so many bytes for outputs, which the host keeps; it has let go of those of the numbers
-    /// `dropped`.
-    Segment { bytes: usize, dropped: Vec<u32> },
+    /// A segment of so many bytes for outputs, which the host keeps.
+    Segment { bytes: usize },
     /// Whether the client of a request has gone.
     IsCancelled { request: u64 },
     /// Whether a version of another model takes requests; below 0: the newest.
@@ -369,7 +368,7 @@ impl Message {
                 responses.iter().flatten().fold(0, |sum, response| sum.saturating_add(of(&response.outputs)))
             }
             Message::Response { response: Some(response), .. } => of(&response.outputs),
-            Message::Call { what: Call::Segment { bytes, .. }, .. } => *bytes,
+            Message::Call { what: Call::Segment { bytes }, .. } => *bytes,
             Message::Call { what: Call::Infer { request, .. }, .. } => of(&request.inputs),
             Message::Call { what: Call::LoadModel { files, .. }, .. } => of(files),
             _ => 0,
@@ -402,8 +401,8 @@ mod tests {
         assert_eq!(parse(text).bytes(), 8);
         let Message::Executed { responses: Some(responses), error: None, .. } = parse(text) else { panic!("{text}") };
         assert_eq!(responses[1].as_ref().unwrap().outputs[0], ("OUT".to_owned(), 11, vec![2, -1], 3, 64, 8));
-        let call = parse(r#"{"call":{"call":7,"what":"segment","bytes":5,"dropped":[3]}}"#);
-        assert!(matches!(call, Message::Call { call: 7, what: Call::Segment { bytes: 5, .. } }));
+        let call = parse(r#"{"call":{"call":7,"what":"segment","bytes":5}}"#);
+        assert!(matches!(call, Message::Call { call: 7, what: Call::Segment { bytes: 5 } }));
         assert!(matches!(parse(r#"{"done":{"value":null}}"#), Message::Done { value: Value::Null }));
     }
 

@@ -187,8 +187,9 @@ impl Pool {
         }
         let (mut free, mut dropped) = (0, Vec::new());
         for index in (0..self.segments.len().min(LOOKS_MAX)).rev() {
-            free += usize::from(self.segments[index].is_free());
-            if free > FREE_MAX && self.segments[index].is_free() {
+            let is_free = self.segments[index].is_free();
+            free += usize::from(is_free);
+            if is_free && free > FREE_MAX {
                 dropped.extend(self.segments.remove(index).map(|segment| segment.number));
             }
         }

@@ -222,9 +222,9 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let passes = if is_read_again { passes(matrix, steps) } else { 1 };
     let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
     let group = if passes == 1 { together(matrix, steps).min(p1 - p0).max(1) } else { 1 };
-    let streamed = match group == 1 && !left.seen.fits_beside(steps) {
-        _ if left.stays => Streamed::Panel,
-        true => Streamed::Left,
+    let streamed = match left.stays {
+        true => Streamed::Panel,
+        false if group == 1 && !left.seen.fits_beside(steps) => Streamed::Left,
         false => Streamed::Neither,
     };
     let mut product = Running { tiles: matrix.enter(), left, each, streamed, panel, done, next, waiting: None, sink };

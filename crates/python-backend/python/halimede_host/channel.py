@@ -393,43 +393,36 @@ class Channel:
         """A free segment of at least so many bytes, taken."""
         needed = size + ALIGNMENT
         with self.memory:
-            found, free = None, 0
+            found, free = None, []
             for one in self.output_segments:
                 # Without a call: every response takes one.
                 if one.bytes[0] == FREE:
-                    free += 1
+                    free.append(one)
                     if one.capacity >= needed and (found is None or one.capacity < found.capacity):
                         found = one
-            if found is not None:
-                found.use()
-                gone = self._let_go() if free > FREE_MAX and free > len(self.output_segments) // 2 else []
-            else:
+            gone = []
+            if found is None:
                 # What is free is too small: the new one serves in its place.
-                dropped, kept = [], []
-                for one in self.output_segments:
-                    (dropped if one.is_free() else kept).append(one)
-                self.output_segments = kept
-        if found is not None:
+                gone = free
+            else:
+                found.use()
+                if len(free) > FREE_MAX and len(free) > len(self.output_segments) // 2:
+                    # Each is a file of two processes.
+                    gone = [one for one in free[len(free) // 2 :] if one is not found]
             if gone:
-                self.send("forget_segments", numbers=gone)
+                numbers = {one.number for one in gone}
+                self.output_segments = [one for one in self.output_segments if one.number not in numbers]
+        if gone:
+            for number in numbers:
+                self.segments.pop(number, None)
+            self.send("forget_segments", numbers=list(numbers))
+        if found is not None:
             return found
-        for one in dropped:
-            self.segments.pop(one.number, None)
-        answer = self.call("segment", bytes=size, dropped=[one.number for one in dropped])
-        segment = self.map_segment(*answer["segment"])
+        segment = self.map_segment(*self.call("segment", bytes=size)["segment"])
         segment.use()
         with self.memory:
             self.output_segments.append(segment)
         return segment
-
-    def _let_go(self):
-        """Half of the free segments go: each is a file of two processes. Returns their numbers."""
-        free = [one.number for one in self.output_segments if one.is_free()]
-        gone = free[len(free) // 2 :]
-        self.output_segments = [one for one in self.output_segments if one.number not in set(gone)]
-        for number in gone:
-            self.segments.pop(number, None)
-        return gone
 
 
 class Call:
