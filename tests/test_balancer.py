@@ -1,5 +1,7 @@
 """Two servers behind a real HAProxy, with the configuration that deploy/ ships."""
 
+import http.client
+import json
 import os
 import shutil
 import signal
@@ -164,6 +166,38 @@ def test_no_request_is_lost_but_inside_a_process_that_died(pair):
         assert len(clients.failed) == lost, clients.failed[lost:]
     finally:
         clients.end()
+
+
+class Halves:
+    """Requests over connections of their own, of which the heads are sent and the bodies follow when they are told to."""
+
+    def __init__(self, address, count):
+        numbers = {"name": "INPUT0", "datatype": "INT32", "shape": [1, 4], "data": [1, 2, 3, 4]}
+        self.body = json.dumps({"inputs": [numbers]}).encode()
+        host, port = address.split(":")
+        self.connections = [http.client.HTTPConnection(host, int(port), timeout=30) for _ in range(count)]
+        for connection in self.connections:
+            connection.putrequest("POST", "/v2/models/echo/infer")
+            connection.putheader("Content-Length", str(len(self.body)))
+            connection.endheaders()
+
+    def answers(self):
+        """Status and text of each answer, once the bodies are sent."""
+        for connection in self.connections:
+            connection.send(self.body)
+        answers = [connection.getresponse() for connection in self.connections]
+        return [(answer.status, answer.read().decode()) for answer in answers]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="HAProxy's paths and signals are those of Linux")
+def test_a_request_whose_body_is_still_to_come_is_at_no_server(pair):
+    halves = Halves(pair.http, 8)
+    # Time for a balancer that passes heads on to do so, which cannot be seen from outside.
+    time.sleep(0.5)
+    pair.servers[0].process.send_signal(signal.SIGKILL)
+    pair.servers[0].process.wait()
+    answers = halves.answers()
+    assert [status for status, _ in answers] == [200] * 8, answers
 
 
 @pytest.mark.parametrize("module", [httpclient, grpcclient], ids=["http", "grpc"])
