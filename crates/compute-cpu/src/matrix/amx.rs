@@ -56,7 +56,8 @@ pub(super) unsafe fn release() {
 
 /// Steps between two parts of other work, at least: each call costs as much as a few rows.
 const PART_STEPS: usize = 8;
-/// Parts of other work, at most.
+/// Parts of other work, at most, in blocks that go on from sums of an earlier pass. In others it is one, behind the steps: there parts
+/// gained nothing, and cost 5 to 10 % where panels stream past rows that stay (`docs/benchmarks/gaps-m.md`).
 const PARTS_MAX: usize = 4;
 /// Bytes of a row of sums, which are of 32 bits.
 const SUMS_ROW: usize = BLOCK * size_of::<u32>();
@@ -115,7 +116,7 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>, 
     let &Block { ref left, panel, rows, so_far, to, ahead, .. } = block;
     let height = if rows > TILE { Height::Whole } else { Height::Half };
     let count = left.offsets.len();
-    let parts = (count / PART_STEPS).clamp(1, PARTS_MAX);
+    let parts = if so_far.is_null() { 1 } else { (count / PART_STEPS).clamp(1, PARTS_MAX) };
     let heights = match left.streamed {
         Streamed::Left => products.left,
         Streamed::Panel => products.panel,

@@ -52,7 +52,7 @@ const STEP_LINES: usize = PANEL_STEP_BYTES / LINE;
 /// `start + r / line·line_bytes + r % line·pitch + offsets[s]`.
 ///
 /// Lines have [`TILE`] rows, all of whose bytes can be read, whole or not, unless the unit takes lines of any length
-/// ([`MatrixUnit::takes_lines`]).
+/// ([`MatrixUnit::takes_lines`]). Where they lie in [`Rows::runs`], line `l` is that many bytes further on.
 ///
 /// There may be several groups of so many rows, each `apart` bytes behind the one before. Their blocks are numbered on:
 /// a group begins with a multiple of [`Rows::block`].
@@ -62,6 +62,8 @@ pub(crate) struct Rows<'a> {
     pub pitch: usize,
     pub line: usize,
     pub line_bytes: usize,
+    /// Lines of [`TILE`] rows that lie `line_bytes` apart, as many as here, and bytes from such a run to the next.
+    pub runs: Option<(usize, usize)>,
     pub offsets: &'a [usize],
     /// As [`Left::depths`], of every step.
     pub depths: &'a [u8],
@@ -86,6 +88,7 @@ impl<'a> Rows<'a> {
             pitch,
             line: TILE,
             line_bytes,
+            runs: None,
             offsets,
             depths: &[],
             count,
@@ -95,6 +98,16 @@ impl<'a> Rows<'a> {
             seen: Seen::default(),
             stays: false,
             last_line: None,
+        }
+    }
+}
+
+impl Rows<'_> {
+    /// Where a line begins, from the first one on.
+    fn line_start(&self, line: usize) -> usize {
+        match self.runs {
+            Some((lines, bytes)) => line / lines * bytes + line % lines * self.line_bytes,
+            None => line * self.line_bytes,
         }
     }
 }
@@ -320,8 +333,9 @@ impl<F: Factor> Running<'_, '_, F> {
         let lines = Lines { first: place, rows: left.line, apart: left.line_bytes };
         // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
         unsafe {
-            let mut upper = left.start.add(group * left.apart + line * left.line_bytes + place * left.pitch);
-            let mut lower = if rows > TILE { upper.wrapping_add(left.line_bytes) } else { upper };
+            let start = left.start.add(group * left.apart + place * left.pitch);
+            let mut upper = start.add(left.line_start(line));
+            let mut lower = if rows > TILE { start.wrapping_add(left.line_start(line + 1)) } else { upper };
             if let Some(last) = left.last_line
                 && first + rows == left.count
             {

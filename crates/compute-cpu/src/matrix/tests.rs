@@ -105,6 +105,16 @@ fn check<F, L, R>(
                 // Rows stay while panels stream past.
                 lefts.push(Rows { stays: true, ..rows });
             }
+            // Two tiles, a tile of garbage, and so on.
+            let tile = steps * TILE * F::STEP;
+            let mut in_runs = vec![fill; left.len().div_ceil(2 * tile.max(1)) * 3 * tile];
+            if !matrix.takes_lines() && steps > 0 {
+                for (two, to) in left.chunks(2 * tile).zip(in_runs.chunks_exact_mut(3 * tile)) {
+                    to[..two.len()].copy_from_slice(two);
+                }
+                let runs = Some((2, 3 * tile * size_of::<F>()));
+                lefts.push(Rows { start: in_runs.as_ptr().cast(), runs, ..rows });
+            }
             let (pitch, mut copies) = (steps * F::STEP + F::GROUP, Vec::new());
             let lines: &[usize] = if matrix.takes_lines() { &[1, 7, 9, 40] } else { &[] };
             for &line in lines {

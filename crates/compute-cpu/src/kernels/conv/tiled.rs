@@ -13,6 +13,11 @@
 //!   . . . . . .
 //! ```
 //!
+//! Where the unit reads whole tiles, each step of channels has a block of places to itself, one cache line each: rows of a tile
+//! follow each other, and what neighbouring taps see lies in as few sets of the first-level cache as it has lines. Channels that lie
+//! together, a kilobyte from one pixel to the next, fall into a few sets and displace each other. And where rows of the output
+//! are tiles of 16 pixels, nearly, blocks take those instead of the columns of the border.
+//!
 //! Where there are few channels, a step of the matrix unit would be mostly padding. Then a place of the copy has what a
 //! pixel of the output sees of one row of the data: the pixels of several taps lie together there, and each row of the
 //! kernel is one tap. Every place begins with a step, so that no row of a tile crosses a cache line:
@@ -38,8 +43,9 @@ use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Element, Tensor, View};
 use std::marker::PhantomData;
 
-/// Bytes of the copy that a task keeps in the second-level cache.
+/// Bytes of the copy that a task keeps in the second-level cache, which has 2 MiB on machines with tiles, 512 KiB to 1 MiB on others.
 const COPY_BYTES: usize = 512 << 10;
+const COPY_BYTES_OF_TILES: usize = 768 << 10;
 /// Rows of the product of one task whose sums are kept: for a group of panels these take as much again.
 const TASK_ROWS: usize = 1024;
 /// Pixels this far apart fall into one set of the first-level cache.
@@ -106,6 +112,10 @@ struct Copy {
     width: usize,
     /// Bytes from one place to the next.
     pitch: usize,
+    /// Blocks of places of a plane, which have a step of channels each, and bytes from one to the next; or a single block
+    /// whose places have all channels.
+    blocks: usize,
+    apart: usize,
     /// Remainders of row and column that each plane holds, and where it starts.
     planes: Vec<([usize; 2], usize)>,
     /// Rows of the copy that a plane has beyond those of the output.
@@ -119,16 +129,21 @@ struct Copy {
 }
 
 impl Copy {
-    /// For tasks of so many rows of the output.
-    fn of_taps<F: Factor>(window: &Window, rows: usize) -> Copy {
+    /// For tasks of so many rows of the output, with a block of places for each step of channels or not.
+    fn of_taps<F: Factor>(window: &Window, rows: usize, in_blocks: bool) -> Copy {
         let channels = window.inputs.next_multiple_of(F::STEP);
-        let mut pitch = channels * size_of::<F>();
+        let (blocks, mut pitch) = match in_blocks {
+            true => (channels / F::STEP, STEP_BYTES),
+            false => (1, channels * size_of::<F>()),
+        };
         if pitch.is_multiple_of(CACHE_PERIOD) {
             pitch += STEP_BYTES;
         }
         let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
         let (below, width) = (reach(1), window.out[2] + reach(2));
-        let plane_bytes = ((rows + below) * width + TILE) * pitch;
+        let apart = ((rows + below) * width + TILE) * pitch;
+        let plane_bytes = blocks * apart;
+        let step_bytes = if in_blocks { apart } else { STEP_BYTES };
         let mut planes: Vec<([usize; 2], usize)> = Vec::new();
         let mut taps = Vec::new();
         for (y, x) in (0..window.kernel[1]).flat_map(|y| (0..window.kernel[2]).map(move |x| (y, x))) {
@@ -144,7 +159,7 @@ impl Copy {
         }
         let order = matrix::order(channels / F::STEP, taps.len());
         let offsets = order.flat_map(|(tap, steps)| steps.map(move |step| (tap, step)));
-        let offsets = offsets.map(|(tap, step)| taps[tap] + step * STEP_BYTES).collect();
+        let offsets = offsets.map(|(tap, step)| taps[tap] + step * step_bytes).collect();
         let bytes = planes.len() * plane_bytes;
         let depths = matrix::depths::<F>(window.inputs, taps.len());
         // Places of a plane that the taps see from a block: some from each of its rows, or all of them.
@@ -155,14 +170,15 @@ impl Copy {
             0 | 1 => Seen::default(),
             _ => Seen { pass: places * steps * STEP_BYTES, whole: places * channels / F::STEP * STEP_BYTES },
         };
-        Copy { rows, width, pitch, planes, below, offsets, depths, bytes, seen }
+        Copy { rows, width, pitch, blocks, apart, planes, below, offsets, depths, bytes, seen }
     }
 
     /// The same where a place takes what a pixel sees of a row.
     fn of_strips<F: Factor>(window: &Window, rows: usize) -> Copy {
         let ([depth, down, _], inputs) = (window.kernel, strip(window.inputs, window.kernel[2], window.dilation[2]));
         let stride = [window.stride[0], window.stride[1], 1];
-        let copy = Copy::of_taps::<F>(&Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() }, rows);
+        let copy =
+            Copy::of_taps::<F>(&Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() }, rows, false);
         // Places hold what a pixel sees themselves: no two share much.
         Copy { seen: Seen::default(), ..copy }
     }
@@ -207,18 +223,24 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let strips = in_strips::<F>(window.inputs, window.taps());
         let copy_of = |rows| match strips {
             true => Copy::of_strips::<F>(&window, rows),
-            false => Copy::of_taps::<F>(&window, rows),
+            false => Copy::of_taps::<F>(&window, rows, !matrix.takes_lines()),
         };
-        let across_of = |copy: &Copy| if in_lines(&window, matrix) { window.out[2] } else { copy.width };
+        let across_of = |copy: &Copy| match matrix.takes_lines() {
+            true if in_lines(&window, matrix) => window.out[2],
+            true => copy.width,
+            // Tiles of a row of the output, where they are fewer than with the columns of the border.
+            false => window.out[2].next_multiple_of(TILE).min(copy.width),
+        };
         let height = window.out[1].max(1);
         let panels = parts.len() * window.rows.div_ceil(BLOCK);
         let stays = |copy: &Copy| copy.seen.stays(matrix, copy.offsets.len(), panels);
+        let copy_bytes = if matrix.takes_lines() { COPY_BYTES } else { COPY_BYTES_OF_TILES };
         let fits = |rows: usize| {
             let copy = copy_of(rows);
             // Lower tasks copy more rows twice; sums that are not kept take no room.
             let has_sums = matrix.takes_lines() || matrix::keeps_sums(matrix, copy.offsets.len(), stays(&copy));
             let most = if has_sums { TASK_ROWS } else { usize::MAX };
-            copy.bytes <= COPY_BYTES && copy.count(rows, across_of(&copy), &window) <= most
+            copy.bytes <= copy_bytes && copy.count(rows, across_of(&copy), &window) <= most
         };
         let threads = machine.threads();
         let usual = || (1..=height).take_while(|&rows| fits(rows)).last().unwrap_or(1);
@@ -229,7 +251,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let down = height.div_ceil(copy.rows);
         let across = across_of(&copy);
         // Small images go together: the weights are read once for them.
-        let together = (COPY_BYTES / copy.bytes.max(1)).min(TASK_ROWS / copy.count(copy.rows, across, &window).max(1));
+        let together = (copy_bytes / copy.bytes.max(1)).min(TASK_ROWS / copy.count(copy.rows, across, &window).max(1));
         let most = if down == 1 { together.min(window.batch / threads).max(1) } else { 1 };
         let images = window.batch.div_ceil(window.batch.div_ceil(most).max(1));
         let tasks = window.batch.div_ceil(images.max(1)) * down;
@@ -274,6 +296,8 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             true => (count.max(1), 0),
             false => (TILE, TILE * copy.pitch),
         };
+        let is_in_runs = !self.matrix.takes_lines() && across < copy.width;
+        let runs = is_in_runs.then_some((across / TILE, copy.width * copy.pitch));
         let block = if self.matrix.takes_lines() { matrix::block_rows(line) } else { BLOCK };
         let (pitch, apart) = (copy.pitch, copy.bytes);
         let tiles = Rows::tiles(copies, &copy.offsets, count);
@@ -281,6 +305,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             pitch,
             line,
             line_bytes,
+            runs,
             depths: &copy.depths,
             groups: images,
             apart,
@@ -394,22 +419,23 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         numbers: &mut [F],
         strip: &mut [F],
     ) {
-        let window = &self.window;
+        let (window, copy) = (&self.window, &self.copy);
         let layout = self.layouts.inputs.first().copied().unwrap_or_default();
         let lines = self.lines(layout, window.x, window.inputs, size_of::<T>());
-        let place = self.copy.pitch / size_of::<F>();
-        for &([y, x], start) in &self.copy.planes {
-            let to = numbers[start / size_of::<F>()..].chunks_exact_mut(self.copy.width * place);
-            for (row, to) in to.enumerate().take(rows + self.copy.below) {
-                let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
-                let Some(row) = usize::try_from(source).ok().filter(|&row| row < window.x[1]) else {
-                    to.fill(border);
-                    continue;
-                };
-                let from = &data[(image * window.x[1] + row) * window.x[2] * lines.row..];
-                match self.strips {
-                    true => self.fill_strips(from, border, strip, to),
-                    false => self.fill_line(from, lines, x, border, to),
+        let row_bytes = copy.width * copy.pitch;
+        for (&([y, x], start), row) in
+            copy.planes.iter().flat_map(|plane| (0..rows + copy.below).map(move |row| (plane, row)))
+        {
+            let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
+            let source = usize::try_from(source).ok().filter(|&row| row < window.x[1]);
+            let source = source.map(|row| &data[(image * window.x[1] + row) * window.x[2] * lines.row..]);
+            for block in 0..copy.blocks {
+                let to = (start + block * copy.apart + row * row_bytes) / size_of::<F>();
+                let to = &mut numbers[to..][..row_bytes / size_of::<F>()];
+                match source {
+                    None => to.fill(border),
+                    Some(source) if self.strips => self.fill_strips(source, border, strip, to),
+                    Some(source) => self.fill_line(source, lines, (x, block), border, to),
                 }
             }
         }
@@ -439,10 +465,11 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         Lines::of(layout, self.window.batch * size.iter().product::<usize>(), channels, bytes)
     }
 
-    /// One row of a plane: every stride-th pixel of a row of the data.
-    fn fill_line(&self, source: &[T], lines: Lines, remainder: usize, border: F, line: &mut [F]) {
+    /// One row of a block of a plane: every stride-th pixel of a row of the data.
+    fn fill_line(&self, source: &[T], lines: Lines, (remainder, block): (usize, usize), border: F, line: &mut [F]) {
         let (window, isa) = (&self.window, self.machine.isa);
-        let (channels, place) = (window.inputs, self.copy.pitch / size_of::<F>());
+        let place = self.copy.pitch / size_of::<F>();
+        let (channel, channels) = (block * place, (window.inputs - block * place).min(place));
         let stride = window.stride[2] as isize;
         // Places `from..to` of the copy lie inside the data.
         let shift = remainder as isize - window.before[2];
@@ -452,24 +479,34 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let to = (to.max(0) as usize).clamp(from, self.copy.width);
         line[..from * place].fill(border);
         line[to * place..].fill(border);
+        if from == to {
+            return;
+        }
+        let line = &mut line[from * place..to * place];
         let first = (from as isize * stride + shift) as usize;
-        if stride == 1 && place == channels && lines.len == channels && from < to {
-            let count = (to - from) * channels;
-            return T::convert_all(isa, &source[first * channels..][..count], &mut line[from * place..to * place]);
+        let source = &source[first * lines.row + lines.column(channel)..];
+        if stride == 1 && lines.row == place && channels == place {
+            return T::convert_all(isa, &source[..line.len()], line);
         }
-        if T::DTYPE == F::DTYPE && lines.len < channels && from < to {
-            let bytes = size_of::<T>();
-            let source = bytemuck::cast_slice(&source[first * lines.row..]);
-            let apart = (window.stride[2] * lines.row * bytes, lines.apart * bytes);
-            let line = bytemuck::cast_slice_mut(&mut line[from * place..to * place]);
-            return copy_lines(isa, source, apart, line, (place * bytes, channels / lines.len));
+        let (bytes, pixel) = (size_of::<T>(), window.stride[2] * lines.row);
+        if T::DTYPE == F::DTYPE && (channels * bytes).is_multiple_of(LINE_BYTES) {
+            // A row-major pixel has its lines next to each other.
+            let apart = if lines.len * bytes == LINE_BYTES { lines.apart * bytes } else { LINE_BYTES };
+            let (source, line) = (bytemuck::cast_slice(source), bytemuck::cast_slice_mut(line));
+            return copy_lines(
+                isa,
+                source,
+                (pixel * bytes, apart),
+                line,
+                (place * bytes, channels * bytes / LINE_BYTES),
+            );
         }
-        for (index, pixel) in line[from * place..to * place].chunks_exact_mut(place).enumerate() {
-            let at = (first + index * window.stride[2]) * lines.row;
-            for (number, to) in pixel[..channels].chunks_exact_mut(lines.len).enumerate() {
-                T::convert_all(isa, &source[at + number * lines.apart..][..lines.len], to);
+        let len = lines.len.min(channels);
+        for (index, to) in line.chunks_exact_mut(place).enumerate() {
+            for (number, to) in to[..channels].chunks_exact_mut(len).enumerate() {
+                T::convert_all(isa, &source[index * pixel + number * lines.apart..][..len], to);
             }
-            pixel[channels..].fill(F::zeroed());
+            to[channels..].fill(F::zeroed());
         }
     }
 }
