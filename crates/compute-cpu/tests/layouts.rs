@@ -286,8 +286,8 @@ fn both(
 #[test]
 fn images_answer_alike() {
     for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
-        // One image, and several of which none ends with a tile.
-        for (side, batch) in [(18, 1), (21, 3)] {
+        // One image, and several of which none ends with a tile; rows that are one, whole and nearly.
+        for (side, batch) in [(18, 1), (21, 3), (32, 1), (30, 2)] {
             let input = numbers(&[batch, 3, side, side], batch);
             let (plain, made, steps) = both(&images(side, 64), Precision::Balanced, matrix, threads, &input);
             assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
