@@ -142,6 +142,8 @@ fn convolutions() {
     // Channels, output channels, size, kernel, stride, dilation, border.
     let cases = [
         (3, 20, 9, 7, 2, 1, 3),
+        (3, 20, 19, 3, 2, 1, 1),
+        (2, 33, 17, 4, 1, 2, 2),
         (64, 40, 6, 1, 1, 1, 0),
         (70, 33, 7, 3, 1, 1, 1),
         (40, 64, 8, 3, 2, 1, 1),
