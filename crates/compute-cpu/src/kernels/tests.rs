@@ -296,11 +296,14 @@ fn convolutions_of_bf16() {
         (conv(&[1, 2], &[2, 3], &[2, 0, 1, 5], 1), &[1, 12, 14, 4], &[9, 4, 3, 2]),
         (conv(&[1, 2], &[2, 3], &[2, 0, 1, 5], 1), &[1, 12, 14, 20], &[9, 20, 3, 2]),
         (conv(&[2, 2], &[1, 1], &[1, 1, 1, 1], 1), &[2, 14, 13, 64], &[33, 64, 3, 3]),
-        // All that a pixel sees would be a step, or less.
+        // Few channels; strides, dilations and borders mixed.
         (conv(&[2, 2], &[1, 1], &[0, 0, 1, 1], 1), &[2, 21, 34, 3], &[13, 3, 3, 3]),
         (conv(&[1, 1], &[3, 1], &[2, 0, 2, 3], 1), &[1, 9, 10, 4], &[9, 4, 2, 2]),
         (conv(&[2, 1], &[2, 1], &[5, 0, 4, 0], 1), &[1, 20, 7, 3], &[8, 3, 5, 1]),
         (conv(&[1, 3], &[1, 2], &[-1, 1, 0, 2], 1), &[1, 6, 23, 2], &[5, 2, 3, 3]),
+        // The border cuts away the whole width.
+        (conv(&[1, 1], &[1, 1], &[1, -3, 1, 4], 1), &[1, 3, 2, 3], &[5, 3, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[1, -3, 1, 4], 1), &[1, 3, 2, 40], &[5, 40, 3, 3]),
         // More steps than a pass, more rows than a task.
         (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 3, 4, 200], &[33, 200, 3, 3]),
         (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 40, 40, 96], &[35, 96, 3, 3]),
@@ -336,6 +339,19 @@ fn convolutions_of_bf16() {
             check(Op::Conv(op), &inputs.map(Some), &[1], 3e-6);
         }
     }
+}
+
+#[test]
+fn pixels_between_taps_are_not_seen() {
+    // Few channels, of which what a pixel sees of a row would be a step of the matrix unit.
+    let plain = conv(&[1, 1], &[1, 2], &[0, 0, 0, 0], 1);
+    let op = Conv { channels_last: true, multiply: Some(Factors::Bf16), ..plain };
+    let shape = [1, 2, 5, 3];
+    let mut x = floats(&shape, 1).slice::<f32>().unwrap().to_vec();
+    // A pixel that the second output sees, and the first does not.
+    x[3] = f32::INFINITY;
+    let inputs = [Tensor::from_slice(&shape, &x).unwrap(), floats(&[4, 3, 1, 2], 2)];
+    check(Op::Conv(op), &inputs.map(Some), &[1], 3e-6);
 }
 
 pub(super) fn conv(strides: &[usize], dilations: &[usize], pads: &[i64], groups: usize) -> Conv {

@@ -56,8 +56,8 @@ pub(super) unsafe fn release() {
 
 /// Steps between two parts of other work, at least: each call costs as much as a few rows.
 const PART_STEPS: usize = 8;
-/// Parts of other work, at most, in blocks that go on from sums of an earlier pass. In others it is one, behind the steps: there parts
-/// gained nothing, and cost 5 to 10 % where panels stream past rows that stay (`docs/benchmarks/gaps-m.md`).
+/// Parts of other work, at most, in blocks that go on from sums of an earlier pass. In those that begin with zeros it is one, behind the
+/// steps: there parts gained nothing, and cost 5 to 10 % where panels stream past rows that stay (`docs/benchmarks/gaps-m.md`).
 const PARTS_MAX: usize = 4;
 /// Bytes of a row of sums, which are of 32 bits.
 const SUMS_ROW: usize = BLOCK * size_of::<u32>();

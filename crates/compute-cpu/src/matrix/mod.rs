@@ -243,6 +243,11 @@ impl<F: Factor> MatrixUnit<F> {
 
     /// Whether it was measured to read and write blocked values faster (`docs/benchmarks/layouts.md`).
     pub(crate) fn gains_by_blocks(self) -> bool {
+        self.is_amx()
+    }
+
+    /// Whether it is Intel's, whose machines have at least 2 MiB of second-level cache for each core.
+    pub(crate) fn is_amx(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self.0 == Kind::Amx;
         #[cfg(not(target_arch = "x86_64"))]

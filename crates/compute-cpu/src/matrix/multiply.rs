@@ -52,7 +52,8 @@ const STEP_LINES: usize = PANEL_STEP_BYTES / LINE;
 /// `start + r / line·line_bytes + r % line·pitch + offsets[s]`.
 ///
 /// Lines have [`TILE`] rows, all of whose bytes can be read, whole or not, unless the unit takes lines of any length
-/// ([`MatrixUnit::takes_lines`]). Where they lie in [`Rows::runs`], line `l` is that many bytes further on.
+/// ([`MatrixUnit::takes_lines`]). With [`Rows::runs`] of `n` lines, `run_bytes` apart, row `r` of line `l` is at
+/// `start + l / n·run_bytes + l % n·line_bytes + r·pitch`; units that take lines do not look at them.
 ///
 /// There may be several groups of so many rows, each `apart` bytes behind the one before. Their blocks are numbered on:
 /// a group begins with a multiple of [`Rows::block`].

@@ -13,10 +13,12 @@
 //!   . . . . . .
 //! ```
 //!
-//! Where the unit reads whole tiles, each step of channels has a block of places to itself, one cache line each: rows of a tile
-//! follow each other, and what neighbouring taps see lies in as few sets of the first-level cache as it has lines. Channels that lie
-//! together, a kilobyte from one pixel to the next, fall into a few sets and displace each other. And where rows of the output
-//! are tiles of 16 pixels, nearly, blocks take those instead of the columns of the border.
+//! Where the unit reads whole tiles, each step of channels has places of its own, one cache line each: the rows of a tile follow
+//! each other and lie in neighbouring sets of the first-level cache. With all channels of a pixel in one place they would lie a kilobyte
+//! or so apart, in a few sets, and displace each other.
+//!
+//! Blocks of 32 rows take the columns of the border along, or, where that is less, what fills the last tile of each row of the output: if
+//! its width, as a multiple of 16, is less than that of the copy, as with 32 pixels and a border.
 //!
 //! Where there are few channels, a step of the matrix unit would be mostly padding. Then a place of the copy has what a
 //! pixel of the output sees of one row of the data: the pixels of several taps lie together there, and each row of the
@@ -42,18 +44,20 @@ use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Element, Tensor, View};
 use std::marker::PhantomData;
+use std::ops::Range;
 
-/// Bytes of the copy that a task keeps in the second-level cache, which has 2 MiB on machines with tiles, 512 KiB to 1 MiB on others.
+/// Bytes of the copy that a task keeps in the second-level cache, which has 512 KiB to 1 MiB, and 2 MiB on machines with AMX.
 const COPY_BYTES: usize = 512 << 10;
-const COPY_BYTES_OF_TILES: usize = 768 << 10;
+const COPY_BYTES_OF_AMX: usize = 768 << 10;
 /// Rows of the product of one task whose sums are kept: for a group of panels these take as much again.
 const TASK_ROWS: usize = 1024;
 /// Pixels this far apart fall into one set of the first-level cache.
 const CACHE_PERIOD: usize = 2048;
 
-/// Whether a place takes several taps: where most of it would be padding.
-fn in_strips<N>(channels: usize, taps: usize) -> bool {
-    channels < step::<N>() / 2 && taps > 1
+/// Whether a place takes several taps: where most of it would be padding. Taps of a row that lie `apart` pixels from each other have to be
+/// neighbours: what lies between others would be multiplied by zeros, which only finite numbers bear.
+fn in_strips<N>(channels: usize, taps: usize, apart: usize) -> bool {
+    channels < step::<N>() / 2 && taps > 1 && apart == 1
 }
 
 /// Whether only pixels of the output are computed, row by row: where the unit can do that, and rows are not so short that
@@ -63,9 +67,9 @@ fn in_lines<F: Factor>(window: &Window, matrix: MatrixUnit<F>) -> bool {
     matrix.takes_lines() && window.out[2] >= ROW_LEAST
 }
 
-/// Numbers of what a pixel sees of one row of the data: so many taps that lie `apart` pixels from each other.
-fn strip(channels: usize, taps: usize, apart: usize) -> usize {
-    ((taps.max(1) - 1) * apart + 1) * channels
+/// Numbers of what a pixel sees of one row of the data: so many taps.
+fn strip(channels: usize, taps: usize) -> usize {
+    taps.max(1) * channels
 }
 
 /// Packs those weights of a convolution of one group that `lying` names, tap after tap.
@@ -84,13 +88,13 @@ pub(super) fn pack<N: Element, T: Converts<N>>(
     if taps.iter().any(|tap| last + tap >= tensor.len()) {
         return None;
     }
-    if in_strips::<N>(channels, taps.len()) {
-        let strip = strip(channels, lying.row, lying.apart).next_multiple_of(step::<N>());
+    if in_strips::<N>(channels, taps.len(), lying.apart) {
+        let strip = strip(channels, lying.row).next_multiple_of(step::<N>());
         let depth = taps.len().div_ceil(lying.row.max(1)) * strip;
         let mut strips = vec![T::zeroed(); rows * depth];
         for (row, (tap, from)) in (0..rows).flat_map(|row| taps.iter().enumerate().map(move |tap| (row, tap))) {
             let (down, across) = (tap / lying.row, tap % lying.row);
-            let to = row * depth + down * strip + across * lying.apart * channels;
+            let to = row * depth + down * strip + across * channels;
             for (channel, number) in strips[to..][..channels].iter_mut().enumerate() {
                 // SAFETY: inside the tensor (just checked), whose bytes may lie anywhere in a file.
                 *number = unsafe { start.add(row * row_stride + channel * channel_stride + from).read_unaligned() };
@@ -141,7 +145,9 @@ impl Copy {
         }
         let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
         let (below, width) = (reach(1), window.out[2] + reach(2));
-        let apart = ((rows + below) * width + TILE) * pitch;
+        // Blocks do not begin in one set of the first-level cache.
+        let lines = ((rows + below) * width + TILE).next_multiple_of(TILE);
+        let apart = (lines | usize::from(in_blocks) * TILE) * pitch;
         let plane_bytes = blocks * apart;
         let step_bytes = if in_blocks { apart } else { STEP_BYTES };
         let mut planes: Vec<([usize; 2], usize)> = Vec::new();
@@ -175,7 +181,7 @@ impl Copy {
 
     /// The same where a place takes what a pixel sees of a row.
     fn of_strips<F: Factor>(window: &Window, rows: usize) -> Copy {
-        let ([depth, down, _], inputs) = (window.kernel, strip(window.inputs, window.kernel[2], window.dilation[2]));
+        let ([depth, down, _], inputs) = (window.kernel, strip(window.inputs, window.kernel[2]));
         let stride = [window.stride[0], window.stride[1], 1];
         let copy =
             Copy::of_taps::<F>(&Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() }, rows, false);
@@ -220,10 +226,12 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         machine: Machine,
         matrix: MatrixUnit<F>,
     ) -> TiledConvStep<F, T> {
-        let strips = in_strips::<F>(window.inputs, window.taps());
+        let strips = in_strips::<F>(window.inputs, window.taps(), window.dilation[2]);
+        // Numbers that are converted are so as one row.
+        let in_blocks = !matrix.takes_lines() && T::DTYPE == F::DTYPE;
         let copy_of = |rows| match strips {
             true => Copy::of_strips::<F>(&window, rows),
-            false => Copy::of_taps::<F>(&window, rows, !matrix.takes_lines()),
+            false => Copy::of_taps::<F>(&window, rows, in_blocks),
         };
         let across_of = |copy: &Copy| match matrix.takes_lines() {
             true if in_lines(&window, matrix) => window.out[2],
@@ -234,7 +242,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let height = window.out[1].max(1);
         let panels = parts.len() * window.rows.div_ceil(BLOCK);
         let stays = |copy: &Copy| copy.seen.stays(matrix, copy.offsets.len(), panels);
-        let copy_bytes = if matrix.takes_lines() { COPY_BYTES } else { COPY_BYTES_OF_TILES };
+        let copy_bytes = if matrix.is_amx() { COPY_BYTES_OF_AMX } else { COPY_BYTES };
         let fits = |rows: usize| {
             let copy = copy_of(rows);
             // Lower tasks copy more rows twice; sums that are not kept take no room.
@@ -324,7 +332,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     /// Numbers of a line of which strips are made, with what is read behind the last.
     fn line(&self) -> usize {
         let window = &self.window;
-        let strip = strip(window.inputs, window.kernel[2], window.dilation[2]);
+        let strip = strip(window.inputs, window.kernel[2]);
         let len = (window.out[2].max(1) - 1) * window.stride[2] * window.inputs + strip;
         if self.strips { (len + F::STEP).next_multiple_of(F::STEP) } else { 0 }
     }
@@ -423,19 +431,20 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let layout = self.layouts.inputs.first().copied().unwrap_or_default();
         let lines = self.lines(layout, window.x, window.inputs, size_of::<T>());
         let row_bytes = copy.width * copy.pitch;
-        for (&([y, x], start), row) in
-            copy.planes.iter().flat_map(|plane| (0..rows + copy.below).map(move |row| (plane, row)))
-        {
-            let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
-            let source = usize::try_from(source).ok().filter(|&row| row < window.x[1]);
-            let source = source.map(|row| &data[(image * window.x[1] + row) * window.x[2] * lines.row..]);
-            for block in 0..copy.blocks {
-                let to = (start + block * copy.apart + row * row_bytes) / size_of::<F>();
-                let to = &mut numbers[to..][..row_bytes / size_of::<F>()];
-                match source {
-                    None => to.fill(border),
-                    Some(source) if self.strips => self.fill_strips(source, border, strip, to),
-                    Some(source) => self.fill_line(source, lines, (x, block), border, to),
+        for &([y, x], start) in &copy.planes {
+            let span = self.span(x);
+            for row in 0..rows + copy.below {
+                let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
+                let source = usize::try_from(source).ok().filter(|&row| row < window.x[1]);
+                let source = source.map(|row| &data[(image * window.x[1] + row) * window.x[2] * lines.row..]);
+                for block in 0..copy.blocks {
+                    let to = (start + block * copy.apart + row * row_bytes) / size_of::<F>();
+                    let to = &mut numbers[to..][..row_bytes / size_of::<F>()];
+                    match source {
+                        None => to.fill(border),
+                        Some(source) if self.strips => self.fill_strips(source, border, strip, to),
+                        Some(source) => self.fill_line(source, lines, (&span, block), border, to),
+                    }
                 }
             }
         }
@@ -445,7 +454,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     /// first.
     fn fill_strips(&self, source: &[T], border: F, line: &mut [F], places: &mut [F]) {
         let window = &self.window;
-        let strip = strip(window.inputs, window.kernel[2], window.dilation[2]);
+        let strip = strip(window.inputs, window.kernel[2]);
         let across = window.stride[2] * window.inputs;
         let pixels = (((window.out[2] - 1) * across + strip) / window.inputs) as isize;
         let from = window.before[2].clamp(0, pixels);
@@ -454,7 +463,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let (from, to) = (from as usize * window.inputs, to as usize * window.inputs);
         line[..from].fill(border);
         line[to..].fill(border);
-        T::convert_all(self.machine.isa, &source[first..][..to - from], &mut line[from..to]);
+        if from < to {
+            T::convert_all(self.machine.isa, &source[first..][..to - from], &mut line[from..to]);
+        }
         let bytes = size_of::<F>();
         let (line, places) = (bytemuck::cast_slice(line), bytemuck::cast_slice_mut(places));
         spread(self.machine.isa, line, (across * bytes, strip * bytes), places, self.copy.pitch);
@@ -465,27 +476,32 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         Lines::of(layout, self.window.batch * size.iter().product::<usize>(), channels, bytes)
     }
 
-    /// One row of a block of a plane: every stride-th pixel of a row of the data.
-    fn fill_line(&self, source: &[T], lines: Lines, (remainder, block): (usize, usize), border: F, line: &mut [F]) {
-        let (window, isa) = (&self.window, self.machine.isa);
-        let place = self.copy.pitch / size_of::<F>();
-        let (channel, channels) = (block * place, (window.inputs - block * place).min(place));
+    /// What of a row of a plane lies inside the data, where the plane has columns of this remainder.
+    fn span(&self, remainder: usize) -> Span {
+        let (window, width) = (&self.window, self.copy.width);
         let stride = window.stride[2] as isize;
-        // Places `from..to` of the copy lie inside the data.
         let shift = remainder as isize - window.before[2];
         let from = (-shift).max(0).div_euclid(stride) + isize::from((-shift).max(0).rem_euclid(stride) != 0);
         let to = (window.x[2] as isize - shift + stride - 1).div_euclid(stride);
-        let from = (from as usize).min(self.copy.width);
-        let to = (to.max(0) as usize).clamp(from, self.copy.width);
+        let from = (from as usize).min(width);
+        let places = from..(to.max(0) as usize).clamp(from, width);
+        Span { places, first: (from as isize * stride + shift) as usize }
+    }
+
+    /// One row of a block of a plane: every stride-th pixel of a row of the data.
+    fn fill_line(&self, source: &[T], lines: Lines, (span, block): (&Span, usize), border: F, line: &mut [F]) {
+        let (window, isa) = (&self.window, self.machine.isa);
+        let place = self.copy.pitch / size_of::<F>();
+        let (channel, channels) = (block * place, (window.inputs - block * place).min(place));
+        let Span { places: Range { start: from, end: to }, first } = *span;
         line[..from * place].fill(border);
         line[to * place..].fill(border);
         if from == to {
             return;
         }
         let line = &mut line[from * place..to * place];
-        let first = (from as isize * stride + shift) as usize;
         let source = &source[first * lines.row + lines.column(channel)..];
-        if stride == 1 && lines.row == place && channels == place {
+        if window.stride[2] == 1 && lines.row == place && channels == place {
             return T::convert_all(isa, &source[..line.len()], line);
         }
         let (bytes, pixel) = (size_of::<T>(), window.stride[2] * lines.row);
@@ -509,6 +525,12 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             to[channels..].fill(F::zeroed());
         }
     }
+}
+
+/// Places of a row of the copy that lie inside the data, and the pixel of the first of them.
+struct Span {
+    places: Range<usize>,
+    first: usize,
 }
 
 /// Where the blocks of a task go.
