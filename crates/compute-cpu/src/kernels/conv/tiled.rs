@@ -147,7 +147,7 @@ impl Copy {
         let (below, width) = (reach(1), window.out[2] + reach(2));
         // Blocks do not begin in one set of the first-level cache.
         let lines = ((rows + below) * width + TILE).next_multiple_of(TILE);
-        let apart = (lines | usize::from(in_blocks) * TILE) * pitch;
+        let apart = (lines | (usize::from(in_blocks) * TILE)) * pitch;
         let plane_bytes = blocks * apart;
         let step_bytes = if in_blocks { apart } else { STEP_BYTES };
         let mut planes: Vec<([usize; 2], usize)> = Vec::new();
