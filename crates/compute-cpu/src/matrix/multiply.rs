@@ -101,9 +101,7 @@ impl<'a> Rows<'a> {
             last_line: None,
         }
     }
-}
 
-impl Rows<'_> {
     /// Where a line begins, from the first one on.
     fn line_start(&self, line: usize) -> usize {
         match self.runs {

@@ -39,7 +39,7 @@ use crate::kernels::lines::Lines;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{self, BLOCK, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Seen, Sink, Sums, TILE, step};
 use crate::real::Converts;
-use halimede_compute::layout::{LINE_BYTES, Layout, Layouts};
+use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, rows_apart};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Element, Tensor, View};
@@ -145,9 +145,10 @@ impl Copy {
         }
         let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
         let (below, width) = (reach(1), window.out[2] + reach(2));
-        // Blocks do not begin in one set of the first-level cache.
-        let lines = ((rows + below) * width + TILE).next_multiple_of(TILE);
-        let apart = (lines | (usize::from(in_blocks) * TILE)) * pitch;
+        let places = (rows + below) * width;
+        // With what tiles read behind the last.
+        let places = if in_blocks { rows_apart(places) } else { places + TILE };
+        let apart = places * pitch;
         let plane_bytes = blocks * apart;
         let step_bytes = if in_blocks { apart } else { STEP_BYTES };
         let mut planes: Vec<([usize; 2], usize)> = Vec::new();
@@ -227,7 +228,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         matrix: MatrixUnit<F>,
     ) -> TiledConvStep<F, T> {
         let strips = in_strips::<F>(window.inputs, window.taps(), window.dilation[2]);
-        // Numbers that are converted are so as one row.
+        // Data of another type become factors a row at a time, all channels of a pixel together.
         let in_blocks = !matrix.takes_lines() && T::DTYPE == F::DTYPE;
         let copy_of = |rows| match strips {
             true => Copy::of_strips::<F>(&window, rows),
