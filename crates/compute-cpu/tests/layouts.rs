@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
 use halimede_compute::{Model, ModelOptions, Precision, StepReport, calibrated};
-use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, Matrix, MatrixChoice};
+use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, Matrix, MatrixChoice, Winograd};
 use halimede_graph::ops::{
     Binary, Concat, Contract, Conv, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Transposed, Unary,
 };
@@ -48,6 +48,22 @@ fn conv_of_groups(
 fn relu(b: &mut Builder, x: ValueId) -> ValueId {
     let zero = b.constant(Tensor::scalar(0f32));
     b.binary(Binary::Max, x, zero).unwrap()
+}
+
+/// A transposed convolution that makes an image twice as high and wide.
+fn doubled(b: &mut Builder, x: ValueId, inputs: usize, outputs: usize) -> ValueId {
+    let op = Conv {
+        strides: [2, 2].as_slice().into(),
+        dilations: [1, 1].as_slice().into(),
+        padding: Padding::Explicit([0; 4].as_slice().into()),
+        groups: 1,
+        transposed: Some(Transposed { output_padding: [0, 0].as_slice().into(), output_shape: [].as_slice().into() }),
+        channels_last: false,
+        multiply: None,
+        epilogue: None,
+    };
+    let (weights, bias) = (b.constant(numbers(&[inputs, outputs, 2, 2], 1)), b.constant(numbers(&[outputs], 2)));
+    b.add(Op::Conv(op), &[x, weights, bias]).unwrap()
 }
 
 fn max_pool(b: &mut Builder, x: ValueId, size: usize, stride: usize, pad: i64) -> ValueId {
@@ -179,18 +195,7 @@ fn joined_images(side: usize) -> Graph {
     let far = max_pool(b, near, 2, 2, 0);
     let far = conv(b, far, 64, 96, 3, 1);
     let far = relu(b, far);
-    let op = Conv {
-        strides: [2, 2].as_slice().into(),
-        dilations: [1, 1].as_slice().into(),
-        padding: Padding::Explicit([0; 4].as_slice().into()),
-        groups: 1,
-        transposed: Some(Transposed { output_padding: [0, 0].as_slice().into(), output_shape: [].as_slice().into() }),
-        channels_last: false,
-        multiply: None,
-        epilogue: None,
-    };
-    let (weights, bias) = (b.constant(numbers(&[96, 32, 2, 2], 1)), b.constant(numbers(&[32], 2)));
-    let far = b.add(Op::Conv(op), &[far, weights, bias]).unwrap();
+    let far = doubled(b, far, 96, 32);
     let join = |b: &mut Builder, parts: &[ValueId]| b.add(Op::Concat(Concat { axis: 1 }), parts).unwrap();
     let both = join(b, &[near, far]);
     let x = conv(b, both, 96, 32, 3, 1);
@@ -202,6 +207,37 @@ fn joined_images(side: usize) -> Graph {
     let y = conv(b, again, 96, 64, 1, 1);
     let x = b.binary(Binary::Add, x, y).unwrap();
     graph.outputs = vec![conv(b, x, 64, 4, 1, 1)];
+    graph
+}
+
+/// What convolutions see beyond their pixels, by who writes and reads it: residuals, kernels of two sizes, a pool, a transposed
+/// convolution and what is joined, and one with a stride, which copies what it sees.
+fn seen_beyond(side: usize) -> Graph {
+    let mut graph = Graph::default();
+    let shape = [Dim::symbol("batch"), 32.into(), side.into(), side.into()];
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
+    graph.inputs.push(image);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let x = conv(b, image, 32, 64, 3, 1);
+    let x = relu(b, x);
+    let y = conv(b, x, 64, 96, 3, 1);
+    let y = relu(b, y);
+    let y = conv(b, y, 96, 64, 3, 1);
+    let sum = b.binary(Binary::Add, y, x).unwrap();
+    let sum = relu(b, sum);
+    let wide = conv(b, sum, 64, 32, 5, 1);
+    let near = relu(b, wide);
+    let far = max_pool(b, sum, 2, 2, 0);
+    let far = conv(b, far, 64, 64, 3, 1);
+    let far = relu(b, far);
+    let far = doubled(b, far, 64, 32);
+    let both = b.add(Op::Concat(Concat { axis: 1 }), &[near, far]).unwrap();
+    let x = conv(b, both, 64, 32, 3, 1);
+    let halved = conv(b, sum, 64, 32, 3, 2);
+    let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
+    let [x, y] = [x, halved].map(|x| b.add(Op::Reduce(mean.clone()), &[x]).unwrap());
+    graph.outputs = vec![b.binary(Binary::Add, x, y).unwrap()];
     graph
 }
 
@@ -245,9 +281,20 @@ fn units() -> Vec<Matrix> {
     [Matrix::PORTABLE].into_iter().chain(Matrix::available()).collect()
 }
 
-/// Steps whose result is blocked.
+/// Whether a unit reads whole tiles: what is around an image then can be multiplied where it is.
+fn reads_tiles(matrix: Matrix) -> bool {
+    !matrix.name().starts_with("avx")
+}
+
+/// Steps whose result is blocked, with a border or without.
 fn blocked(steps: &[StepReport]) -> usize {
-    steps.iter().filter(|step| step.outputs[0].ends_with("blocked")).count()
+    let is_blocked = |step: &&StepReport| [" blocked", " bordered"].iter().any(|end| step.outputs[0].ends_with(end));
+    steps.iter().filter(is_blocked).count()
+}
+
+/// Those whose result has a border.
+fn bordered(steps: &[StepReport]) -> usize {
+    steps.iter().filter(|step| step.outputs[0].ends_with(" bordered")).count()
 }
 
 /// Answers of a model in both layouts, and the steps of the second.
@@ -264,6 +311,8 @@ fn both(
             threads: Some(threads),
             matrix: matrix.into(),
             blocked: layouts,
+            // It has no layouts.
+            winograd: Winograd::Never,
             ..CpuOptions::default()
         });
         let mut graph = graph.clone();
@@ -292,6 +341,9 @@ fn images_answer_alike() {
             let (plain, made, steps) = both(&images(side, 64), Precision::Balanced, matrix, threads, &input);
             assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
             assert_eq!(blocked(&steps), 9, "{} {batch}", matrix.name());
+            // What the 3 x 3 with a stride of one reads, where it is at least as wide as a tile.
+            let expected = usize::from(reads_tiles(matrix) && side.div_ceil(2) >= 16);
+            assert_eq!(bordered(&steps), expected, "{} {steps:?}", matrix.name());
         }
     }
 }
@@ -363,6 +415,20 @@ fn joined_images_answer_alike() {
         assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{batch}");
         let joins = steps.iter().filter(|step| step.kernel.ends_with("in place")).count();
         assert!(joins > 0 && steps.iter().any(|step| step.operator == "Quantize"), "{steps:?}");
+    }
+}
+
+#[test]
+fn what_is_seen_beyond_pixels_answers_alike() {
+    for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
+        // Rows of whole tiles and of more, of which a half is less than a tile; one image, and several.
+        for (side, batch) in [(16, 3), (18, 1), (32, 1)] {
+            let input = numbers(&[batch, 32, side, side], batch);
+            let (plain, made, steps) = both(&seen_beyond(side), Precision::Balanced, matrix, threads, &input);
+            assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {side}", matrix.name());
+            // All but what the transposed convolution and the means read: what a pool makes has a border where what it reads does.
+            assert_eq!(bordered(&steps), if reads_tiles(matrix) { 7 } else { 0 }, "{} {steps:?}", matrix.name());
+        }
     }
 }
 

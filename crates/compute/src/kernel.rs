@@ -108,8 +108,8 @@ pub trait Step: Send + Sync {
         Ok(())
     }
 
-    /// Reads `arguments.inputs`, writes every byte of `arguments.outputs`; of a blocked one every row, what lies behind the
-    /// rows of a piece is nobody's. Its size is [`blocked_bytes`](crate::layout::blocked_bytes).
+    /// Reads `arguments.inputs`, writes every byte of `arguments.outputs`; of a blocked one every row and, where it has one, the
+    /// border, while what lies behind the rows of a piece is nobody's. Its size is [`Layout::bytes`](crate::layout::Layout::bytes).
     ///
     /// The plan promises: views have the sizes that the step was prepared for and are aligned to 64
     /// bytes (constants and request inputs: to their element); outputs and workspace overlap nothing

@@ -8,11 +8,23 @@
 //! blocked     [columns / line][rows][line]     columns 0.. row 0 ████ row 1 ████ ...   columns 32.. row 0 ████ row 1 ████ ...
 //! ```
 //!
+//! A convolution that looks beyond a pixel copies what it sees, with zeros around it, unless they are there already: images of
+//! blocked values may have a border. Two rows share what lies between them:
+//!
+//! ```text
+//! border 1    . . . . .       the border above
+//!             . a b c d       each row ends where the border of the next begins
+//!             . e f g h
+//!             . . . . .       the border below, and one pixel more behind the last image
+//!             .
+//! ```
+//!
 //! A kernel says how its operands may lie ([`Stances`]), the plan chooses, and prepares its steps for that. Nothing
 //! outside of a plan ever sees a blocked value: what comes in, goes out, or is read by a definition is row-major.
 
 use crate::TensorDesc;
 use smallvec::SmallVec;
+use std::ops::Range;
 
 /// Bytes of a line, which holds adjacent columns of a row.
 pub const LINE_BYTES: usize = 64;
@@ -27,13 +39,6 @@ pub fn rows_apart(rows: usize) -> usize {
     rows.saturating_sub(1).next_multiple_of(2 * TILE) + TILE
 }
 
-/// Bytes of a blocked value of this datatype and shape; `None` where rows are no whole lines.
-pub fn blocked_bytes(desc: &TensorDesc) -> Option<usize> {
-    let columns = desc.shape.last()? * desc.dtype.size();
-    let rows = desc.bytes().checked_div(columns)?;
-    columns.is_multiple_of(LINE_BYTES).then(|| columns / LINE_BYTES * rows_apart(rows) * LINE_BYTES)
-}
-
 /// How the numbers of a value lie.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Layout {
@@ -43,6 +48,82 @@ pub enum Layout {
     /// The last axis cut into pieces of [`LINE_BYTES`], all rows of the first piece first, those of the next
     /// [`rows_apart`]. Rows are those of all other axes together, and whole lines.
     Blocked,
+    /// The same of `[images, height, width, columns]` where each image has a border of so many pixels, at least one, which are zeros.
+    /// Where pixels lie says [`Grid`].
+    Bordered(u8),
+}
+
+impl Layout {
+    /// Bytes of a value of this datatype and shape; `None` where it cannot lie so.
+    pub fn bytes(self, desc: &TensorDesc) -> Option<usize> {
+        let columns = desc.shape.last()? * desc.dtype.size();
+        let rows = match (self, desc.shape.as_slice()) {
+            (Layout::RowMajor, _) => return Some(desc.bytes()),
+            (Layout::Blocked, _) => desc.bytes().checked_div(columns)?,
+            (Layout::Bordered(_), &[images, height, width, _]) => Grid::of(self, [height, width]).rows(images),
+            (Layout::Bordered(_), _) => return None,
+        };
+        let is_whole = columns > 0 && columns.is_multiple_of(LINE_BYTES);
+        is_whole.then(|| columns / LINE_BYTES * rows_apart(rows) * LINE_BYTES)
+    }
+
+    /// Pixels around each image.
+    pub fn border(self) -> usize {
+        match self {
+            Layout::Bordered(border) => border.into(),
+            Layout::RowMajor | Layout::Blocked => 0,
+        }
+    }
+}
+
+/// Where the pixels of images lie: numbers of rows, each of which has the columns of a pixel, or those of a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct Grid {
+    /// Pixels around each image.
+    pub border: usize,
+    /// Of an image.
+    pub size: [usize; 2],
+}
+
+impl Grid {
+    /// Of images of this height and width that lie so.
+    pub fn of(layout: Layout, size: [usize; 2]) -> Grid {
+        Grid { border: layout.border(), size }
+    }
+
+    /// From one row of pixels to the next.
+    pub fn line(&self) -> usize {
+        self.size[1] + self.border
+    }
+
+    /// From one image to the next.
+    pub fn image(&self) -> usize {
+        (self.size[0] + 2 * self.border) * self.line()
+    }
+
+    /// Of so many images, with what borders them.
+    pub fn rows(&self, images: usize) -> usize {
+        images * self.image() + self.border
+    }
+
+    /// The place of a pixel; `y` and `x` may lie beyond the image, by as much as the border.
+    pub fn pixel(&self, image: usize, y: isize, x: isize) -> usize {
+        let border = self.border as isize;
+        image * self.image() + ((border + y) * self.line() as isize + border + x) as usize
+    }
+
+    /// The places of an image's border, in pieces.
+    pub fn border_of(&self, image: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        let Grid { border, size: [height, _] } = *self;
+        let (start, line) = (image * self.image(), self.line());
+        let first = border * line;
+        let between = (1..height).map(move |row| first + row * line..first + row * line + border);
+        let last = first + height * line..self.image() + border;
+        // What is above and left of the first row is one piece, and so is what is right of the last and below.
+        let ends = [0..first + border, last];
+        let pieces = between.chain(ends).map(move |piece| start + piece.start..start + piece.end);
+        pieces.take(if border > 0 { usize::MAX } else { 0 })
+    }
 }
 
 /// How an operand may lie.
@@ -54,6 +135,8 @@ pub enum Stance {
     Either,
     /// Either way, and the step is faster where it is blocked.
     Faster,
+    /// Either way, and the step is faster where it is blocked with a border of so many pixels, or more.
+    Bordered(u8),
     /// As the step's first output does.
     AsOutput,
 }
@@ -65,18 +148,22 @@ pub struct Stances {
     pub inputs: SmallVec<[Stance; 4]>,
     /// Of the first output; further ones are row-major.
     pub output: Stance,
+    /// Whether images of the operands that may be blocked may have a border, too, of any width.
+    pub takes_borders: bool,
 }
 
 impl Stances {
     /// Whether the step is faster with some operand blocked.
     pub fn wants_blocks(&self) -> bool {
-        self.output == Stance::Faster || self.inputs.contains(&Stance::Faster)
+        let wants = |stance: &Stance| matches!(stance, Stance::Faster | Stance::Bordered(_));
+        wants(&self.output) || self.inputs.iter().any(wants)
     }
 
     /// The same for a step to which it makes no difference.
     pub fn indifferent(self) -> Stances {
         let or_either = |stance: Stance| if stance == Stance::Faster { Stance::Either } else { stance };
-        Stances { inputs: self.inputs.into_iter().map(or_either).collect(), output: or_either(self.output) }
+        let inputs = self.inputs.into_iter().map(or_either).collect();
+        Stances { inputs, output: or_either(self.output), ..self }
     }
 }
 
@@ -90,9 +177,19 @@ pub struct Layouts {
 }
 
 impl Layouts {
-    /// Whether an input is blocked.
+    /// How an input lies.
+    pub fn input(&self, input: usize) -> Layout {
+        self.inputs.get(input).copied().unwrap_or_default()
+    }
+
+    /// Whether an input is blocked, without a border.
     pub fn is_blocked(&self, input: usize) -> bool {
-        self.inputs.get(input) == Some(&Layout::Blocked)
+        self.input(input) == Layout::Blocked
+    }
+
+    /// Whether some operand is of images that have a border.
+    pub fn have_borders(&self) -> bool {
+        self.inputs.iter().chain([&self.output]).any(|layout| layout.border() > 0)
     }
 
     /// Whether everything is row-major.
@@ -117,10 +214,35 @@ mod tests {
             );
         }
         let desc = |shape: &[usize]| TensorDesc { dtype: DType::Bf16, shape: shape.into() };
-        assert_eq!(blocked_bytes(&desc(&[2, 64, 96])), Some(3 * 144 * 64));
-        assert_eq!(
-            [blocked_bytes(&desc(&[4, 40])), blocked_bytes(&desc(&[4, 0])), blocked_bytes(&desc(&[]))],
-            [None; 3]
-        );
+        assert_eq!(Layout::Blocked.bytes(&desc(&[2, 64, 96])), Some(3 * 144 * 64));
+        assert_eq!([&[4, 40][..], &[4, 0], &[]].map(|shape| Layout::Blocked.bytes(&desc(shape))), [None; 3]);
+        // Two images of 4 x 7 pixels in rows of 8, a row above and below each.
+        assert_eq!(Layout::Bordered(1).bytes(&desc(&[2, 4, 7, 32])), Some(rows_apart(2 * 6 * 8 + 1) * 64));
+        assert_eq!([&[4, 7, 32][..], &[2, 4, 7, 40]].map(|shape| Layout::Bordered(1).bytes(&desc(shape))), [None; 2]);
+        assert_eq!(Layout::RowMajor.bytes(&desc(&[4, 40])), Some(320));
+    }
+
+    #[test]
+    fn every_place_is_a_pixel_or_a_border() {
+        for (border, size, images) in [(0, [3, 4], 2), (1, [3, 4], 2), (2, [1, 5], 3), (3, [2, 1], 1)] {
+            let layout = if border == 0 { Layout::Blocked } else { Layout::Bordered(border) };
+            let grid = Grid::of(layout, size);
+            let mut met = vec![0; grid.rows(images)];
+            for image in 0..images {
+                for (y, x) in (0..size[0]).flat_map(|y| (0..size[1]).map(move |x| (y, x))) {
+                    met[grid.pixel(image, y as isize, x as isize)] += 10;
+                }
+                grid.border_of(image).flatten().for_each(|place| met[place] += 1);
+                // What is seen from the corners belongs to the border.
+                let (border, [height, width]) = (isize::from(border), size.map(|size| size as isize));
+                for (y, x) in [(-border, -border), (height - 1 + border, width - 1 + border)] {
+                    let place = grid.pixel(image, y, x);
+                    assert!(border == 0 || grid.border_of(image).any(|piece| piece.contains(&place)));
+                }
+            }
+            // Neighbouring images share what lies between them.
+            assert!(met.iter().all(|&times| times == 10 || border > 0 && (1..=2).contains(&times)), "{met:?}");
+            assert_eq!(met.iter().filter(|&&times| times == 10).count(), images * size[0] * size[1]);
+        }
     }
 }

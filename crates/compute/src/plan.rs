@@ -6,7 +6,7 @@ pub(crate) mod slices;
 
 use crate::arena::{self, Lifetime};
 use crate::footprint::multiplied;
-use crate::layout::blocked_bytes;
+use crate::layout::Layout;
 use crate::program::{Code, PlanKey, Program};
 use crate::specialise::{planned, specialise};
 use crate::tuning::{Config, Part, Tunable};
@@ -92,8 +92,8 @@ pub struct Plan {
     pub(crate) values: Vec<Place>,
     /// Per value of the graph: datatype and shape of what is planned.
     pub(crate) descs: Vec<Option<TensorDesc>>,
-    /// Per value of the graph: whether it is [`Layout::Blocked`](crate::layout::Layout).
-    pub(crate) blocked: Vec<bool>,
+    /// Per value of the graph.
+    pub(crate) layouts: Vec<Layout>,
     pub(crate) constants: Vec<Tensor>,
     pub(crate) arena_bytes: usize,
     pub(crate) slots: usize,
@@ -148,7 +148,7 @@ impl Plan {
             size_of_val(self.places.as_slice()),
             size_of_val(self.values.as_slice()),
             size_of_val(self.descs.as_slice()),
-            size_of_val(self.blocked.as_slice()),
+            size_of_val(self.layouts.as_slice()),
             size_of_val(self.outputs.as_slice()),
         ];
         self.steps.iter().map(step).chain(lists).sum()
@@ -157,8 +157,14 @@ impl Plan {
     /// The steps, for people.
     pub(crate) fn report(&self, program: &Program) -> Vec<StepReport> {
         let shape = |value: &ValueId| match &self.descs[value.index()] {
-            Some(desc) if self.blocked[value.index()] => format!("{}{:?} blocked", desc.dtype, desc.shape.as_slice()),
-            Some(desc) => format!("{}{:?}", desc.dtype, desc.shape.as_slice()),
+            Some(desc) => {
+                let layout = match self.layouts[value.index()] {
+                    Layout::RowMajor => "",
+                    Layout::Blocked => " blocked",
+                    Layout::Bordered(_) => " bordered",
+                };
+                format!("{}{:?}{layout}", desc.dtype, desc.shape.as_slice())
+            }
             None => "?".to_owned(),
         };
         self.steps
@@ -396,8 +402,8 @@ struct Memory {
     wishes: Vec<(usize, usize, usize)>,
     /// Of how many slices of a batch a value has room for one.
     slices: Vec<usize>,
-    /// Which values are [`Layout::Blocked`](crate::layout::Layout).
-    blocked: Vec<bool>,
+    /// Per value.
+    layouts: Vec<Layout>,
 }
 
 impl Memory {
@@ -413,7 +419,7 @@ impl Memory {
             slots: 0,
             wishes: Vec::new(),
             slices: vec![1; count],
-            blocked: vec![false; count],
+            layouts: vec![Layout::RowMajor; count],
             facts,
         };
         for index in 0..count {
@@ -485,12 +491,13 @@ impl Memory {
 
     fn bytes(&self, value: usize) -> usize {
         let Some(desc) = &self.descs[value] else { return 0 };
-        if !self.blocked[value] {
+        let layout = self.layouts[value];
+        if layout == Layout::RowMajor {
             return desc.bytes() / self.slices[value];
         }
         let mut slice = desc.clone();
         slice.shape.first_mut().into_iter().for_each(|images| *images /= self.slices[value]);
-        blocked_bytes(&slice).unwrap_or(0)
+        layout.bytes(&slice).unwrap_or(0)
     }
 
     fn elements(&self, value: usize) -> usize {
@@ -563,7 +570,7 @@ impl Memory {
             outputs: graph.outputs.iter().map(|output| values[output.index()]).collect(),
             values,
             descs: self.descs,
-            blocked: self.blocked,
+            layouts: self.layouts,
             constants: self.constants,
             arena_bytes,
             slots: self.slots,
@@ -618,7 +625,7 @@ impl Memory {
             let fits = self.bytes(from) == self.bytes(output)
                 && self.elements(input) == self.elements(output)
                 && self.slices[from] == self.slices[output]
-                && self.blocked[from] == self.blocked[output];
+                && self.layouts[from] == self.layouts[output];
             if free && fits && from != to && to == output {
                 self.roots[to] = from;
                 last_use[from] = last_use[to];

@@ -11,7 +11,7 @@
 use super::Machine;
 use super::copy::{Source, Target, Unit, by_width, split};
 use super::lines::in_lines;
-use halimede_compute::layout::{Layout, Layouts, Stance, Stances, blocked_bytes};
+use halimede_compute::layout::{Layout, Layouts, Stance, Stances};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Concat;
@@ -36,12 +36,13 @@ impl ConcatKernel {
     /// How much is joined; `None` where the layouts are none that it knows.
     fn step(&self, inputs: &[Option<TensorDesc>], output: &TensorDesc, layouts: &Layouts) -> Option<ConcatStep> {
         let (axis, width) = (self.op.axis, output.dtype.size());
-        let is_blocked = layouts.output == Layout::Blocked;
+        let layout = layouts.output;
+        let is_blocked = layout != Layout::RowMajor;
         let block = |desc: &TensorDesc| match is_blocked {
-            true => blocked_bytes(desc).map(|bytes| bytes / width),
+            true => layout.bytes(desc).map(|bytes| bytes / width),
             false => Some(desc.shape[axis..].iter().product()),
         };
-        let known = layouts.are_row_major() || is_blocked && (0..inputs.len()).all(|input| layouts.is_blocked(input));
+        let known = (0..inputs.len()).all(|input| layouts.input(input) == layout);
         let outer = if is_blocked { 1 } else { output.shape[..axis].iter().product() };
         let blocks = inputs.iter().flatten().map(block).collect::<Option<_>>()?;
         known.then_some(ConcatStep { outer, blocks, block: block(output)?, width, machine: self.machine.clone() })
@@ -65,6 +66,7 @@ impl Kernel for ConcatKernel {
             inputs: smallvec![Stance::AsOutput; inputs.len()],
             // What is made where it belongs need not be copied.
             output: Stance::Faster,
+            takes_borders: true,
         })
     }
 

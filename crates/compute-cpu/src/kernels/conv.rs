@@ -26,13 +26,13 @@ use super::tiled::{Finish, IntegerWeights, TiledWeights};
 use super::tuning::{self, Offer};
 use crate::gemm::{self, KC, Left, Micro, Target};
 use crate::map::Register;
-use crate::matrix::BLOCK;
+use crate::matrix::{self, BLOCK};
 use crate::{Blas, Winograd};
 use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
 use half::bf16;
-use halimede_compute::layout::{Layout::Blocked, Layouts, Stances};
+use halimede_compute::layout::{Layout::Blocked, Layouts, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -53,6 +53,8 @@ use winograd::{Ends, WinogradStep};
 
 /// Panels of patches that one task packs: at [`KC`] rows they fill 256 KiB.
 const TASK_PANELS: usize = 8;
+/// Pixels around an image, at most, that are worth keeping there: of a kernel 7 wide.
+const BORDER_MOST: usize = 3;
 /// Output channels that one task takes when there are fewer tasks than threads; a multiple of every
 /// micro-kernel's rows.
 const TASK_ROWS: usize = 48;
@@ -319,11 +321,22 @@ impl Kernel for ConvKernel {
             }
             _ => return None,
         };
-        match window.is_pointwise() {
-            true => Some(stances),
-            // The data are copied line by line either way, and what is multiplied is the copy.
-            false => Some(stances.indifferent()),
+        // The data are copied line by line either way, and what is multiplied is the copy, where they are not what is multiplied.
+        let mut stances = if window.is_pointwise() { stances } else { stances.indifferent() };
+        // What is around integers is their zero point, which who writes them does not know.
+        let border = match weights {
+            Packed::Tiled(_) => window.border(),
+            Packed::TiledPhases(phases) => phases.border(&window),
+            _ => return Some(stances),
+        };
+        stances.takes_borders = self.machine.matrix.is_some_and(|matrix| !matrix.takes_lines());
+        // Narrower images are copied as fast as their rows are written apart.
+        let is_worth_it = stances.takes_borders && window.out[2] >= matrix::TILE;
+        let border = border.filter(|&border| border == 0 || is_worth_it && border <= BORDER_MOST);
+        if let (Some(border), Stance::Either) = (border, stances.inputs[0]) {
+            stances.inputs[0] = Stance::Bordered(border as u8);
         }
+        Some(stances)
     }
 
     fn prepare_laid_out(
@@ -467,15 +480,15 @@ impl ConvKernel {
             return Ok(match (x.dtype, unit.signed()) {
                 (DType::I8, Some(unit)) => {
                     let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
-                    TiledConvStep::<i8, i8>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
+                    TiledConvStep::<i8, i8>::new(window, parts, finish, machine, unit, layouts).prepared()
                 }
                 (DType::I8, None) => {
                     let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
-                    TiledConvStep::<u8, i8>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
+                    TiledConvStep::<u8, i8>::new(window, parts, finish, machine, unit, layouts).prepared()
                 }
                 _ => {
                     let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
-                    TiledConvStep::<u8, u8>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
+                    TiledConvStep::<u8, u8>::new(window, parts, finish, machine, unit, layouts).prepared()
                 }
             });
         }
@@ -492,17 +505,16 @@ impl ConvKernel {
         let prepare = |window: Window, parts: Parts<TiledWeights>| {
             let (finish, machine) = (finish()?, machine.clone());
             Ok(match x.dtype {
-                DType::F32 => {
-                    TiledConvStep::<bf16, f32>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
-                }
+                DType::F32 => TiledConvStep::<bf16, f32>::new(window, parts, finish, machine, unit, layouts).prepared(),
                 DType::Bf16 => {
-                    TiledConvStep::<bf16, bf16>::new(window, parts, finish, machine, unit).laid_out(layouts).prepared()
+                    TiledConvStep::<bf16, bf16>::new(window, parts, finish, machine, unit, layouts).prepared()
                 }
                 _ => return Err(unsupported()),
             })
         };
         match packed {
-            Packed::Tiled(weights) if window.is_pointwise() => {
+            // Pixels of images that have a border are no rows of one matrix.
+            Packed::Tiled(weights) if window.is_pointwise() && !layouts.have_borders() => {
                 let (weights, finish, layout) = (Some(weights.clone()), finish()?, layout());
                 Ok(match x.dtype {
                     DType::F32 => TiledStep::<bf16, f32, f32>::new(layout, weights, finish, machine, unit).prepared(),

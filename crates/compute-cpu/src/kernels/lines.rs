@@ -2,9 +2,12 @@
 //!
 //! For kernels that treat each channel by itself, lines of channels are images that have so many.
 
+use super::rows::part_mut;
 use crate::matrix;
-use halimede_compute::layout::{LINE_BYTES, Layout, TILE, rows_apart};
+use halimede_compute::layout::{Grid, LINE_BYTES, Layout, TILE, rows_apart};
 use halimede_compute::{Arguments, Prepared, Step, TensorDesc};
+use halimede_tensor::View;
+use std::ops::Range;
 
 // Tiles are read a line for each row, whole, also where fewer rows are left: what they read is there.
 const _: () = assert!(matrix::TILE <= TILE && matrix::STEP_BYTES == LINE_BYTES);
@@ -20,11 +23,11 @@ pub(super) struct Lines {
 }
 
 impl Lines {
-    /// Of so many rows and columns of numbers that have so many bytes.
+    /// Of so many rows, those of borders among them, and columns of numbers that have so many bytes.
     pub fn of(layout: Layout, rows: usize, columns: usize, bytes: usize) -> Lines {
         match layout {
             Layout::RowMajor => Lines { row: columns, len: columns, apart: columns },
-            Layout::Blocked => {
+            Layout::Blocked | Layout::Bordered(_) => {
                 let len = LINE_BYTES / bytes;
                 Lines { row: len, len, apart: rows_apart(rows) * len }
             }
@@ -47,36 +50,80 @@ pub(super) fn in_lines(desc: &TensorDesc) -> Option<TensorDesc> {
     Some(TensorDesc { dtype: desc.dtype, shape })
 }
 
-/// Where images begin, in elements.
+/// Where the pixels of images lie, and the channels of a pixel.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) struct Raster {
+    pub grid: Grid,
+    pub lines: Lines,
+}
+
+impl Raster {
+    /// Of so many images of this height and width, whose pixels have so many channels, numbers of so many bytes.
+    pub fn of(layout: Layout, images: usize, size: [usize; 2], channels: usize, bytes: usize) -> Raster {
+        let grid = Grid::of(layout, size);
+        Raster { grid, lines: Lines::of(layout, grid.rows(images), channels, bytes) }
+    }
+
+    /// Where the first channel of a pixel lies, or of a place beyond the image that its border has.
+    pub fn start(&self, image: usize, y: isize, x: isize) -> usize {
+        self.grid.pixel(image, y, x) * self.lines.row
+    }
+
+    /// Writes zeros around an image, in those lines of channels.
+    ///
+    /// # Safety
+    /// Nobody else touches that border meanwhile.
+    pub unsafe fn clear_border<T>(&self, output: View<'_>, image: usize, lines: Range<usize>) {
+        let (row, apart) = (self.lines.row * size_of::<T>(), self.lines.apart * size_of::<T>());
+        for (line, piece) in lines.flat_map(|line| self.grid.border_of(image).map(move |piece| (line, piece))) {
+            // SAFETY: the caller's promise; zeros are numbers of every type.
+            let piece = unsafe { part_mut::<u8>(output, line * apart + piece.start * row, piece.len() * row) };
+            // Most are one line, as rows of blocked values are: cheaper than a call that fills any number of bytes.
+            piece.as_chunks_mut::<LINE_BYTES>().0.fill([0; LINE_BYTES]);
+        }
+    }
+}
+
+/// Where images begin, in elements, and rows of their pixels.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Images {
     /// Images that share a line of channels.
     count: usize,
-    /// From one to the next.
+    /// The first pixel, and from one image to the next.
+    first: usize,
     apart: usize,
     /// From one line to the next.
     lines_apart: usize,
+    /// From one row of pixels to the next.
+    pub row: usize,
 }
 
 impl Images {
-    /// One after the other, of so many elements each.
-    pub fn of(len: usize) -> Images {
-        Images { count: usize::MAX, apart: len, lines_apart: 0 }
+    /// One after the other, of so many rows that have so many elements.
+    pub fn of(rows: usize, row: usize) -> Images {
+        Images { count: usize::MAX, first: 0, apart: rows * row, lines_apart: 0, row }
     }
 
-    /// Images of lines of a blocked value: `count` of them share a line, and each has so many pixels.
-    pub fn blocked(count: usize, pixels: usize, line: usize) -> Images {
-        Images { count, apart: pixels * line, lines_apart: rows_apart(count * pixels) * line }
+    /// Images of lines of a blocked value, of which `count` share a line.
+    pub fn blocked(count: usize, raster: &Raster) -> Images {
+        let Raster { grid, lines } = raster;
+        Images {
+            count,
+            first: raster.start(0, 0, 0),
+            apart: grid.image() * lines.row,
+            lines_apart: lines.apart,
+            row: grid.line() * lines.row,
+        }
     }
 
     /// Images of one pixel in a row-major value that has so many channels.
     pub fn pixels(count: usize, channels: usize, line: usize) -> Images {
-        Images { count, apart: channels, lines_apart: line }
+        Images { count, first: 0, apart: channels, lines_apart: line, row: line }
     }
 
     /// Where an image begins.
     pub fn start(&self, image: usize) -> usize {
-        image / self.count * self.lines_apart + image % self.count * self.apart
+        image / self.count * self.lines_apart + image % self.count * self.apart + self.first
     }
 }
 

@@ -4,7 +4,7 @@ mod pixels;
 
 use super::Machine;
 use super::conv::window::Window;
-use super::lines::{Images, in_lines};
+use super::lines::{Images, Raster, in_lines};
 use super::rows::part_mut;
 use halimede_compute::layout::{Layout, Layouts, Stance, Stances};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -38,10 +38,11 @@ impl Kernel for PoolKernel {
         in_lines(x)?;
         let output = in_lines(output)?;
         // Of one pixel of each image the lines are found where they belong, so that who reads them need not know.
-        match output.shape.iter().skip(1).rev().skip(1).all(|&size| size == 1) {
-            true => Some(Stances { inputs: smallvec![Stance::Either], output: Stance::RowMajor }),
-            false => Some(Stances { inputs: smallvec![Stance::AsOutput], output: Stance::Either }),
-        }
+        let (input, output) = match output.shape.iter().skip(1).rev().skip(1).all(|&size| size == 1) {
+            true => (Stance::Either, Stance::RowMajor),
+            false => (Stance::AsOutput, Stance::Either),
+        };
+        Some(Stances { inputs: smallvec![input], output, takes_borders: true })
     }
 
     fn prepare_laid_out(
@@ -52,7 +53,8 @@ impl Kernel for PoolKernel {
     ) -> Result<Prepared, OpError> {
         let Some(Some(x)) = inputs.first() else { return Err(OpError::invalid("pooling needs data")) };
         // Channels are pooled each for itself: lines of them are images that have so many.
-        let (count, blocked) = (x.shape.first().copied().unwrap_or(1), layouts.is_blocked(0));
+        let (count, layout) = (x.shape.first().copied().unwrap_or(1), layouts.input(0));
+        let blocked = layout != Layout::RowMajor;
         let channels = x.shape.last().copied().unwrap_or(1);
         let unsupported = || OpError::unsupported("pooling of parts of lines");
         let lines = |desc: &TensorDesc| if blocked { in_lines(desc).ok_or_else(unsupported) } else { Ok(desc.clone()) };
@@ -92,16 +94,19 @@ impl Kernel for PoolKernel {
             }
             let (dtype, kind, machine) = (x.dtype, self.op.kind, self.machine.clone());
             let line = window.groups;
-            let images = match (blocked, layouts.output) {
-                (false, _) => [window.image_len(), window.pixels() * line].map(Images::of),
-                (true, Layout::Blocked) => {
-                    [window.plane_len(), window.pixels()].map(|pixels| Images::blocked(count, pixels, line))
-                }
-                (true, Layout::RowMajor) => {
-                    [Images::blocked(count, window.plane_len(), line), Images::pixels(count, channels, line)]
-                }
+            let raster = |layout: Layout, size: [usize; 3]| {
+                Raster::of(layout, count, [size[1], size[2]], channels, dtype.size())
             };
-            let step = PixelsStep { dtype, kind, after, window, images, machine };
+            let (from, to) = (raster(layout, window.x), raster(layouts.output, window.out));
+            let images = match (blocked, layouts.output) {
+                (false, _) => [window.x, window.out].map(|size| Images::of(size[1], size[2] * line)),
+                (true, Layout::Blocked | Layout::Bordered(_)) => {
+                    [from, to].map(|raster| Images::blocked(count, &raster))
+                }
+                (true, Layout::RowMajor) => [Images::blocked(count, &from), Images::pixels(count, channels, line)],
+            };
+            let bordered = (to.grid.border > 0).then_some((to, count));
+            let step = PixelsStep { dtype, kind, after, window, images, bordered, machine };
             return Ok(Prepared { step: Box::new(step), workspace: 0 });
         }
         let step = PoolStep {

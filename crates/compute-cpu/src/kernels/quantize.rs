@@ -10,7 +10,7 @@ use super::parameters::desc;
 use crate::Isa;
 use crate::isa::multiversion;
 use half::{bf16, f16};
-use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, Stance, Stances, blocked_bytes};
+use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, Stance, Stances};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::{Dequantize, Quantize};
@@ -184,7 +184,7 @@ impl QuantizeStep {
 
     /// Whether it can read such data in blocks.
     fn reads_blocks(&self, x: &TensorDesc) -> bool {
-        self.makes_bytes() && self.x == DType::Bf16 && blocked_bytes(x).is_some()
+        self.makes_bytes() && self.x == DType::Bf16 && Layout::Blocked.bytes(x).is_some()
     }
 }
 
@@ -230,7 +230,8 @@ impl Kernel for QuantizeKernel {
 
     fn stances(&self, inputs: &[Option<TensorDesc>], _outputs: &[TensorDesc]) -> Option<Stances> {
         let reads_blocks = self.machine.blocks_values() && self.step(inputs).ok()?.reads_blocks(desc(inputs, 0).ok()?);
-        reads_blocks.then(|| Stances { inputs: smallvec![Stance::Either], output: Stance::RowMajor })
+        let (inputs, output) = (smallvec![Stance::Either], Stance::RowMajor);
+        reads_blocks.then_some(Stances { inputs, output, takes_borders: false })
     }
 
     fn prepare_laid_out(

@@ -32,7 +32,7 @@ impl Kernel for ReduceKernel {
         // A number of each channel, as the mean of an image.
         let ([Some(x)], [_]) = (inputs, outputs) else { return None };
         let is_of_channels = self.op.axes.iter().copied().eq(1..x.shape.len().saturating_sub(1));
-        let stances = Stances { inputs: smallvec![Stance::Either], output: Stance::RowMajor };
+        let stances = Stances { inputs: smallvec![Stance::Either], output: Stance::RowMajor, takes_borders: false };
         let is_blocked = self.machine.blocks_values() && in_lines(x).is_some();
         (is_of_channels && !self.op.axes.is_empty() && is_blocked).then_some(stances)
     }

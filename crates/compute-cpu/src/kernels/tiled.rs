@@ -212,7 +212,7 @@ impl<F: Product> Finish<F> {
     /// How what it reads and writes may lie, where a result that may be blocked has the stance `output`, and the data have
     /// `data`. A residual is read where the result is written.
     pub fn stances(&self, data: Stance, output: Stance) -> Stances {
-        let mut stances = Stances { inputs: smallvec![data], output };
+        let mut stances = Stances { inputs: smallvec![data], output, takes_borders: false };
         let common = self.epilogue.as_ref().map(Epilogue::common);
         // Lines of both must have as many numbers, and general epilogues read what they know the shape of.
         let of_bytes = |dtype: DType| dtype.size() == self.output.size();

@@ -54,6 +54,6 @@ impl Memory {
         draft.prepared.as_ref()?;
         let Code::Kernel(kernel) = &program.codes()[draft.node] else { return None };
         let (inputs, outputs) = self.described(program, draft)?;
-        kernel.joins(&inputs, &outputs, &layouts_of(&program.graph().nodes[draft.node], &self.blocked))
+        kernel.joins(&inputs, &outputs, &layouts_of(&program.graph().nodes[draft.node], &self.layouts))
     }
 }

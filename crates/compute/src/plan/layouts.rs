@@ -2,7 +2,7 @@
 //!
 //! A value may be blocked if everybody who writes or reads it can deal with that, and is if somebody is faster by it.
 //! Some operands of a step have to lie alike, such as a result and what is added to it, so values are decided about in
-//! groups. No value is converted from one layout to the other: by the rate of such passes one takes longer than a product gains
+//! groups. Where somebody looks beyond its pixels it has a border, if everybody can deal with that, too. No value is converted from one layout to the other: by the rate of such passes one takes longer than a product gains
 //! by reading it in blocks (`docs/benchmarks/layouts.md`).
 
 use super::{Draft, Memory, Place};
@@ -19,11 +19,20 @@ struct Groups {
     are_fixed: Vec<bool>,
     /// Of representatives: somebody is faster where they are blocked.
     are_wanted: Vec<bool>,
+    /// Of representatives: the widest border that makes somebody faster, and whether none of the values can have one.
+    borders: Vec<u8>,
+    are_bare: Vec<bool>,
 }
 
 impl Groups {
     fn new(count: usize) -> Groups {
-        Groups { parents: (0..count).collect(), are_fixed: vec![false; count], are_wanted: vec![false; count] }
+        Groups {
+            parents: (0..count).collect(),
+            are_fixed: vec![false; count],
+            are_wanted: vec![false; count],
+            borders: vec![0; count],
+            are_bare: vec![false; count],
+        }
     }
 
     fn of(&self, mut value: usize) -> usize {
@@ -43,18 +52,37 @@ impl Groups {
         self.are_wanted[group] = true;
     }
 
+    fn want_border(&mut self, value: usize, border: u8) {
+        let group = self.of(value);
+        self.borders[group] = self.borders[group].max(border);
+        // Without one it makes no difference, but where there is nothing to see beyond.
+        self.are_wanted[group] |= border == 0;
+    }
+
+    fn leave_bare(&mut self, value: usize) {
+        let group = self.of(value);
+        self.are_bare[group] = true;
+    }
+
     fn join(&mut self, a: usize, b: usize) {
         let (a, b) = (self.of(a), self.of(b));
         if a != b {
             self.parents[b] = a;
             self.are_fixed[a] |= self.are_fixed[b];
             self.are_wanted[a] |= self.are_wanted[b];
+            self.borders[a] = self.borders[a].max(self.borders[b]);
+            self.are_bare[a] |= self.are_bare[b];
         }
     }
 
-    fn is_blocked(&self, value: usize) -> bool {
+    fn layout(&self, value: usize) -> Layout {
         let group = self.of(value);
-        self.are_wanted[group] && !self.are_fixed[group]
+        match self.borders[group] {
+            _ if self.are_fixed[group] => Layout::RowMajor,
+            border if border > 0 && !self.are_bare[group] => Layout::Bordered(border),
+            _ if self.are_wanted[group] => Layout::Blocked,
+            _ => Layout::RowMajor,
+        }
     }
 }
 
@@ -89,7 +117,11 @@ impl Memory {
                     Stance::RowMajor => groups.fix(value.index()),
                     Stance::Either => {}
                     Stance::Faster => groups.want(value.index()),
+                    Stance::Bordered(border) => groups.want_border(value.index(), border),
                     Stance::AsOutput => groups.join(value.index(), node.outputs[0].index()),
+                }
+                if stances.as_ref().is_none_or(|stances| !stances.takes_borders) {
+                    groups.leave_bare(value.index());
                 }
                 if is_whole {
                     // Together with what has to lie as it does.
@@ -97,11 +129,11 @@ impl Memory {
                 }
             }
         }
-        let blocked: Vec<bool> = (0..self.roots.len()).map(|value| groups.is_blocked(value)).collect();
+        let chosen: Vec<Layout> = (0..self.roots.len()).map(|value| groups.layout(value)).collect();
         let mut made = Vec::new();
         for (index, draft) in drafts.iter().enumerate() {
             let node = &graph.nodes[draft.node];
-            let layouts = layouts_of(node, &blocked);
+            let layouts = layouts_of(node, &chosen);
             if !layouts.are_row_major() {
                 // A kernel that thinks better of what it said leaves all as it was.
                 let Some(prepared) = self.laid_out(program, draft, &layouts) else {
@@ -112,7 +144,7 @@ impl Memory {
             }
         }
         made.into_iter().for_each(|(index, prepared)| drafts[index].prepared = Some(prepared));
-        self.blocked = blocked;
+        self.layouts = chosen;
     }
 
     /// What a step, whole or of a slice, reads and writes.
@@ -140,9 +172,9 @@ impl Memory {
     }
 }
 
-/// How the operands of a node lie, by which values are blocked.
-pub(super) fn layouts_of(node: &Node, blocked: &[bool]) -> Layouts {
-    let layout = |value: ValueId| if blocked[value.index()] { Layout::Blocked } else { Layout::RowMajor };
+/// How the operands of a node lie, by how each value does.
+pub(super) fn layouts_of(node: &Node, layouts: &[Layout]) -> Layouts {
+    let layout = |value: ValueId| layouts[value.index()];
     Layouts {
         inputs: node.inputs.iter().map(|input| input.map_or(Layout::RowMajor, layout)).collect(),
         output: node.outputs.first().map_or(Layout::RowMajor, |&value| layout(value)),
@@ -178,9 +210,32 @@ mod tests {
         groups.fix(4);
         // Nobody cares.
         groups.join(5, 6);
-        let blocked: Vec<bool> = (0..7).map(|value| groups.is_blocked(value)).collect();
-        assert_eq!(blocked, [true, true, true, false, false, false, false]);
+        let layouts: Vec<Layout> = (0..7).map(|value| groups.layout(value)).collect();
+        let (rows, blocks) = (Layout::RowMajor, Layout::Blocked);
+        assert_eq!(layouts, [blocks, blocks, blocks, rows, rows, rows, rows]);
         groups.join(2, 4);
-        assert!((0..7).all(|value| !groups.is_blocked(value)), "one of them has to be row-major, and so all have");
+        assert!((0..7).all(|value| groups.layout(value) == rows), "one of them has to be row-major, and so all have");
+    }
+
+    #[test]
+    fn borders_are_as_wide_as_the_widest_and_for_those_who_can_have_them() {
+        let mut groups = Groups::new(6);
+        // Two look beyond what lies alike; a third is faster where it is blocked.
+        groups.want_border(0, 1);
+        groups.want_border(1, 2);
+        groups.join(1, 0);
+        // Somebody cannot have a border, and nobody else is faster with blocks.
+        groups.want_border(2, 1);
+        groups.leave_bare(2);
+        // The same, and somebody is.
+        groups.join(3, 4);
+        groups.want_border(3, 1);
+        groups.leave_bare(4);
+        groups.want(4);
+        // Nothing is seen beyond.
+        groups.want_border(5, 0);
+        let layouts: Vec<Layout> = (0..6).map(|value| groups.layout(value)).collect();
+        let (rows, blocks, wide) = (Layout::RowMajor, Layout::Blocked, Layout::Bordered(2));
+        assert_eq!(layouts, [wide, wide, rows, blocks, blocks, blocks]);
     }
 }

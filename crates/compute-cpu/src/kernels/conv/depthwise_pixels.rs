@@ -16,7 +16,7 @@ use crate::Isa;
 use crate::kernels::Machine;
 use crate::kernels::ending::{Ending, UNBOUNDED};
 use crate::kernels::epilogue::{Common, Epilogue};
-use crate::kernels::lines::Images;
+use crate::kernels::lines::{Images, Raster};
 use crate::kernels::packed::{PackedWeights, f32_bytes};
 use crate::kernels::rows::{part_mut, registers_of};
 use crate::map::{BLOCK, Register};
@@ -24,7 +24,7 @@ use crate::real::{Numbers, Real};
 use crate::vector::within;
 use crate::vector::{Four, MOST_LANES, Vector};
 use half::bf16;
-use halimede_compute::layout::{LINE_BYTES, Stance, Stances};
+use halimede_compute::layout::{LINE_BYTES, Layout, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, Tensor, View};
@@ -111,7 +111,8 @@ impl DepthwisePixelsStep {
         };
         let residual = common.and_then(|common| common.residual);
         let is_alike = self.data == self.output && residual.is_none_or(|residual| residual.dtype == self.output);
-        let mut stances = Stances { inputs: smallvec![Stance::AsOutput], output: Stance::Either };
+        let (inputs, output) = (smallvec![Stance::AsOutput], Stance::Either);
+        let mut stances = Stances { inputs, output, takes_borders: false };
         if let Some(residual) = residual {
             let input = FIRST_EXTRA + residual.input;
             stances.inputs.resize(input + 1, Stance::RowMajor);
@@ -172,10 +173,12 @@ impl DepthwisePixelsStep {
             let bias: &[f32] = if self.has_bias { view(2).slice() } else { &[] };
             (view(0).slice::<T>(), bias)
         };
-        let pixels = [window.plane_len(), window.pixels()];
-        let images = pixels.map(|pixels| match self.in_line {
-            Some(count) => Images::blocked(count, pixels, window.groups),
-            None => Images::of(pixels * window.groups),
+        let images = [window.x, window.out].map(|[_, height, width]| match self.in_line {
+            Some(count) => {
+                let raster = Raster::of(Layout::Blocked, count, [height, width], window.groups, size_of::<T>());
+                Images::blocked(count, &raster)
+            }
+            None => Images::of(height, width * window.groups),
         });
         let convolve = Convolve::<T>::new(self.machine.isa, window.groups, self.output);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {

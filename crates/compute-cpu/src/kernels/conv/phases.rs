@@ -95,13 +95,9 @@ impl<W> Phases<W> {
         self.phases.iter().map(|phase| &*phase.weights)
     }
 
-    /// The phases for sizes, prepared by `prepare`: together those that see the same pixels, as all do where the
-    /// kernel is as large as the stride. `window` is that of the transposed convolution.
-    pub fn prepare(
-        &self,
-        window: &Window,
-        prepare: impl Fn(Window, Parts<W>) -> Result<Prepared, OpError>,
-    ) -> Result<Prepared, OpError> {
+    /// The phases for sizes: together those that see the same pixels, as all do where the kernel is as large as the stride.
+    /// `window` is that of the transposed convolution.
+    fn groups(&self, window: &Window) -> SmallVec<[(Window, Parts<W>); 4]> {
         let size = [window.out[1], window.out[2]];
         let apart = [window.stride[1], window.stride[2]];
         let mut groups: SmallVec<[(Window, Parts<W>); 4]> = SmallVec::new();
@@ -125,7 +121,21 @@ impl<W> Phases<W> {
                 None => groups.push((window, smallvec![part])),
             }
         }
-        let steps = groups.into_iter().map(|(window, parts)| prepare(window, parts));
+        groups
+    }
+
+    /// How far any of them looks beyond the data.
+    pub fn border(&self, window: &Window) -> Option<usize> {
+        self.groups(window).iter().try_fold(0, |most, (window, _)| Some(window.border()?.max(most)))
+    }
+
+    /// The phases for sizes, prepared by `prepare`, in [`Phases::groups`].
+    pub fn prepare(
+        &self,
+        window: &Window,
+        prepare: impl Fn(Window, Parts<W>) -> Result<Prepared, OpError>,
+    ) -> Result<Prepared, OpError> {
+        let steps = self.groups(window).into_iter().map(|(window, parts)| prepare(window, parts));
         let steps: SmallVec<[Prepared; 4]> = steps.collect::<Result<_, _>>()?;
         Ok(in_turn(steps))
     }

@@ -175,15 +175,15 @@ impl Target {
         Target { size: [window.out[1], window.out[2]], first: [0; 2], step: [1; 2] }
     }
 
-    /// Rows and columns of the whole output.
-    pub fn size(&self) -> [usize; 2] {
-        self.size
+    /// Row and column of a pixel in the whole output.
+    pub fn place(&self, row: usize, column: usize) -> [usize; 2] {
+        [self.first[0] + row * self.step[0], self.first[1] + column * self.step[1]]
     }
 
-    /// Where a pixel of an image lies in the whole output.
+    /// Where a pixel of an image lies among those of the whole output.
     pub fn pixel(&self, image: usize, row: usize, column: usize) -> usize {
-        let y = image * self.size[0] + self.first[0] + row * self.step[0];
-        y * self.size[1] + self.first[1] + column * self.step[1]
+        let [y, x] = self.place(row, column);
+        (image * self.size[0] + y) * self.size[1] + x
     }
 }
 

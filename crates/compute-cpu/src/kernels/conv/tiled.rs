@@ -13,6 +13,9 @@
 //!   . . . . . .
 //! ```
 //!
+//! Where data are blocked and have that border themselves, or nothing beyond them is seen, they are what is multiplied: nothing is
+//! copied, and a task is as large as if it were.
+//!
 //! Where the unit reads whole tiles, each step of channels has places of its own, one cache line each: the rows of a tile follow
 //! each other and lie in neighbouring sets of the first-level cache. With all channels of a pixel in one place they would lie a kilobyte
 //! or so apart, in a few sets, and displace each other.
@@ -35,10 +38,11 @@ use super::window::Window;
 use crate::Isa;
 use crate::isa::multiversion;
 use crate::kernels::Machine;
-use crate::kernels::lines::Lines;
+use crate::kernels::lines::{Lines, Raster};
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{self, BLOCK, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Seen, Sink, Sums, TILE, step};
 use crate::real::Converts;
+use half::bf16;
 use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, rows_apart};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
@@ -108,7 +112,18 @@ pub(super) fn pack<N: Element, T: Converts<N>>(
     unsafe { TiledWeights::pack(place, start, shape, taps, (channel_stride, row_stride), (rows, channels)) }
 }
 
-/// How a task's copy lies.
+/// How what a task sees lies.
+#[derive(Clone, Copy)]
+enum Form {
+    /// A copy, all channels of a pixel together.
+    Pixels,
+    /// A copy with a block of places for each step of channels.
+    Blocks,
+    /// Where it is: rows of so many places, and bytes from one block to the next, and from one image.
+    InPlace { line: usize, apart: usize, image: usize },
+}
+
+/// Where a task's rows of the product lie: in a copy of what it sees, or in the data.
 struct Copy {
     /// Rows of the output of one task.
     rows: usize,
@@ -128,29 +143,32 @@ struct Copy {
     offsets: Vec<usize>,
     /// Groups of every step that count.
     depths: Vec<u8>,
+    /// Of what a task sees of an image, and from one image to the next.
     bytes: usize,
+    image: usize,
     seen: Seen,
 }
 
 impl Copy {
-    /// For tasks of so many rows of the output, with a block of places for each step of channels or not.
-    fn of_taps<F: Factor>(window: &Window, rows: usize, in_blocks: bool) -> Copy {
+    /// For tasks of so many rows of the output.
+    fn of_taps<F: Factor>(window: &Window, rows: usize, form: Form) -> Copy {
         let channels = window.inputs.next_multiple_of(F::STEP);
-        let (blocks, mut pitch) = match in_blocks {
-            true => (channels / F::STEP, STEP_BYTES),
-            false => (1, channels * size_of::<F>()),
+        let (blocks, mut pitch) = match form {
+            Form::Pixels => (1, channels * size_of::<F>()),
+            Form::Blocks | Form::InPlace { .. } => (channels / F::STEP, STEP_BYTES),
         };
         if pitch.is_multiple_of(CACHE_PERIOD) {
             pitch += STEP_BYTES;
         }
         let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
-        let (below, width) = (reach(1), window.out[2] + reach(2));
+        let below = reach(1);
+        let width = if let Form::InPlace { line, .. } = form { line } else { window.out[2] + reach(2) };
         let places = (rows + below) * width;
         // With what tiles read behind the last.
-        let places = if in_blocks { rows_apart(places) } else { places + TILE };
-        let apart = places * pitch;
-        let plane_bytes = blocks * apart;
-        let step_bytes = if in_blocks { apart } else { STEP_BYTES };
+        let places = if let Form::Pixels = form { places + TILE } else { rows_apart(places) };
+        let plane_bytes = blocks * places * pitch;
+        let apart = if let Form::InPlace { apart, .. } = form { apart } else { places * pitch };
+        let step_bytes = if let Form::Pixels = form { STEP_BYTES } else { apart };
         let mut planes: Vec<([usize; 2], usize)> = Vec::new();
         let mut taps = Vec::new();
         for (y, x) in (0..window.kernel[1]).flat_map(|y| (0..window.kernel[2]).map(move |x| (y, x))) {
@@ -168,6 +186,7 @@ impl Copy {
         let offsets = order.flat_map(|(tap, steps)| steps.map(move |step| (tap, step)));
         let offsets = offsets.map(|(tap, step)| taps[tap] + step * step_bytes).collect();
         let bytes = planes.len() * plane_bytes;
+        let image = if let Form::InPlace { image, .. } = form { image } else { bytes };
         let depths = matrix::depths::<F>(window.inputs, taps.len());
         // Places of a plane that the taps see from a block: some from each of its rows, or all of them.
         let across = BLOCK + reach(2);
@@ -177,15 +196,15 @@ impl Copy {
             0 | 1 => Seen::default(),
             _ => Seen { pass: places * steps * STEP_BYTES, whole: places * channels / F::STEP * STEP_BYTES },
         };
-        Copy { rows, width, pitch, blocks, apart, planes, below, offsets, depths, bytes, seen }
+        Copy { rows, width, pitch, blocks, apart, planes, below, offsets, depths, bytes, image, seen }
     }
 
     /// The same where a place takes what a pixel sees of a row.
     fn of_strips<F: Factor>(window: &Window, rows: usize) -> Copy {
         let ([depth, down, _], inputs) = (window.kernel, strip(window.inputs, window.kernel[2]));
         let stride = [window.stride[0], window.stride[1], 1];
-        let copy =
-            Copy::of_taps::<F>(&Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() }, rows, false);
+        let window = Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() };
+        let copy = Copy::of_taps::<F>(&window, rows, Form::Pixels);
         // Places hold what a pixel sees themselves: no two share much.
         Copy { seen: Seen::default(), ..copy }
     }
@@ -215,7 +234,11 @@ pub(super) struct TiledConvStep<F: Product, T> {
     /// Images of a task, where one is not cut.
     images: usize,
     panel_parts: usize,
-    layouts: Layouts,
+    /// Where pixels of the data and of the output lie.
+    from: Raster,
+    to: Raster,
+    /// Whether the data are multiplied where they are.
+    in_place: bool,
     data: PhantomData<T>,
 }
 
@@ -226,13 +249,32 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         finish: Finish<F>,
         machine: Machine,
         matrix: MatrixUnit<F>,
+        layouts: &Layouts,
     ) -> TiledConvStep<F, T> {
+        let raster = |layout, [height, width]: [usize; 2], channels, bytes| {
+            Raster::of(layout, window.batch, [height, width], channels, bytes)
+        };
+        let from = raster(layouts.input(0), [window.x[1], window.x[2]], window.inputs, size_of::<T>());
+        // Parts of an output have all of its pixels among them.
+        let size = parts.first().map_or([0; 2], |(target, _)| target.size);
+        let to = raster(layouts.output, size, window.rows, finish.output_bytes());
         let strips = in_strips::<F>(window.inputs, window.taps(), window.dilation[2]);
         // Data of another type become factors a row at a time, all channels of a pixel together.
-        let in_blocks = !matrix.takes_lines() && T::DTYPE == F::DTYPE;
+        let in_blocks = !matrix.takes_lines() && T::DTYPE == F::DTYPE && !strips;
+        let is_there = window.border().is_some_and(|border| border <= from.grid.border);
+        let in_place = in_blocks && layouts.input(0) != Layout::RowMajor && is_there;
+        let form = match in_place {
+            true => Form::InPlace {
+                line: from.grid.line(),
+                apart: from.lines.apart * size_of::<F>(),
+                image: from.grid.image() * STEP_BYTES,
+            },
+            false if in_blocks => Form::Blocks,
+            false => Form::Pixels,
+        };
         let copy_of = |rows| match strips {
             true => Copy::of_strips::<F>(&window, rows),
-            false => Copy::of_taps::<F>(&window, rows, in_blocks),
+            false => Copy::of_taps::<F>(&window, rows, form),
         };
         let across_of = |copy: &Copy| match matrix.takes_lines() {
             true if in_lines(&window, matrix) => window.out[2],
@@ -279,14 +321,11 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             down,
             images,
             panel_parts,
-            layouts: Layouts::default(),
+            from,
+            to,
+            in_place,
             data: PhantomData,
         }
-    }
-
-    /// The same where operands lie so.
-    pub fn laid_out(self, layouts: &Layouts) -> TiledConvStep<F, T> {
-        TiledConvStep { layouts: layouts.clone(), ..self }
     }
 
     fn sums(&self) -> usize {
@@ -295,7 +334,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         matrix::sums_needed(self.matrix, blocks, self.copy.offsets.len(), self.stays)
     }
 
-    /// The left operand for so many rows of the output of some images, whose copies begin with the pointer.
+    /// The left operand for so many rows of the output of some images, whose copies, or what is seen of them, begin with the pointer.
     fn left(&self, copies: *const u8, rows: usize, images: usize) -> Rows<'_> {
         let (copy, across, stays) = (&self.copy, self.across, self.stays);
         let count = copy.count(rows, across, &self.window);
@@ -308,7 +347,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let is_in_runs = !self.matrix.takes_lines() && across < copy.width;
         let runs = is_in_runs.then_some((across / TILE, copy.width * copy.pitch));
         let block = if self.matrix.takes_lines() { matrix::block_rows(line) } else { BLOCK };
-        let (pitch, apart) = (copy.pitch, copy.bytes);
+        let (pitch, apart) = (copy.pitch, copy.image);
         let tiles = Rows::tiles(copies, &copy.offsets, count);
         Rows {
             pitch,
@@ -327,7 +366,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
 
     /// Numbers of the copies.
     fn copied(&self) -> usize {
-        self.images * self.copy.bytes / size_of::<F>()
+        if self.in_place { 0 } else { self.images * self.copy.bytes / size_of::<F>() }
     }
 
     /// Numbers of a line of which strips are made, with what is read behind the last.
@@ -385,26 +424,37 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let data = arguments.inputs[0].unwrap_or(View::empty());
         // SAFETY: inputs are not written during the step.
         let data = unsafe { data.slice::<T>() };
-        let border = self.finish.border(arguments);
-        let (copies, line) = numbers.split_at_mut(self.copied());
-        for (image, copied) in (images.0..images.1).zip(copies.chunks_exact_mut((copy.bytes / size_of::<F>()).max(1))) {
-            self.fill(data, image, (first, rows), border, copied, line);
+        let copies: *const u8 = if self.in_place {
+            let [y, x] = [first as isize - window.before[1], -window.before[2]];
+            data[self.from.start(images.0, y, x)..].as_ptr().cast()
+        } else {
+            let border = self.finish.border(arguments);
+            let (copies, line) = numbers.split_at_mut(self.copied());
+            for (image, copied) in
+                (images.0..images.1).zip(copies.chunks_exact_mut((copy.bytes / size_of::<F>()).max(1)))
+            {
+                self.fill(data, image, (first, rows), border, copied, line);
+            }
+            copies.as_ptr().cast()
+        };
+        if down == 0 && part == 0 && self.to.grid.border > 0 {
+            let lines = 0..window.rows / self.to.lines.len;
+            // SAFETY: the task of an image's first rows alone does that; who has a border takes bf16.
+            (images.0..images.1).for_each(|image| unsafe {
+                self.to.clear_border::<bf16>(arguments.outputs[0], image, lines.clone());
+            });
         }
-        let left = self.left(copies.as_ptr().cast(), rows, images.1 - images.0);
+        let left = self.left(copies, rows, images.1 - images.0);
         // Rows of the product from one image to the next.
         let apart = left.count.next_multiple_of(left.block).max(1);
-        // Parts of an output have all of its pixels among them.
-        let [height, width] = self.parts.first().map_or([0; 2], |(target, _)| target.size());
-        let size = [1, height, width];
-        let channels = self.lines(self.layouts.output, size, window.rows, self.finish.output_bytes());
-        let pixels = Pixels { across: self.across, width: window.out[2], columns: window.rows, channels };
+        let pixels = Pixels { across: self.across, width: window.out[2], columns: window.rows, to: self.to };
         // Of each part.
         let each = window.rows.div_ceil(BLOCK);
         let panels = self.parts.len() * each;
         let range = (panels * part / self.panel_parts, panels * (part + 1) / self.panel_parts);
         let finishing = self.finish.begin(arguments, registers);
         let mut target = Target { finishing, parts: &self.parts, each, image: images.0, apart, first, pixels };
-        // SAFETY: the copy holds whole tiles for every offset.
+        // SAFETY: the copy, or the data with their border and what is behind them, hold whole tiles for every offset.
         unsafe {
             matrix::multiply(
                 self.matrix,
@@ -429,15 +479,14 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         strip: &mut [F],
     ) {
         let (window, copy) = (&self.window, &self.copy);
-        let layout = self.layouts.inputs.first().copied().unwrap_or_default();
-        let lines = self.lines(layout, window.x, window.inputs, size_of::<T>());
+        let lines = self.from.lines;
         let row_bytes = copy.width * copy.pitch;
         for &([y, x], start) in &copy.planes {
             let span = self.span(x);
             for row in 0..rows + copy.below {
                 let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
                 let source = usize::try_from(source).ok().filter(|&row| row < window.x[1]);
-                let source = source.map(|row| &data[(image * window.x[1] + row) * window.x[2] * lines.row..]);
+                let source = source.map(|row| &data[self.from.start(image, row as isize, 0)..]);
                 for block in 0..copy.blocks {
                     let to = (start + block * copy.apart + row * row_bytes) / size_of::<F>();
                     let to = &mut numbers[to..][..row_bytes / size_of::<F>()];
@@ -470,11 +519,6 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let bytes = size_of::<F>();
         let (line, places) = (bytemuck::cast_slice(line), bytemuck::cast_slice_mut(places));
         spread(self.machine.isa, line, (across * bytes, strip * bytes), places, self.copy.pitch);
-    }
-
-    /// How the channels of pixels lie, numbers of so many bytes, in a tensor whose images have this size.
-    fn lines(&self, layout: Layout, size: [usize; 3], channels: usize, bytes: usize) -> Lines {
-        Lines::of(layout, self.window.batch * size.iter().product::<usize>(), channels, bytes)
     }
 
     /// What of a row of a plane lies inside the data, where the plane has columns of this remainder.
@@ -554,48 +598,73 @@ struct Pixels {
     across: usize,
     width: usize,
     columns: usize,
-    channels: Lines,
+    to: Raster,
+}
+
+/// A row of a product as a pixel: its image, and its place in rows of the product.
+#[derive(Clone, Copy)]
+struct Place {
+    image: usize,
+    y: usize,
+    x: usize,
 }
 
 impl<F: Product> Target<'_, F> {
-    /// Rows of a block from one on that are pixels next to each other, at most so many; and how many are done with them.
-    fn piece(&self, (row, p): (usize, usize), at: usize, most: usize) -> (Option<Piece>, usize) {
-        let &Pixels { across, width, columns, channels } = &self.pixels;
-        let (target, column) = (self.parts[p / self.each].0, p % self.each * BLOCK);
+    /// Row `at` of the block that begins with a row of the product.
+    fn place(&self, row: usize, at: usize) -> Place {
         let (image, at) = (self.image + row / self.apart, row % self.apart + at);
-        let (y, x) = (at / across, at % across);
+        Place { image, y: at / self.pixels.across, x: at % self.pixels.across }
+    }
+
+    /// Rows of a block, of a panel, from a place on that are pixels next to each other, at most so many; and how many are done with
+    /// them.
+    fn piece(&self, place: Place, (part, column): (usize, usize), most: usize) -> (Option<Piece>, usize) {
+        let &Pixels { across, width, columns, to: Raster { grid, lines } } = &self.pixels;
+        let Place { image, y, x } = place;
+        let target = self.parts[part].0;
         // Where only pixels of the output were computed, and they lie in a row, they are one piece.
-        let is_whole = across == width && target.step == [1; 2];
+        let is_whole = across == width && grid.line() == width && target.step == [1; 2];
         let run = if is_whole { most } else { (across - x).min(most) };
-        let piece = (x < width).then(|| Piece {
-            rows: if is_whole { run } else { run.min(width - x) },
-            columns: BLOCK.min(columns - column),
-            column,
-            start: target.pixel(image, self.first + y, x) * channels.row + channels.column(column),
-            row: target.step[1] * channels.row,
+        let piece = (x < width).then(|| {
+            let [row, at] = target.place(self.first + y, x).map(|place| place as isize);
+            Piece {
+                rows: if is_whole { run } else { run.min(width - x) },
+                columns: BLOCK.min(columns - column),
+                column,
+                start: grid.pixel(image, row, at) * lines.row + lines.column(column),
+                row: target.step[1] * lines.row,
+            }
         });
         (piece, run)
+    }
+
+    /// The part of a panel, and its first column there.
+    fn column(&self, p: usize) -> (usize, usize) {
+        (p / self.each, p % self.each * BLOCK)
     }
 }
 
 impl<F: Product> Sink<F::Sum> for Target<'_, F> {
-    fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), (from, to): (usize, usize)) {
-        let mut at = from;
+    fn store(&mut self, sums: &mut Sums<F::Sum>, (row, p): (usize, usize), (from, to): (usize, usize)) {
+        let (mut at, mut place, column) = (from, self.place(row, from), self.column(p));
         while at < to {
-            let (piece, run) = self.piece(block, at, to - at);
+            let (piece, run) = self.piece(place, column, to - at);
             if let Some(piece) = piece {
                 // SAFETY: tasks have disjoint parts of the output.
                 unsafe { self.finishing.store(piece, &mut sums.0[at * BLOCK..]) };
             }
             at += run;
+            // Pieces end with their row at the latest, but for one that is all there is.
+            place = Place { y: place.y + 1, x: 0, ..place };
         }
     }
 
-    fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<Ends> {
+    fn ends(&mut self, (row, p): (usize, usize), rows: usize) -> Option<Ends> {
         if !self.finishing.may_end() {
             return None;
         }
-        let piece = self.piece(block, 0, rows).0.filter(|piece| piece.rows == rows)?;
+        let (place, column) = (self.place(row, 0), self.column(p));
+        let piece = self.piece(place, column, rows).0.filter(|piece| piece.rows == rows)?;
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
     }

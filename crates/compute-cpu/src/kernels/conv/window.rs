@@ -65,6 +65,18 @@ impl Window {
         self.taps() == 1 && self.stride == [1; 3] && self.before == [0; 3] && self.x == self.out
     }
 
+    /// How far the windows look beyond the data, at most, in rows and columns; `None` where neighbouring ones do not see neighbouring
+    /// pixels.
+    pub fn border(&self) -> Option<usize> {
+        let beyond = |axis: usize| {
+            let before = self.before[axis];
+            let reach = (self.kernel[axis].max(1) - 1) * self.dilation[axis];
+            let after = (self.out[axis].max(1) - 1 + reach) as isize - before - (self.x[axis].max(1) - 1) as isize;
+            before.max(after).max(0).unsigned_abs()
+        };
+        (self.stride == [1; 3]).then(|| beyond(1).max(beyond(2)))
+    }
+
     /// Output pixels per channel.
     pub fn pixels(&self) -> usize {
         self.out.iter().product()

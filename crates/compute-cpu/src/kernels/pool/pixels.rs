@@ -5,7 +5,7 @@ use super::covered;
 use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::conv::window::Window;
-use crate::kernels::lines::Images;
+use crate::kernels::lines::{Images, Raster};
 use crate::kernels::rows::part_mut;
 use crate::real::Real;
 use crate::vector::{Vector, on_vectors};
@@ -27,6 +27,8 @@ pub(super) struct PixelsStep {
     pub window: Window,
     /// Where images of the data and of the result begin.
     pub images: [Images; 2],
+    /// Of a result whose images have a border, and how many share a line of channels.
+    pub bordered: Option<(Raster, usize)>,
     pub machine: Machine,
 }
 
@@ -73,22 +75,31 @@ impl PixelsStep {
     fn seen(&self, (y, rows): (usize, usize), column: usize) -> Seen {
         let (window, channels) = (&self.window, self.window.groups);
         let (x, columns) = self.inside(2, column);
-        let apart = [window.dilation[1] * window.x[2] * channels, window.dilation[2] * channels];
-        Seen { first: (y * window.x[2] + x) * channels, count: [rows, columns], apart }
+        let line = self.images[0].row;
+        let apart = [window.dilation[1] * line, window.dilation[2] * channels];
+        Seen { first: y * line + x * channels, count: [rows, columns], apart }
     }
 
     /// Runs `pool` for every row of output pixels: with an image, the row's number and its elements.
     fn each_row<T: Element>(&self, arguments: &Arguments<'_>, pool: impl Fn(&[T], usize, &mut [T]) + Sync) {
         let (window, row_len) = (&self.window, self.window.out[2] * self.window.groups);
+        // Of an image, up to its last pixel.
+        let [rows, columns] = [window.x[1], window.x[2]];
+        let image_len = rows.checked_sub(1).map_or(0, |last| last * self.images[0].row + columns * window.groups);
         self.machine.pool.run(window.batch * window.out[1], &|task| {
             let (image, row) = (task / window.out[1], task % window.out[1]);
             let [from, to] = self.images.map(|images| images.start(image));
-            // SAFETY: inputs are not written during the step; each part has a row of the output.
+            // SAFETY: inputs are not written during the step; each part has a row of the output, and the first of an image what is
+            // around it.
             let (x, line) = unsafe {
+                if let (0, Some((raster, count))) = (row, &self.bordered) {
+                    let number = image / count;
+                    raster.clear_border::<T>(arguments.outputs[0], image % count, number..number + 1);
+                }
                 let x = arguments.inputs[0].unwrap_or(View::empty()).slice::<T>();
-                (x, part_mut::<T>(arguments.outputs[0], to + row * row_len, row_len))
+                (x, part_mut::<T>(arguments.outputs[0], to + row * self.images[1].row, row_len))
             };
-            pool(&x[from..][..window.image_len()], row, line);
+            pool(&x[from..][..image_len], row, line);
         });
     }
 }
