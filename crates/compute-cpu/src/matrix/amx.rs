@@ -12,8 +12,7 @@
 //! left operand or the panel, streams from the second-level cache with a hint not to displace the other one from the first
 //! (`tileloaddt1`); measured on Sapphire Rapids that is worth half the speed.
 
-use super::{Ahead, BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, Streamed, TILE};
-use crate::prefetch::LINE;
+use super::{Ahead, BLOCK, Block, Factor, Left, STEP_BYTES, Streamed, TILE};
 use halimede_platform::chip::{Chip, Feature, permit_matrix_tiles};
 use std::arch::asm;
 
@@ -54,11 +53,6 @@ pub(super) unsafe fn release() {
     unsafe { asm!("tilerelease", options(nostack, nomem)) };
 }
 
-/// Steps between two parts of other work, at least: each call costs as much as a few rows.
-const PART_STEPS: usize = 8;
-/// Parts of other work, at most, in blocks that go on from sums of an earlier pass. In those that begin with zeros it is one, behind the
-/// steps: there parts gained nothing, and cost 5 to 10 % where panels stream past rows that stay (`docs/benchmarks/gaps-m.md`).
-const PARTS_MAX: usize = 4;
 /// Bytes of a row of sums, which are of 32 bits.
 const SUMS_ROW: usize = BLOCK * size_of::<u32>();
 
@@ -98,7 +92,7 @@ struct Heights {
 }
 
 /// A loop over the steps of a block.
-type Steps = unsafe fn(&Left<'_>, *const u8, Ahead);
+type Steps = unsafe fn(&Left<'_>, *const u8, &Ahead);
 
 /// bf16 by bf16.
 pub(super) const BF16: Products = bf16::PRODUCTS;
@@ -107,35 +101,26 @@ pub(super) const U8: Products = u8::PRODUCTS;
 /// i8 by i8.
 pub(super) const I8: Products = i8::PRODUCTS;
 
-/// A block, with other work between its steps.
+/// A block.
 ///
 /// # Safety
 /// As [`super::Tiles::block`], tiles configured, at least one step.
 #[inline(always)]
-pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>) {
     let &Block { ref left, panel, rows, so_far, to, ahead, .. } = block;
     let height = if rows > TILE { Height::Whole } else { Height::Half };
-    let count = left.offsets.len();
-    let parts = if so_far.is_null() { 1 } else { (count / PART_STEPS).clamp(1, PARTS_MAX) };
     let heights = match left.streamed {
         Streamed::Left => products.left,
         Streamed::Panel => products.panel,
         Streamed::Neither => products.neither,
     };
     let steps = if height == Height::Whole { heights.whole } else { heights.half };
-    // SAFETY: the caller's promise, for each part of the steps.
+    // SAFETY: the caller's promise.
     unsafe {
         begin(height, so_far.cast());
-        for part in 0..parts {
-            let (from, until) = (count * part / parts, count * (part + 1) / parts);
-            if from < until {
-                let left = Left { offsets: &left.offsets[from..until], ..*left };
-                let panel = panel.add(from * PANEL_STEP_BYTES);
-                let ahead = Ahead { start: ahead.start.wrapping_add(from * LINE), ..ahead };
-                steps(&left, panel, ahead);
-            }
-            meanwhile(part, parts);
-        }
+        // The loop asks for one line at least: of what it reads itself, where nothing else is wanted.
+        let ahead = if ahead.lines == 0 { Ahead { start: panel, lines: 1, ..Ahead::NOTHING } } else { ahead };
+        steps(left, panel, &ahead);
         end(height, to.cast());
     }
 }
@@ -208,18 +193,20 @@ macro_rules! steps {
             concat!($bring, " tmm7, [{panel} + {line}*1 + 64]"),
             concat!($dot, " tmm1, tmm4, tmm7"),
             "mov {a}, {ahead}",
-            "mov {line_number}, {lines}",
+            "mov {line_number}, [{wanted} + {lines}]",
             "3:",
             "prefetcht1 [{a}]",
-            "add {a}, {apart}",
+            "add {a}, [{wanted} + {apart}]",
             "dec {line_number}",
             "jnz 3b",
-            "add {ahead}, 64",
+            "add {ahead}, [{wanted} + {each}]",
             $($lower)*
             "add {panel}, 2048",
             "dec {steps}",
             "jnz 2b",
-            ahead = inout(reg) $ahead.start => _, lines = in(reg) $ahead.lines.max(1), apart = in(reg) $ahead.apart,
+            ahead = inout(reg) $ahead.start => _, wanted = in(reg) std::ptr::from_ref($ahead),
+            lines = const offset_of!(Ahead, lines), apart = const offset_of!(Ahead, apart),
+            each = const offset_of!(Ahead, each),
             steps = inout(reg) $left.offsets.len() => _,
             offsets = inout(reg) $left.offsets.as_ptr() => _,
             panel = inout(reg) $panel => _,
@@ -236,7 +223,7 @@ macro_rules! whole {
     ($name:ident, $dot:literal, $load:literal, $bring:literal) => {
         /// # Safety
         /// As [`super::block`] for 32 rows, tiles configured, at least one step.
-        unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
+        unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: &Ahead) {
             // SAFETY: the caller's promise.
             unsafe {
                 steps!(
@@ -259,7 +246,7 @@ macro_rules! half {
     ($name:ident, $dot:literal, $load:literal, $bring:literal) => {
         /// # Safety
         /// As [`super::block`] for 16 rows, tiles configured, at least one step.
-        unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: Ahead) {
+        unsafe fn $name(left: &Left<'_>, panel: *const u8, ahead: &Ahead) {
             // SAFETY: the caller's promise.
             unsafe { steps!(left, panel, ahead, $dot, $load, $bring, ["lea {a}, [{a0} + {offset}]"], [], []) };
         }
@@ -273,6 +260,7 @@ macro_rules! products {
             use super::{Heights, Products};
             use crate::matrix::{Ahead, Left, STEP_BYTES};
             use std::arch::asm;
+            use std::mem::offset_of;
 
             pub(super) const PRODUCTS: Products = Products {
                 left: Heights { whole: left, half: left_half },

@@ -15,8 +15,8 @@
 //!         halves of each sum, which lie side by side, are added up
 //! ```
 
-use super::{Ahead, BLOCK, Block, GROUP_BYTES, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, strips};
-use crate::prefetch::{self, LINE};
+use super::{Ahead, BLOCK, Block, GROUP_BYTES, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
+use crate::prefetch;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
 
@@ -57,21 +57,20 @@ const HEIGHTS: [u8; BLOCK + 1] = strips::heights(STRIP);
 
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
-pub(super) unsafe fn block(strips: &Strips, block: &Block<'_, u8>, meanwhile: Meanwhile<'_>) {
+pub(super) unsafe fn block(strips: &Strips, block: &Block<'_, u8>) {
     let &Block { ref left, panel: start, columns, rows, so_far, to, ref ahead, .. } = block;
     let panel = Panel { left, start, columns, so_far: so_far.cast(), to: to.cast() };
     strips::by_lines(left, rows, (&HEIGHTS, STRIP), ahead, |height, first, row, ahead| {
         // SAFETY: the caller's promise for these rows; so few have a strip.
         unsafe { strips[height - 1](first, &panel, row, ahead) };
     });
-    meanwhile(0, 1);
 }
 
 /// Asks for what comes next beside a step.
 #[inline(always)]
 fn ask(ahead: &Ahead, step: usize) {
     for line in 0..ahead.lines {
-        prefetch::to_second_level(ahead.start.wrapping_add(step * LINE + line * ahead.apart));
+        prefetch::to_second_level(ahead.start.wrapping_add(step * ahead.each + line * ahead.apart));
     }
 }
 

@@ -3,8 +3,8 @@
 //! near, so that they ask for what comes next as tiles do.
 
 use super::multiply::STRIP;
-use super::{Ahead, BLOCK, Block, Factor, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, strips};
-use crate::prefetch::{self, LINE};
+use super::{Ahead, BLOCK, Block, Factor, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
+use crate::prefetch;
 use std::arch::x86_64::*;
 
 /// Multiplies its rows from the first pointer on by the panel at the second, starting with the block's sums at
@@ -100,7 +100,7 @@ const HALF_HEIGHTS: [u8; BLOCK + 1] = strips::heights(2 * STRIP);
 
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
-pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>) {
     let &Block { ref left, panel, columns, rows, so_far, to, ends, ref ahead } = block;
     let told = ends.map_or(to.cast(), |ends| ends.told);
     let (kinds, heights, most): (&[Strip], _, _) = match ends {
@@ -113,7 +113,6 @@ pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>, meanw
         // SAFETY: the caller's promise for these rows; so few have a strip.
         unsafe { kinds[height - 1](first, left, panel, so_far.cast(), told, row, ahead) };
     });
-    meanwhile(0, 1);
 }
 
 /// [`Strips`] of 32-bit sums by an instruction that multiplies groups of 4 bytes.
@@ -161,7 +160,7 @@ macro_rules! strips {
                     for line in 0..ahead.lines {
                         prefetch::to_second_level(wanted.wrapping_add(line * ahead.apart));
                     }
-                    wanted = wanted.wrapping_add(LINE);
+                    wanted = wanted.wrapping_add(ahead.each);
                     let depth = left.depths.get(step).map_or(GROUPS, |&depth| usize::from(depth));
                     let mut a = first.wrapping_add(offset);
                     for group in 0..depth {
@@ -324,7 +323,6 @@ mod tests {
             let offsets = [0, 64, 128];
             let tiles = [rows.as_ptr().cast(); 2];
             let left = Left { depths, ..Left::of_tiles(tiles, 192, &offsets) };
-            let ahead = Ahead { start: std::ptr::null(), lines: 0, apart: 0 };
             for height in 1..=FEW_ROWS {
                 for has_sums in [false, true] {
                     let so_far = Sums([3.0f32; BLOCK * BLOCK]);
@@ -334,7 +332,7 @@ mod tests {
                         // SAFETY: rows and panel have three steps, and the machine the instructions.
                         unsafe {
                             let to = (&raw mut sums).cast();
-                            strip(tiles[0], &left, panel.as_ptr().cast(), so_far.cast(), to, 0, &ahead);
+                            strip(tiles[0], &left, panel.as_ptr().cast(), so_far.cast(), to, 0, &Ahead::NOTHING);
                         }
                         sums.0.map(f32::to_bits)
                     });

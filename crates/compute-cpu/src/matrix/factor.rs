@@ -1,4 +1,4 @@
-use super::{Block, Kind, Meanwhile, portable};
+use super::{Block, Kind, portable};
 #[cfg(target_arch = "x86_64")]
 use super::{amx, avx2, avx512};
 #[cfg(target_arch = "aarch64")]
@@ -53,7 +53,7 @@ pub trait Factor: Element {
     ///
     /// # Safety
     /// As [`super::Tiles::block`], on a unit of this kind that the thread has entered.
-    unsafe fn block(kind: Kind, block: &Block<'_, Self>, meanwhile: Meanwhile<'_>);
+    unsafe fn block(kind: Kind, block: &Block<'_, Self>);
 }
 
 impl Factor for bf16 {
@@ -111,24 +111,24 @@ impl Factor for bf16 {
     }
 
     #[inline(always)]
-    unsafe fn block(kind: Kind, block: &Block<'_, bf16>, meanwhile: Meanwhile<'_>) {
+    unsafe fn block(kind: Kind, block: &Block<'_, bf16>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist.
         unsafe {
             match kind {
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx512 => avx512::block(&avx512::BF16, block, meanwhile),
+                Kind::Avx512 => avx512::block(&avx512::BF16, block),
                 // Vectors keep up with memory, and begin at once.
                 #[cfg(target_arch = "x86_64")]
-                Kind::Amx if block.rows == 1 => avx512::block(&avx512::BF16, block, meanwhile),
+                Kind::Amx if block.rows == 1 => avx512::block(&avx512::BF16, block),
                 #[cfg(target_arch = "x86_64")]
-                Kind::Amx => amx::block(amx::BF16, block, meanwhile),
+                Kind::Amx => amx::block(amx::BF16, block),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Dot => strips::block(arm::dots::<arm::Bfdot>, arm::STRIP, block, meanwhile),
+                Kind::Dot => strips::block(arm::dots::<arm::Bfdot>, arm::STRIP, block),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::bf16, block, meanwhile),
+                Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::bf16, block),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Bfmmla>, arm::STRIP, block, meanwhile),
-                _ => portable::block(block, meanwhile),
+                Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Bfmmla>, arm::STRIP, block),
+                _ => portable::block(block),
             }
         }
     }
@@ -199,27 +199,27 @@ impl Factor for u8 {
     }
 
     #[inline(always)]
-    unsafe fn block(kind: Kind, block: &Block<'_, u8>, meanwhile: Meanwhile<'_>) {
+    unsafe fn block(kind: Kind, block: &Block<'_, u8>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist.
         unsafe {
             match kind {
-                Kind::Portable => portable::block(block, meanwhile),
+                Kind::Portable => portable::block(block),
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx2 => avx2::block(&avx2::AVX2, block, meanwhile),
+                Kind::Avx2 => avx2::block(&avx2::AVX2, block),
                 #[cfg(target_arch = "x86_64")]
-                Kind::AvxVnni => avx2::block(&avx2::VNNI, block, meanwhile),
+                Kind::AvxVnni => avx2::block(&avx2::VNNI, block),
                 #[cfg(target_arch = "x86_64")]
-                Kind::Avx512 => avx512::block(&avx512::U8, block, meanwhile),
+                Kind::Avx512 => avx512::block(&avx512::U8, block),
                 #[cfg(target_arch = "x86_64")]
-                Kind::Amx if block.rows <= 2 => avx512::block(&avx512::U8, block, meanwhile),
+                Kind::Amx if block.rows <= 2 => avx512::block(&avx512::U8, block),
                 #[cfg(target_arch = "x86_64")]
-                Kind::Amx => amx::block(amx::U8, block, meanwhile),
+                Kind::Amx => amx::block(amx::U8, block),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Dot => strips::block(arm::dots::<arm::SdotOfUnsigned>, arm::STRIP, block, meanwhile),
+                Kind::Dot => strips::block(arm::dots::<arm::SdotOfUnsigned>, arm::STRIP, block),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::u8_by_i8, block, meanwhile),
+                Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::u8_by_i8, block),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Usmmla>, arm::STRIP, block, meanwhile),
+                Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Usmmla>, arm::STRIP, block),
             }
         }
     }
@@ -243,19 +243,19 @@ impl Factor for i8 {
     }
 
     #[inline(always)]
-    unsafe fn block(kind: Kind, block: &Block<'_, i8>, meanwhile: Meanwhile<'_>) {
+    unsafe fn block(kind: Kind, block: &Block<'_, i8>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist.
         unsafe {
             match kind {
                 #[cfg(target_arch = "x86_64")]
-                Kind::Amx => amx::block(amx::I8, block, meanwhile),
+                Kind::Amx => amx::block(amx::I8, block),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Dot => strips::block(arm::dots::<arm::Sdot>, arm::STRIP, block, meanwhile),
+                Kind::Dot => strips::block(arm::dots::<arm::Sdot>, arm::STRIP, block),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::i8_by_i8, block, meanwhile),
+                Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::i8_by_i8, block),
                 #[cfg(target_arch = "aarch64")]
-                Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Smmla>, arm::STRIP, block, meanwhile),
-                _ => portable::block(block, meanwhile),
+                Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Smmla>, arm::STRIP, block),
+                _ => portable::block(block),
             }
         }
     }

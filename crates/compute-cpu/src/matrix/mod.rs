@@ -37,7 +37,7 @@ mod strips;
 pub(crate) use avx512::{End, Ends, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{
-    Outer, PASS_STEPS, Rows, Seen, Sink, block_rows, depths, keeps_sums, multiply, order, sums_needed,
+    Below, Outer, PASS_STEPS, Rows, Seen, Sink, block_rows, depths, keeps_sums, multiply, order, sums_needed,
 };
 pub(crate) use pack::{LeftRows, Panels, keep, kept_bytes, pack_panel, pack_tiles, panel_len, tiles_len};
 
@@ -161,15 +161,23 @@ pub struct Lines {
 }
 
 /// Memory that is wanted soon, as `lines` streams whose starts lie `apart` bytes from each other: a step of a block
-/// asks for the next cache line of each. It need not be readable.
+/// asks for a cache line of each, the next one `each` bytes later. It need not be readable.
 ///
 /// One stream alone is slow. What fetches ahead by itself, beside the second-level cache, follows each page of
 /// memory for itself and only so far; with tiles loaded in between it falls behind.
+// In this order for assembly.
+#[repr(C)]
 #[derive(Clone, Copy)]
 pub struct Ahead {
     pub start: *const u8,
     pub lines: usize,
     pub apart: usize,
+    pub each: usize,
+}
+
+impl Ahead {
+    /// Nothing.
+    pub const NOTHING: Ahead = Ahead { start: std::ptr::null(), lines: 0, apart: 0, each: 0 };
 }
 
 impl Kind {
@@ -347,27 +355,22 @@ pub struct Block<'a, F: Factor> {
     pub ahead: Ahead,
 }
 
-/// Other work that runs beside a block, part by part: called with the number of a part and their count.
-pub type Meanwhile<'a> = &'a mut dyn FnMut(usize, usize);
-
 impl<F: Factor> Tiles<F> {
-    /// Computes a block, and between its steps calls `meanwhile` for each part of other work: a matrix unit of
-    /// its own multiplies while the core's other units do that.
+    /// Computes a block.
     ///
     /// # Safety
     /// Both tiles of `left` (with at most 16 rows: the first) can be read for 16 rows and every step, or the rows in its
     /// lines where the unit takes lines, and `panel` for [`PANEL_STEP_BYTES`] bytes a step; `so_far`, where it is not
     /// null, can be read and `to` written; what ends rows may do so.
     #[inline(always)]
-    pub unsafe fn block(&self, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+    pub unsafe fn block(&self, block: &Block<'_, F>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist, `enter` has set up their
         // state.
         unsafe {
             if block.left.offsets.is_empty() {
                 *block.to = if block.so_far.is_null() { Sums::default() } else { *block.so_far };
-                meanwhile(0, 1);
             } else {
-                F::block(self.matrix.0, block, meanwhile);
+                F::block(self.matrix.0, block);
             }
         }
     }

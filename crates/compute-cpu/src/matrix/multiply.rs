@@ -5,7 +5,7 @@
 //!     for each pass of some steps                     a pass of a panel fills 36 KiB of the first, or 64 of both
 //!         for each 32 rows or less                    stream from the second-level cache
 //!             sums += rows · panel
-//!             after the last pass: store, beside the next product
+//!             after the last pass: store, while the sums are in the first-level cache
 //! ```
 //!
 //! Tiles read the rows of a block once for a group of panels, of which all together are a pass: beyond the first panel
@@ -76,6 +76,7 @@ pub(crate) struct Rows<'a> {
     pub seen: Seen,
     /// Whether [`Seen::stays`].
     pub stays: bool,
+    pub below: Option<Below>,
     /// A copy of the last line, as far apart as the others, where rows behind `count` cannot be read.
     pub last_line: Option<*const u8>,
 }
@@ -98,7 +99,22 @@ impl<'a> Rows<'a> {
             block: BLOCK,
             seen: Seen::default(),
             stays: false,
+            below: None,
             last_line: None,
+        }
+    }
+
+    /// What the row of blocks below a block reads and this one does not, for a product of so many steps.
+    fn below(&self, pair: usize, each: usize, steps: usize) -> Ahead {
+        let Some(Below { down, planes, apart }) = self.below else { return Ahead::NOTHING };
+        let (group, own) = (pair / each, pair % each);
+        let start = group * self.apart + self.line_start(own * self.block / TILE) + down;
+        let start = self.start.wrapping_add(start);
+        // Each line of each plane once, or every second one, which brings its neighbour.
+        let often = BLOCK.div_ceil(steps);
+        match planes {
+            1 => Ahead { start, lines: often, apart: steps * LINE, each: LINE },
+            _ => Ahead { start, lines: planes, apart, each: often * LINE },
         }
     }
 
@@ -109,6 +125,16 @@ impl<'a> Rows<'a> {
             None => line * self.line_bytes,
         }
     }
+}
+
+/// Rows that neighbouring blocks share, where they lie in memory that is not near.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Below {
+    /// Bytes from the first row of a block to the first that it does not read and the one below it does.
+    pub down: usize,
+    /// Pieces of each row, and bytes from one to the next.
+    pub planes: usize,
+    pub apart: usize,
 }
 
 /// Bytes that steps read of a block of rows, where they read most of them several times; 0 where they do not.
@@ -183,8 +209,8 @@ pub(crate) fn keeps_sums<F: Factor>(matrix: MatrixUnit<F>, steps: usize, stays: 
     !stays && passes(matrix, steps) > 1
 }
 
-/// Finished blocks that exist at a time: one is stored while the next is computed.
-const FINISHED: usize = 2;
+/// Finished blocks that exist at a time.
+const FINISHED: usize = 1;
 
 /// Passes over so many steps.
 fn passes<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
@@ -203,8 +229,8 @@ fn together<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
 
 /// What takes finished sums. A block is known by its first row and its panel, both numbered.
 pub(crate) trait Sink<S> {
-    /// Stores the sums of a range of rows of a block.
-    fn store(&mut self, sums: &mut Sums<S>, block: (usize, usize), rows: (usize, usize));
+    /// Stores the sums of the first so many rows of a block.
+    fn store(&mut self, sums: &mut Sums<S>, block: (usize, usize), rows: usize);
 
     /// What ends the first so many rows of a block, if that can be done in registers: then they are not stored. It is
     /// valid until the next call.
@@ -212,8 +238,8 @@ pub(crate) trait Sink<S> {
 }
 
 /// Multiplies `left` by the panels `p0..p1`, panel `p` and its columns being `panel(p)`, and gives each finished block to the
-/// sink: what it ends in registers at once, the others in ranges of rows, while the next block is computed where the unit
-/// lets other work run beside it.
+/// sink. Tiles could multiply the next one meanwhile, but it is faster to take sums from the first-level cache
+/// (`docs/benchmarks/gaps-m.md`).
 ///
 /// # Safety
 /// `left` can be read as [`Rows`] says, in whole tiles; each panel holds as many steps as `left`.
@@ -232,25 +258,30 @@ pub(crate) unsafe fn multiply<F: Factor>(
     // What a block of rows reads of a panel is read again by few others, or none: keeping sums would cost more.
     let is_read_again = pairs > if matrix.takes_lines() { 1 } else { FEW_BLOCKS };
     let passes = if is_read_again { passes(matrix, steps) } else { 1 };
-    let [done, next, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
+    let [finished, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
     let group = if passes == 1 { together(matrix, steps).min(p1 - p0).max(1) } else { 1 };
     let streamed = match left.stays {
         true => Streamed::Panel,
         false if group == 1 && !left.seen.fits_beside(steps) => Streamed::Left,
         false => Streamed::Neither,
     };
-    let mut product = Running { tiles: matrix.enter(), left, each, streamed, panel, done, next, waiting: None, sink };
+    let mut product = Running { tiles: matrix.enter(), left, each, streamed, panel, finished, sink };
     let lines = if matrix.few_rows_come(left.count * left.groups) { 0 } else { STEP_LINES.div_ceil(pairs.max(1)) };
     // SAFETY: the caller's promise, for every block below.
     unsafe {
         if left.stays {
             for (pair, p) in (0..pairs).flat_map(|pair| (p0..p1).map(move |p| (pair, p))) {
-                // The first rows meet panels that may lie in memory.
-                let lines = if pair == 0 && p + 1 < p1 { STEP_LINES } else { 0 };
-                let ahead = Ahead { start: panel((p + 1).min(p1 - 1)).0, lines, apart: steps * LINE };
+                let ahead = match pair {
+                    // The first rows meet panels that may lie in memory.
+                    0 if p + 1 < p1 => {
+                        Ahead { start: panel(p + 1).0, lines: STEP_LINES, apart: steps * LINE, each: LINE }
+                    }
+                    _ if p == p0 => left.below(pair, each, steps),
+                    _ => Ahead::NOTHING,
+                };
                 product.block((pair, p), (0, steps), std::ptr::null(), None, ahead);
             }
-            return product.finish();
+            return;
         }
         let is_small = p1 - p0 <= pairs && (p1 - p0) * steps * PANEL_STEP_BYTES <= PANELS_BYTES;
         if outer == Outer::Rows && passes == 1 && is_small {
@@ -263,10 +294,13 @@ pub(crate) unsafe fn multiply<F: Factor>(
                 let start = left.start.wrapping_add((pair + 1) * bytes + (p - p0) * steps * LINE);
                 let visits = ((p1 - p0) * steps).max(1);
                 let lines = (bytes / LINE).div_ceil(visits);
-                let ahead = Ahead { start, lines, apart: visits * LINE };
+                let ahead = match left.below {
+                    Some(_) if p == p0 => left.below(pair, each, steps),
+                    _ => Ahead { start, lines, apart: visits * LINE, each: LINE },
+                };
                 product.block((pair, p), (0, steps), std::ptr::null(), None, ahead);
             }
-            return product.finish();
+            return;
         }
         for (first, pass) in (p0..p1).step_by(group).flat_map(|p| (0..passes).map(move |pass| (p, pass))) {
             let (from, to, last) = (steps * pass / passes, steps * (pass + 1) / passes, pass + 1 == passes);
@@ -277,11 +311,13 @@ pub(crate) unsafe fn multiply<F: Factor>(
                 let so_far = if pass > 0 { &raw const kept[pair] } else { std::ptr::null() };
                 let to_sums = if last { None } else { Some(&raw mut kept[pair]) };
                 let start = coming.wrapping_add(pair * (to - from) * LINE);
-                let ahead = Ahead { start, lines, apart: pairs * (to - from) * LINE };
+                let ahead = match left.below {
+                    Some(_) if p == p0 && passes == 1 => left.below(pair, each, steps),
+                    _ => Ahead { start, lines, apart: pairs * (to - from) * LINE, each: LINE },
+                };
                 product.block((pair, p), (from, to), so_far, to_sums, ahead);
             }
         }
-        product.finish();
     }
 }
 
@@ -293,17 +329,13 @@ struct Running<'a, 'b, F: Factor> {
     each: usize,
     streamed: Streamed,
     panel: &'a dyn Fn(usize) -> (*const u8, usize),
-    /// The block that waits to be stored, and the one that is computed meanwhile.
-    done: &'a mut Sums<F::Sum>,
-    next: &'a mut Sums<F::Sum>,
-    /// The place of the block in `done` and how many rows it has, while it waits.
-    waiting: Option<((usize, usize), usize)>,
+    /// Sums that are stored next.
+    finished: &'a mut Sums<F::Sum>,
     sink: &'b mut dyn Sink<F::Sum>,
 }
 
 impl<F: Factor> Running<'_, '_, F> {
-    /// Multiplies 32 rows by a range of steps of a panel, on top of `so_far`; the sums are kept in `to`, or wait to
-    /// be stored.
+    /// Multiplies 32 rows by a range of steps of a panel, on top of `so_far`; the sums are kept in `to`, or stored.
     ///
     /// # Safety
     /// As [`multiply`]; the sums are valid.
@@ -316,7 +348,7 @@ impl<F: Factor> Running<'_, '_, F> {
         to: Option<*mut Sums<F::Sum>>,
         ahead: Ahead,
     ) {
-        let Running { tiles, left, each, streamed, panel, done, next, waiting, sink } = self;
+        let Running { tiles, left, each, streamed, panel, finished, sink } = self;
         let (group, own) = if left.groups == 1 { (0, pair) } else { (pair / *each, pair % *each) };
         let first = own * left.block;
         let rows = left.block.min(left.count - first);
@@ -354,27 +386,14 @@ impl<F: Factor> Running<'_, '_, F> {
                 columns,
                 rows,
                 so_far,
-                to: to.unwrap_or(&raw mut **next),
+                to: to.unwrap_or(&raw mut **finished),
                 ends,
                 ahead,
             };
-            tiles.block(&block, &mut |part, parts| {
-                if let Some((place, rows)) = *waiting {
-                    sink.store(done, place, (rows * part / parts, rows * (part + 1) / parts));
-                }
-            });
+            tiles.block(&block);
         }
-        self.waiting = None;
         if to.is_none() && ends.is_none() {
-            self.waiting = Some(((pair * left.block, p), rows));
-            std::mem::swap(&mut self.done, &mut self.next);
-        }
-    }
-
-    /// Stores what waits.
-    fn finish(self) {
-        if let Some((place, rows)) = self.waiting {
-            self.sink.store(self.done, place, (0, rows));
+            sink.store(finished, (pair * left.block, p), rows);
         }
     }
 }

@@ -1,6 +1,7 @@
 //! How fast matrix units multiply, measured: what is chosen is what is faster here, not what is newer.
 
 use super::{Ahead, BLOCK, Block, Factor, Left, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums};
+use crate::prefetch::LINE;
 use crate::rates::Work;
 use std::hint::black_box;
 
@@ -25,7 +26,7 @@ pub(super) fn work<F: Factor>(matrix: MatrixUnit<F>) -> Work<'static> {
             // SAFETY: 32 rows of 256 bytes and 16 steps of a panel lie inside the operand.
             unsafe {
                 let left = Left::of_tiles([start, start.add(16 * pitch)], pitch, &offsets);
-                let ahead = Ahead { start, lines: 1, apart: 0 };
+                let ahead = Ahead { start, lines: 1, apart: 0, each: LINE };
                 let block = Block {
                     left,
                     panel: start,
@@ -36,7 +37,7 @@ pub(super) fn work<F: Factor>(matrix: MatrixUnit<F>) -> Work<'static> {
                     ends: None,
                     ahead,
                 };
-                tiles.block(&block, &mut |_, _| {});
+                tiles.block(&block);
             }
         }
     })

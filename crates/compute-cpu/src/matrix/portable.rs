@@ -1,10 +1,10 @@
 //! Blocks by plain loops: what the other kinds must agree with.
 
-use super::{BLOCK, Block, Factor, Meanwhile, PANEL_STEP_BYTES, Sums, TILE};
+use super::{BLOCK, Block, Factor, PANEL_STEP_BYTES, Sums, TILE};
 
 /// # Safety
 /// As [`super::Tiles::block`].
-pub(super) unsafe fn block<F: Factor>(block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+pub(super) unsafe fn block<F: Factor>(block: &Block<'_, F>) {
     let &Block { ref left, panel, rows, so_far, to, .. } = block;
     // SAFETY: the caller's promise.
     let to = unsafe {
@@ -30,5 +30,4 @@ pub(super) unsafe fn block<F: Factor>(block: &Block<'_, F>, meanwhile: Meanwhile
             }
         }
     }
-    meanwhile(0, 1);
 }

@@ -21,7 +21,7 @@
 //! preserve included; all of them are said to be written. ZA is off outside: nothing here is called by code that
 //! uses it.
 
-use super::{BLOCK, Block, Factor, GROUP_BYTES, Left, Meanwhile, PANEL_STEP_BYTES, STEP_BYTES, TILE};
+use super::{BLOCK, Block, Factor, GROUP_BYTES, Left, PANEL_STEP_BYTES, STEP_BYTES, TILE};
 use halimede_platform::chip::{Chip, Feature};
 use std::arch::aarch64::*;
 use std::arch::asm;
@@ -58,7 +58,7 @@ pub(super) fn is_available() -> bool {
 ///
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with SME.
-pub(super) unsafe fn block<F: Factor>(multiply: Multiply, block: &Block<'_, F>, meanwhile: Meanwhile<'_>) {
+pub(super) unsafe fn block<F: Factor>(multiply: Multiply, block: &Block<'_, F>) {
     let &Block { ref left, panel, rows, so_far, to, .. } = block;
     let rows = if rows <= TILE { TILE } else { BLOCK };
     let mut lines = MaybeUninit::<Lines>::uninit();
@@ -72,7 +72,6 @@ pub(super) unsafe fn block<F: Factor>(multiply: Multiply, block: &Block<'_, F>, 
             multiply(lines.cast(), panel, offsets.len() * LINES, so_far.cast(), to.cast(), rows * GROUP_BYTES);
         }
     }
-    meanwhile(0, 1);
 }
 
 /// Writes each group of the rows as a line, row by row. Lines of 16 rows are so many groups apart all the same.

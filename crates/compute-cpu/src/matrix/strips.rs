@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::{Ahead, BLOCK, Left, Lines};
 #[cfg(target_arch = "aarch64")]
-use super::{BLOCK, Block, Factor, GROUP_BYTES, Left, Meanwhile, TILE};
+use super::{BLOCK, Block, Factor, GROUP_BYTES, Left, TILE};
 
 /// Rows of each strip of a run of so many rows, as even as can be and at most so many.
 #[cfg(target_arch = "x86_64")]
@@ -44,7 +44,7 @@ pub(super) fn by_lines(
         while row < end {
             let height = usize::from(heights[run]).min(end - row);
             let lines = streams.min(lines_left);
-            strip(height, first, row, &Ahead { start: wanted, lines, apart: ahead.apart });
+            strip(height, first, row, &Ahead { start: wanted, lines, ..*ahead });
             wanted = wanted.wrapping_add(lines * ahead.apart);
             lines_left -= lines;
             first = first.wrapping_add(height * left.pitch);
@@ -66,12 +66,7 @@ pub(super) type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, *const i32, *
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strip's instructions.
 #[cfg(target_arch = "aarch64")]
-pub(super) unsafe fn block<F: Factor>(
-    strip: Strip,
-    (high, wide): (usize, usize),
-    block: &Block<'_, F>,
-    meanwhile: Meanwhile<'_>,
-) {
+pub(super) unsafe fn block<F: Factor>(strip: Strip, (high, wide): (usize, usize), block: &Block<'_, F>) {
     let &Block { ref left, panel, rows, so_far, to, .. } = block;
     for row in (0..rows).step_by(high) {
         for column in (0..BLOCK).step_by(wide) {
@@ -84,5 +79,4 @@ pub(super) unsafe fn block<F: Factor>(
             }
         }
     }
-    meanwhile(0, 1);
 }

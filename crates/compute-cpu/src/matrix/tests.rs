@@ -32,8 +32,8 @@ struct Collected<S> {
 }
 
 impl<S: Copy> Sink<S> for Collected<S> {
-    fn store(&mut self, sums: &mut Sums<S>, (row, p): (usize, usize), (first, last): (usize, usize)) {
-        for r in first..last {
+    fn store(&mut self, sums: &mut Sums<S>, (row, p): (usize, usize), rows: usize) {
+        for r in 0..rows {
             for column in p * BLOCK..self.columns.min((p + 1) * BLOCK) {
                 self.sums[(row + r) * self.columns + column] = sums.0[r * BLOCK + column % BLOCK];
             }

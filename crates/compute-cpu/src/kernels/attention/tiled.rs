@@ -9,6 +9,7 @@ use crate::Matrix;
 use crate::kernels::Machine;
 use crate::matrix::{self, Ahead, BLOCK, Block, Factor, Left, LeftRows, PANEL_STEP_BYTES, Panels, STEP_BYTES};
 use crate::matrix::{Sums, TILE, Tiles};
+use crate::prefetch::LINE;
 use crate::real::{Numbers, Real};
 use half::bf16;
 use halimede_compute::{Arguments, Step};
@@ -426,9 +427,10 @@ impl TiledStep {
 unsafe fn multiply(tiles: &Tiles<bf16>, left: Left<'_>, panel: *mut bf16, rows: usize, on_top: bool, sums: &mut Sums) {
     let panel: *const u8 = panel.cast_const().cast();
     // What comes next lies behind it and was packed a moment ago.
-    let ahead = Ahead { start: panel.wrapping_add(left.offsets.len() * PANEL_STEP_BYTES), lines: 1, apart: 0 };
+    let start = panel.wrapping_add(left.offsets.len() * PANEL_STEP_BYTES);
+    let ahead = Ahead { start, lines: 1, apart: 0, each: LINE };
     let to: *mut Sums = sums;
     let so_far = if on_top { to.cast_const() } else { std::ptr::null() };
     // SAFETY: the caller's promise.
-    unsafe { tiles.block(&Block { left, panel, columns: BLOCK, rows, so_far, to, ends: None, ahead }, &mut |_, _| {}) };
+    unsafe { tiles.block(&Block { left, panel, columns: BLOCK, rows, so_far, to, ends: None, ahead }) };
 }

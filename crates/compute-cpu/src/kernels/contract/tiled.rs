@@ -20,7 +20,6 @@ use crate::real::Converts;
 use halimede_compute::{Arguments, Prepared, Step, Tasks};
 use halimede_tensor::DType;
 use std::marker::PhantomData;
-use std::ops::Range;
 
 /// Bytes of packed rows that a task keeps in the second-level cache.
 const TASK_BYTES: usize = 1 << 20;
@@ -414,27 +413,25 @@ struct Target<'a, F: Product> {
 }
 
 impl<F: Product> Target<'_, F> {
-    fn piece(&self, (row, p): (usize, usize), rows: Range<usize>) -> Piece {
+    fn piece(&self, (row, p): (usize, usize), rows: usize) -> Piece {
         let (column, layout) = (p * BLOCK, self.layout);
-        let start = self.start + (row + rows.start) * layout.out_row + layout.out_column(column);
-        Piece { rows: rows.len(), columns: BLOCK.min(layout.n - column), column, start, row: layout.out_row }
+        let start = self.start + row * layout.out_row + layout.out_column(column);
+        Piece { rows, columns: BLOCK.min(layout.n - column), column, start, row: layout.out_row }
     }
 }
 
 impl<F: Product> Sink<F::Sum> for Target<'_, F> {
-    fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), (from, to): (usize, usize)) {
-        if from < to {
-            let piece = self.piece(block, from..to);
-            // SAFETY: tasks have disjoint parts of the output.
-            unsafe { self.finishing.store(piece, &mut sums.0[from * BLOCK..]) };
-        }
+    fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), rows: usize) {
+        let piece = self.piece(block, rows);
+        // SAFETY: tasks have disjoint parts of the output.
+        unsafe { self.finishing.store(piece, &mut sums.0) };
     }
 
     fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<Ends> {
         if !self.finishing.may_end() {
             return None;
         }
-        let piece = self.piece(block, 0..rows);
+        let piece = self.piece(block, rows);
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
     }

@@ -40,7 +40,7 @@ use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::lines::{Lines, Raster};
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Seen, Sink, Sums, TILE, step};
+use crate::matrix::{self, BLOCK, Below, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Seen, Sink, Sums, TILE, step};
 use crate::real::Converts;
 use half::bf16;
 use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, rows_apart};
@@ -348,6 +348,8 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let runs = is_in_runs.then_some((across / TILE, copy.width * copy.pitch));
         let block = if self.matrix.takes_lines() { matrix::block_rows(line) } else { BLOCK };
         let (pitch, apart) = (copy.pitch, copy.image);
+        let down = (copy.below + 1) * copy.width * copy.pitch;
+        let below = self.in_place.then_some(Below { down, planes: copy.blocks, apart: copy.apart });
         let tiles = Rows::tiles(copies, &copy.offsets, count);
         Rows {
             pitch,
@@ -360,6 +362,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             block,
             seen: copy.seen,
             stays,
+            below,
             ..tiles
         }
     }
@@ -610,9 +613,9 @@ struct Place {
 }
 
 impl<F: Product> Target<'_, F> {
-    /// Row `at` of the block that begins with a row of the product.
-    fn place(&self, row: usize, at: usize) -> Place {
-        let (image, at) = (self.image + row / self.apart, row % self.apart + at);
+    /// A row of the product.
+    fn place(&self, row: usize) -> Place {
+        let (image, at) = (self.image + row / self.apart, row % self.apart);
         Place { image, y: at / self.pixels.across, x: at % self.pixels.across }
     }
 
@@ -645,10 +648,10 @@ impl<F: Product> Target<'_, F> {
 }
 
 impl<F: Product> Sink<F::Sum> for Target<'_, F> {
-    fn store(&mut self, sums: &mut Sums<F::Sum>, (row, p): (usize, usize), (from, to): (usize, usize)) {
-        let (mut at, mut place, column) = (from, self.place(row, from), self.column(p));
-        while at < to {
-            let (piece, run) = self.piece(place, column, to - at);
+    fn store(&mut self, sums: &mut Sums<F::Sum>, (row, p): (usize, usize), rows: usize) {
+        let (mut at, mut place, column) = (0, self.place(row), self.column(p));
+        while at < rows {
+            let (piece, run) = self.piece(place, column, rows - at);
             if let Some(piece) = piece {
                 // SAFETY: tasks have disjoint parts of the output.
                 unsafe { self.finishing.store(piece, &mut sums.0[at * BLOCK..]) };
@@ -663,7 +666,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         if !self.finishing.may_end() {
             return None;
         }
-        let (place, column) = (self.place(row, 0), self.column(p));
+        let (place, column) = (self.place(row), self.column(p));
         let piece = self.piece(place, column, rows).0.filter(|piece| piece.rows == rows)?;
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }

@@ -247,7 +247,6 @@ mod tests {
             for height in 1..=chosen.strips.len() {
                 let mut told = Told::new(got.of(written));
                 let left = Left::of_tiles([std::ptr::null(); 2], 0, &[]);
-                let nothing = Ahead { start: std::ptr::null(), lines: 0, apart: 0 };
                 // Of whole strips, all but the first.
                 for row in (height..=BLOCK - height).step_by(height) {
                     let ending = ending_of(got.of(written), BLOCK);
@@ -256,7 +255,7 @@ mod tests {
                         told.tell(chosen, &ending, 64);
                         let (panel, told) = (std::ptr::null(), std::ptr::from_mut(&mut told).cast());
                         let so_far = (&raw const sums).cast();
-                        chosen.strips[height - 1](std::ptr::null(), &left, panel, so_far, told, row, &nothing);
+                        chosen.strips[height - 1](std::ptr::null(), &left, panel, so_far, told, row, &Ahead::NOTHING);
                         let rows = &mut sums.0[row * BLOCK..][..height * BLOCK].to_vec();
                         let ending = Ending {
                             residual: residual.map(|of| Addend { numbers: of.numbers.from(row * APART), ..of }),
