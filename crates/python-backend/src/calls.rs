@@ -16,7 +16,7 @@ use serde_json::{Map, Value};
 
 use crate::{
     process::{Shared, number_of, parameters},
-    protocol::{Answer, CalledRequest, CalledResponse, TensorEntry},
+    protocol::{Answer, CalledRequest, CalledResponse, IN_MESSAGE_BYTES_MAX, TensorEntry},
     tensors,
 };
 
@@ -175,16 +175,23 @@ fn message(caller: &Shared, response: Response) -> Result<CalledResponse, Error>
     if let Some(error) = response.error {
         return Err(if response.is_refusal { refused(&response.model, error) } else { error });
     }
-    let bytes = tensors::bytes_of(response.outputs.iter().map(|output| &output.data));
-    let (segment, memory) = caller.input_segment(bytes)?;
+    let parameters = parameters_text(&response.parameters);
+    let size = tensors::bytes_of(response.outputs.iter().map(|output| &output.data));
+    if size <= IN_MESSAGE_BYTES_MAX {
+        let mut bytes = Vec::with_capacity(size);
+        let outputs = response.outputs.iter().map(|output| tensors::append_output(output, &mut bytes)).collect();
+        return Ok(CalledResponse { outputs, parameters, bytes, ..CalledResponse::default() });
+    }
+    let (segment, memory) = caller.input_segment(size)?;
     let mut place = 0;
     let outputs = response.outputs.iter().map(|output| tensors::write_output(output, &segment, &mut place));
     let outputs: Result<_, Error> = outputs.collect();
     Ok(CalledResponse {
         failure: None,
         outputs: outputs.inspect_err(|_| segment.release())?,
-        parameters: parameters_text(&response.parameters),
+        parameters,
         memory,
+        bytes: Vec::new(),
     })
 }
 

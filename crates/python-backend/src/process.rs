@@ -31,8 +31,8 @@ use crate::{
     files::Directory,
     link::{self, Link, Messages},
     metrics::ProcessMetrics,
-    protocol::{self, Answer, Call, Encoded, Memory, Message, NewSegment, ResponseEntry, Task, TensorEntry},
-    segment::{Pool, Segment, Taken},
+    protocol::{self, Answer, Call, Encoded, Gone, Memory, Message, NewSegment, ResponseEntry, Task, TensorEntry},
+    segment::{IDLE_FREE_MAX, Pool, Segment, Taken, UNTOLD_MAX},
     tensors,
 };
 
@@ -88,6 +88,14 @@ impl Processes {
         known.processes.push(Arc::downgrade(process));
     }
 
+    /// Closes the files of all memory for inputs that nothing lies in, since no more can be opened. Nobody may hold the state of one.
+    fn close_files(&self) {
+        let processes: Vec<_> = self.0.lock().processes.iter().filter_map(Weak::upgrade).collect();
+        for process in processes {
+            drop(process.tidy(0));
+        }
+    }
+
     /// Ends all, also those that are stopped or listen to nobody, and whatever is started from now on.
     pub fn kill(&self) {
         let mut known = self.0.lock();
@@ -128,6 +136,8 @@ pub(crate) struct Shared {
     is_ending: AtomicBool,
     state: Mutex<State>,
     metrics: Mutex<ProcessMetrics>,
+    /// All processes of the backend.
+    processes: Processes,
 }
 
 /// Who a process works for.
@@ -151,6 +161,10 @@ struct State {
     inputs: Pool,
     segments: HashMap<u32, Arc<Segment>>,
     segment_count: u32,
+    /// Whether something was answered since the last look.
+    is_busy: bool,
+    /// Whether the host was asked to let go of outputs' memory since it last answered something.
+    is_tidy: bool,
     /// Calls of other models that are not answered to the end, and whether they were cancelled. Who answers one asks that
     /// without the lock: it may be asked while somebody has it, here or in a process that called this one.
     calls: HashMap<u64, Arc<AtomicBool>>,
@@ -248,6 +262,7 @@ impl Launcher {
             is_ending: AtomicBool::new(false),
             state: Mutex::default(),
             metrics: Mutex::new(ProcessMetrics::new(self.metrics.clone())),
+            processes: self.processes.clone(),
         });
         self.processes.add(&shared);
         let (end, ended) = mpsc::channel();
@@ -329,7 +344,16 @@ async fn listen(listener: Listener, mut messages: Messages) {
                 Ok(false) => return,
                 Err(error) => return wrong(error),
             },
-            _ = look.tick() => if !is_alive() { return },
+            _ = look.tick() => {
+                if !is_alive() {
+                    return;
+                }
+                let gone = shared.tidy_if_idle();
+                if gone.len() > IDLE_FREE_MAX {
+                    // Each is a file to close.
+                    task::block_in_place(|| drop(gone));
+                }
+            }
         }
         loop {
             match messages.next() {
@@ -412,14 +436,24 @@ impl Shared {
 
     /// A segment for tensors of `bytes` together, and what the host is told of it.
     pub fn input_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Memory), Error> {
+        let taken = self.take_segment(bytes).or_else(|error| {
+            if !error.cause().is_some_and(are_files_exhausted) {
+                return Err(error);
+            }
+            self.processes.close_files();
+            self.take_segment(bytes)
+        });
+        taken.map_err(|error| Error::internal(no_memory(&error)))
+    }
+
+    fn take_segment(&self, bytes: usize) -> Result<(Arc<Segment>, Memory), SharedMemoryError> {
         let mut state = self.state.lock();
         let State { inputs, segments, segment_count, .. } = &mut *state;
         let number = || {
             *segment_count += 1;
             *segment_count
         };
-        let taken = inputs.take(bytes, number).map_err(|error| Error::internal(no_memory(&error)))?;
-        let Taken { segment, is_new, dropped } = taken;
+        let Taken { segment, is_new, dropped } = inputs.take(bytes, number)?;
         if is_new {
             segments.insert(segment.number(), segment.clone());
         }
@@ -427,6 +461,34 @@ impl Shared {
         let new = is_new.then(|| NewSegment(segment.clone()));
         let memory = Memory { new, uses: vec![segment.number()], dropped };
         Ok((segment, memory))
+    }
+
+    /// Where the host has answered nothing since the last look, what a burst needed and is free goes. Returns what is to be dropped.
+    fn tidy_if_idle(&self) -> Vec<Arc<Segment>> {
+        if std::mem::take(&mut self.state.lock().is_busy) {
+            return Vec::new();
+        }
+        self.tidy(IDLE_FREE_MAX)
+    }
+
+    /// Lets go of free memory for inputs but for so many segments, and asks the host to do so with outputs'. Returns what is to be
+    /// dropped.
+    fn tidy(&self, kept: usize) -> Vec<Arc<Segment>> {
+        let mut state = self.state.lock();
+        // The host is told of those that went before, too.
+        let _ = state.inputs.trim(kept);
+        let gone = state.inputs.untold(1);
+        let segments = gone.iter().filter_map(|number| state.segments.remove(number)).collect();
+        let has_outputs = state.segments.len().saturating_sub(state.inputs.len()) > IDLE_FREE_MAX;
+        let is_asked = has_outputs && self.is_made.load(SeqCst) && !std::mem::replace(&mut state.is_tidy, true);
+        drop(state);
+        if !gone.is_empty() {
+            self.send(&Gone { gone });
+        }
+        if is_asked {
+            self.send(&Task::Tidy);
+        }
+        segments
     }
 
     /// Whether the process has ended.
@@ -558,8 +620,13 @@ impl Shared {
     fn take(self: &Arc<Self>, message: Message) {
         if matches!(message, Message::Executed { .. } | Message::Response { .. } | Message::Dropped { .. }) {
             let state = &mut *self.state.lock();
+            (state.is_busy, state.is_tidy) = (true, false);
             for number in state.inputs.shrink() {
                 state.segments.remove(&number);
+            }
+            let gone = state.inputs.untold(UNTOLD_MAX);
+            if !gone.is_empty() {
+                self.send(&Gone { gone });
             }
         }
         match message {
@@ -682,11 +749,20 @@ impl Shared {
         if let Some(usable) = usable.filter(|usable| bytes as u64 > *usable) {
             return Err(format!("a response of {bytes} bytes is larger than the {usable} bytes of this machine"));
         }
-        let mut state = self.state.lock();
-        state.segment_count += 1;
-        let segment = Segment::create(state.segment_count, bytes).map_err(|error| no_memory(&error))?;
-        let segment = Arc::new(segment);
-        state.segments.insert(segment.number(), segment.clone());
+        let number = {
+            let mut state = self.state.lock();
+            state.segment_count += 1;
+            state.segment_count
+        };
+        let created = Segment::create(number, bytes).or_else(|error| {
+            if !error.cause().is_some_and(are_files_exhausted) {
+                return Err(error);
+            }
+            self.processes.close_files();
+            Segment::create(number, bytes)
+        });
+        let segment = Arc::new(created.map_err(|error| no_memory(&error))?);
+        self.state.lock().segments.insert(number, segment.clone());
         Ok(NewSegment(segment))
     }
 }

@@ -1,7 +1,8 @@
 //! The messages between the server and the host of a model.
 //!
-//! A message is its length in four bytes, little end first, and so many bytes of JSON. The server sends
-//! [`Task`]s one after the other and [`Answer`]s to calls; the host sends [`Message`]s. Tensors are named by
+//! A message is its length in four bytes, little end first, and so many bytes of JSON. One that brings bytes of tensors along has the
+//! highest bit of its length set, and the length of the JSON, in four bytes more, before it and the bytes behind it. The server sends
+//! [`Task`]s one after the other, [`Answer`]s to calls and [`Gone`]; the host sends [`Message`]s. Tensors are named by
 //! segment, offset and length ([`TensorEntry`]). The descriptor of a new segment comes over a socket of its own, with the first of
 //! the four bytes of its number, which is sent before the message that speaks of it. What the host sends counts as bytes from
 //! outside.
@@ -25,6 +26,16 @@ const KEPT_BYTES_MAX: usize = 64 << 10;
 /// The number of a request that stands in for one of a sequence that has none now: nobody waits for its response.
 pub(crate) const STAND_IN: u64 = 0;
 
+/// The bit of a message's length that says that bytes of tensors lie in it.
+const WITH_BYTES: u32 = 1 << 31;
+
+/// The number of a segment that is none: what lies there lies in the bytes that come with the message.
+pub(crate) const IN_MESSAGE: u32 = 0;
+
+/// Tensors of an answer that have no more bytes, all together, come in the message. A segment is a file of two processes, and whoever
+/// reads answers slowly, or keeps them, may have any number of them.
+pub(crate) const IN_MESSAGE_BYTES_MAX: usize = 64 << 10;
+
 /// A tensor in shared memory: name, number of the datatype, shape, number of the segment, offset and length
 /// in bytes. Of no bytes: segment, offset and length are 0.
 pub(crate) type TensorEntry = (String, i32, Vec<i64>, u32, usize, usize);
@@ -39,7 +50,7 @@ impl Serialize for NewSegment {
     }
 }
 
-/// What the server asks for. Each but `Execute` is answered by `Done` or `Failed`.
+/// What the server asks for. Each but `Execute` and `Tidy` is answered by `Done` or `Failed`.
 #[derive(Debug, Serialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub(crate) enum Task<'a> {
@@ -55,8 +66,16 @@ pub(crate) enum Task<'a> {
         #[serde(flatten)]
         memory: Memory,
     },
+    /// Let go of memory for outputs that is free, but for a little. Not answered.
+    Tidy,
     /// End the model and the process.
     Finalize,
+}
+
+/// Segments for inputs that are no more, which is told where no batch comes that would tell it.
+#[derive(Debug, Serialize)]
+pub(crate) struct Gone {
+    pub gone: Vec<u32>,
 }
 
 /// What `initialize` is called with; all values are texts.
@@ -146,6 +165,9 @@ pub(crate) struct CalledResponse {
     pub parameters: String,
     #[serde(flatten)]
     pub memory: Memory,
+    /// What comes with the message: tensors of the segment [`IN_MESSAGE`] lie here.
+    #[serde(skip)]
+    pub bytes: Vec<u8>,
 }
 
 /// What the host says: an object whose one key is the kind.
@@ -290,6 +312,17 @@ pub(crate) struct ResponseEntry {
 pub(crate) trait Outgoing: Serialize {
     /// The new segment that it speaks of.
     fn new_segment(&self) -> Option<&NewSegment>;
+
+    /// Bytes of tensors that go along.
+    fn bytes(&self) -> &[u8] {
+        &[]
+    }
+}
+
+impl Outgoing for Gone {
+    fn new_segment(&self) -> Option<&NewSegment> {
+        None
+    }
 }
 
 impl Outgoing for Task<'_> {
@@ -303,6 +336,10 @@ impl Outgoing for Answer {
         let of_response = self.response.as_ref().and_then(|response| response.memory.new.as_ref());
         self.segment.as_ref().or(of_response)
     }
+
+    fn bytes(&self) -> &[u8] {
+        self.response.as_ref().map_or(&[], |response| &response.bytes)
+    }
 }
 
 /// A message as it is sent.
@@ -315,9 +352,21 @@ pub(crate) struct Encoded {
 
 /// A message as it is sent.
 pub(crate) fn encode(message: &impl Outgoing) -> io::Result<Encoded> {
-    let mut bytes = vec![0; 4];
+    let along = message.bytes();
+    let start = if along.is_empty() { 4 } else { 8 };
+    let mut bytes = vec![0; start];
     serde_json::to_writer(&mut bytes, message)?;
-    let length = u32::try_from(bytes.len() - 4).map_err(|_| io::Error::other("the message is too long"))?;
+    let length_of = |bytes: &[u8]| {
+        let length = u32::try_from(bytes.len()).ok().filter(|length| length & WITH_BYTES == 0);
+        length.ok_or_else(|| io::Error::other("the message is too long"))
+    };
+    let mut length = length_of(&bytes[4..])?;
+    if !along.is_empty() {
+        let text = length_of(&bytes[start..])?;
+        bytes[4..start].copy_from_slice(&text.to_le_bytes());
+        bytes.extend_from_slice(along);
+        length = length_of(&bytes[4..])? | WITH_BYTES;
+    }
     bytes[..4].copy_from_slice(&length.to_le_bytes());
     Ok(Encoded { bytes, segment: message.new_segment().map(|new| new.0.clone()) })
 }
@@ -411,6 +460,17 @@ mod tests {
         let encoded = encode(&Answer { call: 1, value: Some(Value::from(true)), ..Answer::default() }).unwrap();
         assert_eq!(encoded.bytes, framed(r#"{"call":1,"value":true}"#));
         assert!(encoded.segment.is_none());
+    }
+
+    #[test]
+    fn bytes_lie_behind_the_text() {
+        let response = CalledResponse { bytes: vec![0xff, 0], ..CalledResponse::default() };
+        let encoded = encode(&Answer { call: 1, response: Some(response), ..Answer::default() }).unwrap().bytes;
+        let (head, rest) = encoded.split_at(8);
+        let (text, bytes) = rest.split_at(rest.len() - 2);
+        assert_eq!(head[..4], (WITH_BYTES | (4 + rest.len()) as u32).to_le_bytes());
+        assert_eq!(head[4..], (text.len() as u32).to_le_bytes());
+        assert!(serde_json::from_slice::<Value>(text).is_ok() && bytes == [0xff, 0]);
     }
 
     #[test]

@@ -140,6 +140,13 @@ const LOOKS_MAX: usize = 64;
 /// many of them open.
 const FREE_MAX: usize = LOOKS_MAX / 2;
 
+/// Free segments that a process keeps of each kind, inputs and outputs, when nothing has come from it for a while. A server may have
+/// many models that wait.
+pub(crate) const IDLE_FREE_MAX: usize = 4;
+
+/// So many that are no more are told of by themselves: below, they are told of with the next batch.
+pub(crate) const UNTOLD_MAX: usize = 16;
+
 /// The input segments of a process.
 #[derive(Debug, Default)]
 pub(crate) struct Pool {
@@ -172,10 +179,12 @@ impl Pool {
         // What is free is too small: the new one serves in its place.
         let (dropped, kept): (Vec<_>, Vec<_>) = self.segments.drain(..looks).partition(|segment| segment.is_free());
         self.segments.extend(kept);
+        // Before anything fails: they are no more in any case.
+        self.dropped.extend(dropped.iter().map(|segment| segment.number));
+        drop(dropped);
         let segment = Arc::new(Segment::create(number(), bytes)?);
         segment.take()?;
         self.segments.push_front(segment.clone());
-        self.dropped.extend(dropped.iter().map(|segment| segment.number));
         Ok(Taken { segment, is_new: true, dropped: std::mem::take(&mut self.dropped) })
     }
 
@@ -199,6 +208,32 @@ impl Pool {
         }
         self.dropped.extend(&dropped);
         dropped
+    }
+
+    /// Drops those that are free but for so many, however many there are. Returns their numbers.
+    pub fn trim(&mut self, kept: usize) -> Vec<u32> {
+        let (mut free, mut dropped) = (0, Vec::new());
+        self.segments.retain(|segment| {
+            let is_free = segment.is_free();
+            free += usize::from(is_free);
+            let goes = is_free && free > kept;
+            if goes {
+                dropped.push(segment.number);
+            }
+            !goes
+        });
+        self.dropped.extend(&dropped);
+        dropped
+    }
+
+    /// Numbers of those that are no more, where there are so many of which the host was not told. It is to be told now.
+    pub fn untold(&mut self, count_min: usize) -> Vec<u32> {
+        if self.dropped.len() < count_min { Vec::new() } else { std::mem::take(&mut self.dropped) }
+    }
+
+    /// How many there are.
+    pub fn len(&self) -> usize {
+        self.segments.len()
     }
 
     /// Drops a segment that the host does not know.
@@ -290,6 +325,22 @@ mod tests {
         told.sort_unstable();
         assert_eq!(told, dropped);
         assert!(!told.contains(&0) && pool.take(1, || unreachable!("another one is free")).unwrap().dropped.is_empty());
+    }
+
+    #[test]
+    fn all_that_is_free_is_let_go_but_for_a_few() {
+        let mut pool = Pool::default();
+        let count = u32::try_from(LOOKS_MAX).unwrap() * 2;
+        let all: Vec<_> = (0..count).map(|number| pool.take(1, || number).unwrap().segment).collect();
+        all.iter().skip(1).for_each(|segment| segment.release());
+        let dropped = pool.trim(IDLE_FREE_MAX);
+        assert_eq!((pool.len(), dropped.len()), (IDLE_FREE_MAX + 1, all.len() - 1 - IDLE_FREE_MAX));
+        // The host is told once.
+        assert!(pool.untold(dropped.len() + 1).is_empty());
+        assert_eq!(pool.untold(dropped.len()), dropped);
+        assert!(pool.untold(0).is_empty());
+        pool.trim(0);
+        assert_eq!((pool.len(), pool.untold(1).len()), (1, IDLE_FREE_MAX));
     }
 
     #[test]

@@ -7,7 +7,7 @@ use halimede_serving::{Error, InputTensor, OutputTensor, config::DataType, wire}
 use halimede_tensor::{Buffer, DType};
 
 use crate::{
-    protocol::TensorEntry,
+    protocol::{IN_MESSAGE, TensorEntry},
     segment::{ALIGNMENT, Segment, aligned},
 };
 
@@ -26,6 +26,19 @@ pub(crate) fn write(input: &InputTensor, segment: &Segment, place: &mut usize) -
 /// Writes an output of another model into `segment` at `place`, which moves on.
 pub(crate) fn write_output(output: &OutputTensor, segment: &Segment, place: &mut usize) -> Result<TensorEntry, Error> {
     write_data(&output.name, output.dtype, &output.shape, &output.data, segment, place)
+}
+
+/// Puts an output of another model behind the `bytes` that come with a message.
+pub(crate) fn append_output(output: &OutputTensor, bytes: &mut Vec<u8>) -> TensorEntry {
+    let OutputTensor { name, dtype, shape, data } = output;
+    let number = DataType::from_dtype(*dtype) as i32;
+    if data.is_empty() {
+        return (name.clone(), number, shape.clone(), 0, 0, 0);
+    }
+    let offset = aligned(bytes.len());
+    bytes.resize(offset, 0);
+    bytes.extend_from_slice(data);
+    (name.clone(), number, shape.clone(), IN_MESSAGE, offset, data.len())
 }
 
 fn write_data(

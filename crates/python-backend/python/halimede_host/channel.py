@@ -20,6 +20,9 @@ import numpy as np
 
 LENGTH = struct.Struct("<I")
 LENGTH_BYTES = LENGTH.size
+# The bit of a message's length that says that bytes of tensors lie in it, and the number by which tensors name those.
+WITH_BYTES = 1 << 31
+IN_MESSAGE = 0
 # Made once: `json.dumps` with other separators than its own makes one for each message.
 JSON = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 # The value that a text begins with, and where it ends: what the server sends has nothing around it.
@@ -38,8 +41,9 @@ MESSAGE_BYTES_MAX = 64 << 20
 # multiples of them.
 ALIGNMENT = 64
 FREE, IN_USE = 0, 1
-# Free segments that are kept for what comes, however few are in use.
+# Free segments that are kept for what comes, however few are in use, and while nothing comes.
 FREE_MAX = 32
+IDLE_FREE_MAX = 4
 
 
 # The way to the server that this process works for.
@@ -100,6 +104,15 @@ class MessageTooLong(ValueError):
 def aligned(offset):
     """The next place where a tensor may begin."""
     return -(-offset // ALIGNMENT) * ALIGNMENT
+
+
+def parse_with_bytes(body):
+    """A message, an answer, that bytes of tensors come with."""
+    end = LENGTH_BYTES + LENGTH.unpack_from(body)[0]
+    message = parse(body[LENGTH_BYTES:end].decode())[0]
+    # A copy, which the model may write to.
+    message["response"]["bytes"] = bytearray(body[end:])
+    return message
 
 
 def descriptor_and(connection, size):
@@ -278,6 +291,8 @@ class Channel:
                 self.is_gone = True
             elif "call" in message:
                 self._take_answer(message)
+            elif "gone" in message:
+                self._forget(message["gone"])
             else:
                 self.tasks.append(message)
             if self.waiting:
@@ -318,14 +333,17 @@ class Channel:
             # Another message may have been read here meanwhile (`_wait`).
             data = self.unread
             if len(data) >= LENGTH_BYTES:
-                end = LENGTH_BYTES + LENGTH.unpack_from(data)[0]
+                length = LENGTH.unpack_from(data)[0]
+                end = LENGTH_BYTES + (length & ~WITH_BYTES)
                 if len(data) >= end:
                     self.unread = data[end:]
+                    if length >= WITH_BYTES:
+                        return parse_with_bytes(data[LENGTH_BYTES:end])
                     # Of bytes, its encoding would be looked for first.
                     return parse(data[LENGTH_BYTES:end].decode())[0]
                 if end > CHUNK:
                     with not_collecting():
-                        return self._read_long(data, end)
+                        return self._read_long(data, end, length >= WITH_BYTES)
             try:
                 more = self.socket.recv(CHUNK)
             except OSError:
@@ -334,7 +352,7 @@ class Channel:
                 return None
             self.unread = self.unread + more if self.unread else more
 
-    def _read_long(self, begun, end):
+    def _read_long(self, begun, end, has_bytes):
         """A message of so many bytes that has begun."""
         try:
             whole = bytearray(end)
@@ -346,7 +364,8 @@ class Channel:
                     return None
                 rest = rest[count:]
             self.unread = b""
-            return parse(whole[LENGTH_BYTES:].decode())[0]
+            body = whole[LENGTH_BYTES:]
+            return parse_with_bytes(body) if has_bytes else parse(body.decode())[0]
         except OSError:
             return None
 
@@ -382,6 +401,11 @@ class Channel:
             self.map_segment(*message["new"])
         return {number: self.segments[number].whole() for number in message["uses"]}
 
+    def _forget(self, numbers):
+        """These segments are no more."""
+        for number in numbers:
+            self.segments.pop(number, None)
+
     def give_back(self, message):
         """The segments that a message spoke of serve again, each as soon as no tensor lies in it."""
         for number in message["uses"]:
@@ -410,12 +434,9 @@ class Channel:
                     # Each is a file of two processes.
                     gone = [one for one in free[len(free) // 2 :] if one is not found]
             if gone:
-                numbers = {one.number for one in gone}
-                self.output_segments = [one for one in self.output_segments if one.number not in numbers]
+                gone = self._without(gone)
         if gone:
-            for number in numbers:
-                self.segments.pop(number, None)
-            self.send("forget_segments", numbers=list(numbers))
+            self._let_go(gone)
         if found is not None:
             return found
         segment = self.map_segment(*self.call("segment", bytes=size)["segment"])
@@ -423,6 +444,25 @@ class Channel:
         with self.memory:
             self.output_segments.append(segment)
         return segment
+
+    def tidy(self):
+        """Lets go of segments for outputs that are free, but for a few: nothing has come for a while."""
+        # Whoever is collected as garbage might take one of them.
+        with self.memory, not_collecting():
+            gone = self._without([one for one in self.output_segments if one.is_free()][IDLE_FREE_MAX:])
+        if gone:
+            self._let_go(gone)
+
+    def _without(self, gone):
+        """Takes these out of the segments for outputs. Returns their numbers."""
+        numbers = {one.number for one in gone}
+        self.output_segments = [one for one in self.output_segments if one.number not in numbers]
+        return numbers
+
+    def _let_go(self, numbers):
+        """The server needs these segments no more."""
+        self._forget(numbers)
+        self.send("forget_segments", numbers=list(numbers))
 
 
 class Call:

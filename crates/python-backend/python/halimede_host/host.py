@@ -68,7 +68,8 @@ class Host:
 
     def run(self):
         """Works until the server asks for the end."""
-        tasks = {"load": self.load, "complete": self.complete, "initialize": self.initialize, "execute": self.execute}
+        tasks = {"load": self.load, "complete": self.complete, "initialize": self.initialize, "execute": self.execute,
+                 "tidy": self.tidy}  # fmt: skip
         while True:
             task = self.channel.next_task()
             if task["do"] == "finalize":
@@ -130,6 +131,10 @@ class Host:
         # One whose `initialize` failed is not finalized either.
         self.model = model
         InferenceRequest._models = self.channel
+
+    def tidy(self, _):
+        """Lets go of memory that is free."""
+        self.channel.tidy()
 
     def execute(self, task):
         """Runs a batch, and gives back what its requests lie in when nobody holds them any more."""

@@ -4,8 +4,10 @@ import asyncio
 import enum
 import threading
 
+import numpy as np
+
 from .arguments import check_kind, shortened, text, whole
-from .channel import JSON, CallFailed, is_forked, quoted
+from .channel import IN_MESSAGE, JSON, CallFailed, is_forked, quoted
 from .tensor import Taken, Tensor, TritonModelException, store, stored_json
 
 FLAG_FINAL = 1
@@ -167,6 +169,8 @@ class InferenceResponse:
 def _tensors(answer, channel):
     """The tensors of another model's answer."""
     wholes = channel.leases(answer)
+    if (along := answer.get("bytes")) is not None:
+        wholes[IN_MESSAGE] = np.frombuffer(along, np.uint8)
     return [Tensor._received(entry, wholes) for entry in answer["outputs"]]
 
 
