@@ -20,6 +20,10 @@ use super::{
 };
 use crate::options::MetricsOptions;
 
+/// Responses to a request that are counted each by its place. Those behind are counted together, at this place: a model may send any number
+/// of them, and what is counted stays as long as it.
+const PLACES_MAX: u64 = 4096;
+
 /// Why a request failed, as the metrics tell it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(crate) enum FailureReason {
@@ -245,7 +249,7 @@ impl Recorder {
     /// and to give its outputs away `output`.
     pub fn response(&self, index: u64, outcome: Outcome, infer: time::Duration, output: time::Duration) {
         let mut responses = self.responses.lock();
-        let all = responses.entry(index).or_default();
+        let all = responses.entry(index.min(PLACES_MAX)).or_default();
         let add = |total: &mut Duration, duration| {
             total.count += 1;
             total.ns += ns(duration);
@@ -396,5 +400,17 @@ mod tests {
         assert_eq!((response.success, response.fail), (ms(1, 5), ms(1, 5)));
         assert_eq!((response.empty_response, response.cancel), (ms(1, 3), ms(1, 5)));
         assert_eq!(FailureReason::ALL.map(|reason| recorder.failure_count(reason)), [0, 1, 0, 0]);
+    }
+
+    #[test]
+    fn places_of_responses_have_a_bound() {
+        let recorder = Recorder::new(&MetricsOptions::default());
+        for index in (0..2 * PLACES_MAX).chain([u64::MAX]) {
+            recorder.response(index, Outcome::Success, MS(1), MS(1));
+        }
+        let responses = recorder.snapshot("m", 1).responses;
+        assert_eq!(responses.len() as u64, PLACES_MAX + 1);
+        assert_eq!(responses[&(PLACES_MAX - 1).to_string()].success.count, 1);
+        assert_eq!(responses[&PLACES_MAX.to_string()].success.count, PLACES_MAX + 1);
     }
 }
