@@ -71,7 +71,11 @@ def test_summaries_of_the_cache(cached, serve):
         ask(server, 1)
     assert server.metric("nv_cache_hit_summary_per_model_count", "echo") == 2
     assert server.metric("nv_cache_miss_summary_per_model_count", "echo") == 1
-    assert "nv_inference_request_summary_us_count{" not in server.metrics_text()
+    text = server.metrics_text()
+    assert "nv_inference_request_summary_us_count{" not in text
+    for what in ("hit", "miss"):
+        help_text = f"Summary of cache {what} counts/durations per model, in microseconds."
+        assert f"# HELP nv_cache_{what}_summary_per_model {help_text}" in text.splitlines()
 
 
 def test_what_does_not_fit_makes_room_or_is_left_out(cached, serve):

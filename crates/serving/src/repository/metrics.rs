@@ -205,12 +205,12 @@ const SUMMARIES: [(&str, &str, fn(bool) -> bool); SUMMARY_COUNT] = [
     ),
     (
         "nv_cache_hit_summary_per_model",
-        "Summary of cache hit counts/durations per model, in microseconds",
+        "Summary of cache hit counts/durations per model, in microseconds.",
         |wants_cache| wants_cache,
     ),
     (
         "nv_cache_miss_summary_per_model",
-        "Summary of cache miss counts/durations per model, in microseconds",
+        "Summary of cache miss counts/durations per model, in microseconds.",
         |wants_cache| wants_cache,
     ),
 ];
