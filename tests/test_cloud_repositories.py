@@ -487,6 +487,36 @@ def test_a_server_ends_while_it_fetches(bucket, cloud):
         storage.close()
 
 
+def test_the_page_asks_the_storage_seldom_and_waits_for_none(bucket, cloud):
+    storage = moto()
+    try:
+        slow = S3Bucket(storage, "slow")
+        for name in ("one", "two"):
+            slow.put(f"{name}/1/model.onnx", constant(1))
+
+        def listings():
+            return storage.log.read_text().count("list-type")
+
+        def shown(server):
+            models = server.http.get("/ui/state").json["models"]
+            return {(model["name"], model["version"]): model["state"] for model in models}
+
+        everything = cloud(slow.address)
+        known = {("one", 1): "READY", ("two", 1): "READY"}
+        before = listings()
+        assert [shown(everything) for _ in range(5)] == [known] * 5 and listings() == before
+        # What was never looked at is looked for once, while nobody waits.
+        one = cloud(slow.address, flags=["--model-control-mode=explicit", "--load-model=one"])
+        before = listings()
+        wait_until(lambda: shown(one) == {("one", 1): "READY", ("two", None): None})
+        assert shown(one) and listings() == before + 1
+        storage.process.send_signal(signal.SIGSTOP)
+        assert shown(everything) == known
+    finally:
+        storage.process.send_signal(signal.SIGCONT)
+        storage.close()
+
+
 def waits(server, port):
     """Whether the server has asked something that is not read yet."""
     lines = Path(f"/proc/{server.process.pid}/net/tcp").read_text().splitlines()[1:]

@@ -1,9 +1,13 @@
 //! What the repository index shows.
 
-use std::collections::BTreeMap;
+use std::{
+    collections::{BTreeMap, BTreeSet},
+    sync::Arc,
+};
 
 use super::{
     Repository, scan,
+    seen::Seen,
     table::{Identifier, Slot, UNLOADED, Versions},
 };
 use crate::{
@@ -29,6 +33,19 @@ impl Repository {
     /// The models in the directories of the repositories, with the state of each version that was ever to
     /// be loaded.
     pub fn index(&self, ready_only: bool) -> Result<Vec<IndexEntry>, Error> {
+        self.index_of(ready_only, |seen| seen.look())
+    }
+
+    /// The same, with models of repositories elsewhere as they were seen last: waits for none of those.
+    pub(super) fn last_index(&self) -> Result<Vec<IndexEntry>, Error> {
+        self.index_of(false, Seen::last)
+    }
+
+    fn index_of(
+        &self,
+        ready_only: bool,
+        names: impl Fn(&Arc<Seen>) -> BTreeSet<String>,
+    ) -> Result<Vec<IndexEntry>, Error> {
         let mut found: BTreeMap<Identifier, usize> = BTreeMap::new();
         for repository in &self.options().repositories {
             let names = scan::subdirectories(repository).map_err(|error| {
@@ -38,14 +55,9 @@ impl Repository {
                 *found.entry(Identifier { namespace: self.namespace(repository), name }).or_default() += 1;
             }
         }
-        for repository in &self.options().remote_repositories {
-            let namespace = self.remote_namespace(repository);
-            let names = repository.names().unwrap_or_else(|error| {
-                // What is known of it is better than nothing: its models serve on.
-                tracing::warn!("failed to read model repository '{}': {}", repository.address(), error.message);
-                self.known_models(repository)
-            });
-            for name in names {
+        for seen in &self.seen {
+            let namespace = self.remote_namespace(&seen.repository);
+            for name in names(seen) {
                 *found.entry(Identifier { namespace: namespace.clone(), name }).or_default() += 1;
             }
         }

@@ -16,6 +16,7 @@ mod metrics;
 pub(crate) mod overview;
 mod poll;
 mod scan;
+mod seen;
 mod source;
 mod table;
 #[cfg(test)]
@@ -40,6 +41,7 @@ use self::{
     graph::Sources,
     lifecycle::Candidate,
     load::Loader,
+    seen::Seen,
     source::Source,
     table::{Identifier, Slot, Table, UNLOADED},
 };
@@ -56,6 +58,9 @@ use crate::{
 pub(crate) struct Repository {
     pub table: Arc<Table>,
     loader: Loader,
+    /// What was seen of repositories elsewhere. With locks of its own: who looks at the repositories holds that of the state
+    /// for as long as those take to answer.
+    seen: Vec<Arc<Seen>>,
     state: Mutex<State>,
     /// Why models were not loaded when that was tried last. A lock of its own: who looks at the repositories holds the
     /// other one for long.
@@ -83,11 +88,13 @@ type Results = BTreeMap<Identifier, Result<(), Error>>;
 impl Repository {
     pub fn new(options: Options) -> Arc<Self> {
         let table = Arc::new(Table::default());
+        let seen = options.remote_repositories.iter().map(|repository| Seen::new(repository.clone())).collect();
         Arc::new_cyclic(|own: &Weak<Self>| {
             let loader = Loader::new(options, table.clone(), own.clone());
             Self {
                 table,
                 loader,
+                seen,
                 state: Mutex::default(),
                 failures: Mutex::default(),
                 changed: Condvar::new(),

@@ -77,7 +77,7 @@ impl Repository {
                 tuning: model.tuning_work(),
             })
         };
-        let index = self.index(false)?;
+        let index = self.last_index()?;
         Ok(index.into_iter().map(|entry| ModelOverview { loaded: loaded(&entry), entry }).collect())
     }
 }

@@ -44,13 +44,6 @@ impl Repository {
         if self.options().model_namespacing { repository.address().to_owned() } else { String::new() }
     }
 
-    /// The names of the models that came from a repository.
-    pub(super) fn known_models(&self, repository: &Arc<dyn RemoteRepository>) -> BTreeSet<String> {
-        let state = self.state.lock();
-        let known = state.sources.iter().filter(|(_, source)| source.files.is_in(repository));
-        known.map(|(id, _)| id.name.clone()).collect()
-    }
-
     /// Looks at every directory of every repository.
     pub(super) fn look_at_all(&self, known: &Sources) -> Polled {
         let mut polled = Polled::default();
@@ -72,9 +65,11 @@ impl Repository {
                 }
             }
         }
-        for repository in &self.options().remote_repositories {
+        for seen in &self.seen {
+            let repository = &seen.repository;
             match repository.list(None) {
                 Ok(models) => {
+                    seen.saw_all(models.keys().cloned().collect());
                     for (name, files) in models {
                         let id = Identifier { namespace: self.remote_namespace(repository), name: name.clone() };
                         if directories.insert(id.clone(), remote_model(repository, name, files)).is_some() {
@@ -157,9 +152,11 @@ impl Repository {
                 found.push((self.namespace(repository), Ok(ModelFiles::Directory(directory))));
             }
         }
-        for repository in &self.options().remote_repositories {
+        for seen in &self.seen {
+            let repository = &seen.repository;
             match repository.list(Some(name)) {
                 Ok(models) => {
+                    models.keys().for_each(|name| seen.saw(name));
                     found.extend(models.into_iter().map(|(name, files)| {
                         (self.remote_namespace(repository), remote_model(repository, name, files))
                     }))
