@@ -54,6 +54,14 @@ def test_the_unit_of_systemd(tmp_path):
     text = (DEPLOY / "systemd" / "halimede.service").read_text()
     command = re.search(r"^ExecStart=(.*)$", text, re.M)[1].split()
     assert command[:2] == ["/usr/local/bin/halimede", "serve"] and flags_are_known(command[2:])[0]
+    # Who can write into the repository is the server (docs/threat-model.md): the service cannot.
+    settings = dict(line.split("=", 1) for line in text.splitlines() if re.match(r"[A-Z]\w*=", line))
+    assert settings["ProtectSystem"] == "strict"
+    roots = {"StateDirectory": "/var/lib", "CacheDirectory": "/var/cache", "LogsDirectory": "/var/log", "RuntimeDirectory": "/run"}
+    writable = [f"{root}/{name}" for key, root in roots.items() for name in settings.get(key, "").split()]
+    writable += settings.get("ReadWritePaths", "").split()
+    (repository,) = [flag.split("=")[1] for flag in command if flag.startswith("--model-repository=")]
+    assert writable == ["/var/cache/halimede"] and not repository.startswith("/var/cache")
     if not shutil.which("systemd-analyze"):
         pytest.skip("systemd-analyze is not installed")
     unit = tmp_path / "halimede.service"
