@@ -53,6 +53,20 @@ def test_models_that_load(repository):
     ]
 
 
+def test_what_is_no_model_is_to_be_moved(repository):
+    for name in (".git/objects", "X.Y/docs", "lost+found", "empty.onnx"):
+        (repository.path / name).mkdir(parents=True)
+    # One that says what it is, or has a version, is a model that lacks something.
+    (repository.path / "configured").mkdir()
+    (repository.path / "configured" / "config.pbtxt").write_text('backend: "onnxruntime"')
+    (repository.path / "own.secret" / "1").mkdir(parents=True)
+    said = by_name(repository, status=1)
+    moved = {name for name, finding in said.items() if finding["remedy"].startswith("if this is no model, move it out")}
+    assert moved == {".git", "X.Y", "lost+found", "empty.onnx"}
+    assert said["configured"]["remedy"].startswith("put the model's file into MODEL/VERSION/")
+    assert said["own.secret"]["remedy"].startswith("libraries of backends are not loaded")
+
+
 def test_what_models_print_is_none_of_the_report(repository):
     repository.add("talks", config='backend: "python"\n' + models.io("input", "IN", "FP32", [1]) + models.io("output", "OUT", "FP32", [1]))
     (repository.path / "talks" / "1" / "model.py").write_text("print('hello')\n" + PYTHON)

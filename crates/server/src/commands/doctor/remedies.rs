@@ -26,6 +26,10 @@ const REMEDIES: [(&str, &str); 12] = [
 /// The way out for the models of a backend that nobody knows, which is somebody's own library.
 const OF_A_LIBRARY: &str = "libraries of backends are not loaded: write it as a Python model (backend: \"python\"), or export the model to ONNX";
 
+/// The way out for a folder without a configuration and without versions: what backend its name speaks of says nothing then.
+pub(super) const OF_NO_MODEL: &str = "if this is no model, move it out of the repository; if it is one, put its file into the folder of a version, \
+                                      as MODEL/1/model.onnx or MODEL/1/model.py";
+
 /// The way out for models of TensorRT-LLM.
 const OF_TENSORRT_LLM: &str =
     "a server for language models, which needs NVIDIA's GPUs: keep it on the machine that has one";

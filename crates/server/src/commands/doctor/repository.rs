@@ -205,6 +205,16 @@ fn sign_of_model(directory: &Path) -> Option<String> {
     })
 }
 
+/// Whether a folder has neither a configuration nor a version, as that of a version control system, or of what a file system has lost.
+fn is_no_model(directory: &Path) -> bool {
+    let is_sign = |entry: std::fs::DirEntry| {
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        name == "config.pbtxt" || name == "configs" || name.parse::<u64>().is_ok()
+    };
+    std::fs::read_dir(directory).is_ok_and(|entries| !entries.flatten().any(is_sign))
+}
+
 /// What a model is examined with.
 struct Examiner<'a> {
     server: &'a Server,
@@ -237,6 +247,7 @@ impl Examiner<'_> {
                     || self.backends.contains(&backend)
                     || self.flags.backend_directory.join(&backend).is_dir();
                 let remedy = match is_there {
+                    _ if directory.as_deref().is_some_and(is_no_model) => remedies::OF_NO_MODEL,
                     true => remedies::of_text(&error.message, &backend),
                     false => remedies::of_backend(&backend),
                 };
