@@ -23,8 +23,11 @@ let view = null;
 /** Headers that somebody has given, by their names. */
 const access = () => JSON.parse(sessionStorage.getItem(STORED) ?? "{}");
 
-/** Sends a request and gives the reply; one that is an error becomes the error that it tells. */
-async function send(path, { headers, ...options } = {}, isState = false) {
+/** What was refused for want of a header, and is done again once that is given; null where nothing was. */
+let refused = null;
+
+/** Sends a request and gives the reply; one that is an error becomes the error that it tells. `again` does once more what it was sent for. */
+async function send(path, { headers, again = null, ...options } = {}, isState = false) {
   const reply = await fetch(path, { ...options, headers: { ...headers, ...access() } }).catch((error) => {
     throw new Error(error.name === "TimeoutError" ? `no answer within ${PATIENCE_MS / 1000} s` : error.message);
   });
@@ -37,7 +40,11 @@ async function send(path, { headers, ...options } = {}, isState = false) {
     // Not every error has a body, and a proxy's has another form.
   }
   // Where no header is named, as to a page that a proxy makes one of another site, none helps.
-  if (reply.status === 403 && NAMED.test(said ?? "")) wanted(said, isState);
+  if (reply.status === 403 && NAMED.test(said ?? "")) {
+    wanted(said, isState);
+    // The state is asked for again in any case.
+    if (!isState) refused = again;
+  }
   throw new Error(said ?? `the server answered ${reply.status}`);
 }
 
@@ -70,10 +77,14 @@ find("access").addEventListener("submit", (event) => {
   sessionStorage.setItem(STORED, JSON.stringify({ ...access(), [header.value]: value.value }));
   event.currentTarget.hidden = true;
   look();
+  const again = refused;
+  refused = null;
+  again?.();
 });
 
 find("close").addEventListener("click", () => {
   find("access").hidden = true;
+  refused = null;
 });
 
 // Not by the address, which says what is shown.
@@ -102,7 +113,8 @@ const act = {
     if (history.last) draw(history.last.state);
     let failure = null;
     try {
-      const options = { method: "POST", body: "{}", headers: { "Content-Type": "application/json" } };
+      const again = () => act.run({ name }, action);
+      const options = { method: "POST", body: "{}", headers: { "Content-Type": "application/json" }, again };
       await send(`../v2/repository/models/${segment(name)}/${action}`, options);
     } catch (error) {
       failure = error.message;

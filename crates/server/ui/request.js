@@ -216,7 +216,7 @@ export function request(model, send, bytesMax) {
       const path = `../v2/models/${segment(model.name)}/versions/${model.version}/infer`;
       const before = performance.now();
       const headers = { "Content-Type": "application/octet-stream", [HEADER_LENGTH]: String(length) };
-      const reply = await send(path, { method: "POST", body, headers });
+      const reply = await send(path, { method: "POST", body, headers, again: () => form.requestSubmit() });
       const outputs = await outputsOf(reply);
       const took = `${(performance.now() - before).toFixed(1)} ms, as this browser saw it`;
       answer.replaceChildren(html("p", {}, took), ...outputs.length ? outputs.flatMap(shown) : ["The answer has no outputs."]);
@@ -225,9 +225,10 @@ export function request(model, send, bytesMax) {
     }
     button.disabled = false;
   };
-  return html("form", { onsubmit: submit, "aria-label": `A request to ${model.name}` },
+  const form = html("form", { onsubmit: submit, "aria-label": `A request to ${model.name}` },
     fields.map(({ element }) => element),
     loaded.is_sequential && html("fieldset", {}, html("legend", {}, "Sequence"), html("div", { class: "row" },
       html("label", {}, "Its number, or a text ", sequence), html("label", {}, start, " it starts here"), html("label", {}, end, " it ends here"))),
     button, answer);
+  return form;
 }
