@@ -157,6 +157,15 @@ def test_values_that_models_see(modules):
             call()
     with pytest.raises(utils.TritonModelException, match="Correlation ID must be integer or string"):
         utils.InferenceRequest(correlation_id=1.5, **inputs)
+    whole = {"least": -(1 << 63), "most": (1 << 63) - 1, "is": True}
+    assert json.loads(utils.InferenceResponse([], parameters=whole).parameters()) == whole
+    for value in (1 << 63, -(1 << 63) - 1, 10**5000):
+        for call in (
+            lambda: utils.InferenceResponse([], parameters={"a": value}),
+            lambda: utils.InferenceRequest(parameters={"a": value}, **inputs),
+        ):
+            with pytest.raises(utils.TritonModelException, match="the parameter 'a' is beyond the whole numbers that 64 bits hold"):
+                call()
 
 
 def test_the_scripts_are_read_by_the_oldest_interpreter():

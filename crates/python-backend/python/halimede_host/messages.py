@@ -14,6 +14,8 @@ FLAG_FINAL = 1
 # The number of requests that the server made up.
 STAND_IN = 0
 RELEASE_ALL, RELEASE_RESCHEDULE = 1, 2
+# What a parameter that is a number may be.
+INT_MIN, INT_MAX = -(1 << 63), (1 << 63) - 1
 
 
 class ErrorCode(enum.IntEnum):
@@ -103,6 +105,8 @@ def parameters_json(parameters):
             raise TritonModelException(f"Expect parameters keys to have type str, found type {type(name)}")
         if not isinstance(value, (bool, int, str)):
             raise TritonModelException(f"Expect parameters values to have type bool/int/str, found type {type(value)}")
+        if isinstance(value, int) and not INT_MIN <= value <= INT_MAX:
+            raise TritonModelException(f"the parameter {shortened(name)!r} is beyond the whole numbers that 64 bits hold with a sign")
     return JSON.encode(parameters)
 
 
