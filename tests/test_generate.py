@@ -76,6 +76,12 @@ def events(reply):
     return [json.loads(part[6:]) for part in parts]
 
 
+def test_parameters_reach_the_model_in_their_order(running):
+    text = '{"zero":0,"foo":1,"TEXT":"hi","parameters":{"bar":"a \\"b\\""},"z":true,"a":0.5}'
+    reply = ask(running, "text/generate", text)
+    assert (reply.status, reply.json["given"]) == (200, '{"zero":0,"foo":1,"bar":"a \\"b\\"","z":true,"a":0.5}')
+
+
 def answer(text, i=0, given="{}", **more):
     return {"I": i, "OUT": text, "given": given, "model_name": "text", "model_version": "1", **more}
 
@@ -95,7 +101,7 @@ def test_members_that_are_no_inputs_are_parameters(running):
     reply = ask(running, "text/generate", {"TEXT": "x", **given})
     assert reply.json == answer("x", 0, json.dumps(given, separators=(",", ":")))
     reply = ask(running, "text/generate", {"TEXT": "x", "parameters": {"q": 1, "N": 1}, "id": "7"})
-    assert reply.json == answer("x", 0, '{"id":"7","q":1}', id="7")
+    assert reply.json == answer("x", 0, '{"q":1,"id":"7"}', id="7")
 
 
 def test_exactly_one_response_is_wanted(running):

@@ -12,7 +12,7 @@ use halimede_serving::{
     CorrelationId, Error, InputTensor, LoadParameters, OutputTensor, Parameter, Reply, Request, RequestedOutput,
     Responder, Response, backend::Asker,
 };
-use serde_json::{Map, Value};
+use serde_json::Value;
 
 use crate::{
     process::{Shared, number_of, parameters},
@@ -195,14 +195,17 @@ fn message(caller: &Shared, response: Response) -> Result<CalledResponse, Error>
     })
 }
 
-/// Parameters as JSON. A number that is none becomes null.
+/// Parameters as JSON, in their order. A number that is none becomes null.
 pub(crate) fn parameters_text(parameters: &[(String, Parameter)]) -> String {
-    let value = |value: &Parameter| match value {
-        Parameter::String(text) => Value::from(text.as_str()),
-        Parameter::Int(number) => Value::from(*number),
-        Parameter::Bool(value) => Value::from(*value),
-        Parameter::Double(number) => Value::from(*number),
+    let member = |(name, parameter): &(String, Parameter)| {
+        let value = match parameter {
+            Parameter::String(text) => Value::from(text.as_str()),
+            Parameter::Int(number) => Value::from(*number),
+            Parameter::Bool(value) => Value::from(*value),
+            Parameter::Double(number) => Value::from(*number),
+        };
+        format!("{}:{value}", Value::from(name.as_str()))
     };
-    let all: Map<String, Value> = parameters.iter().map(|(name, parameter)| (name.clone(), value(parameter))).collect();
-    Value::Object(all).to_string()
+    let members: Vec<String> = parameters.iter().map(member).collect();
+    format!("{{{}}}", members.join(","))
 }

@@ -1,5 +1,7 @@
 //! A message to a request.
 
+use std::collections::BTreeMap;
+
 use bytes::Bytes;
 use halimede_serving::{CorrelationId, Error, InputTensor, Parameter, Request, RequestedOutput, Responder, wire};
 use halimede_tensor::{Buffer, DType};
@@ -60,7 +62,9 @@ pub(super) fn decode(services: &Services, message: ModelInferRequest, place: Cal
     let mut wants_end = false;
     request.version = version;
     request.id = message.id;
-    for (name, parameter) in message.parameters {
+    // The protocol has no order of them: models are to find the same each time.
+    let parameters: BTreeMap<String, InferParameter> = message.parameters.into_iter().collect();
+    for (name, parameter) in parameters {
         match (name.as_str(), &parameter.parameter_choice) {
             (EMPTY_FINAL_RESPONSE, Some(Choice::BoolParam(wanted))) => wants_end = *wanted,
             _ => read_parameter(name, parameter, &mut request)?,
