@@ -1,6 +1,8 @@
 """How the process starts and ends: exit codes, signals, flags."""
 
+import base64
 import http.client
+import json
 import signal
 import socket
 import subprocess
@@ -283,3 +285,29 @@ def test_a_flag_that_protects_is_never_ignored(small, flags):
 
         assert Grpc(server.grpc_address).error("ModelInfer", add_sub())[0] == "UNAVAILABLE"
         server.stop()
+
+
+@pytest.mark.halimede_only("Triton leaves them")
+def test_files_of_load_requests_of_a_server_that_was_killed_are_removed(repository, tmp_path):
+    repository.add("add_sub", models.add_sub(TensorProto.FLOAT, [4]))
+    place = tmp_path / "tmp"
+    place.mkdir()
+    files = {"file:1/model.onnx": base64.b64encode(models.identity(TensorProto.FLOAT, [2]).SerializeToString()).decode()}
+    sent = {"parameters": {"config": json.dumps({"backend": "onnxruntime"}), **files}}
+
+    def start():
+        return Server([repository.path], "--model-control-mode=explicit", env={"TMPDIR": str(place)})
+
+    with start() as other:
+        # A server that lives keeps its own.
+        assert other.http.post("/v2/repository/models/sent/load", sent).status == 200
+        (kept,) = place.iterdir()
+        killed = start()
+        assert killed.http.post("/v2/repository/models/sent/load", sent).status == 200
+        assert len(list(place.iterdir())) == 2
+        killed.process.kill()
+        killed.process.wait()
+        killed.log.close()
+        with start():
+            assert list(place.iterdir()) == [kept]
+    assert not list(place.iterdir())

@@ -27,6 +27,7 @@ mod response;
 mod scheduler;
 mod server;
 pub mod statistics;
+pub mod temporary;
 #[cfg(test)]
 mod testing;
 pub mod trace;

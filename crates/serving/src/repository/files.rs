@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use super::scan::{self, TemporaryDirectory, Timestamps};
+use super::scan::{self, SentDirectory, Timestamps};
 use crate::{
     config::{Entry, ModelConfig, VersionFiles},
     error::Error,
@@ -21,7 +21,7 @@ pub(super) enum ModelFiles {
     /// In a directory of this machine.
     Directory(PathBuf),
     /// Sent by a client, in a directory that goes with its last owner.
-    Sent(Arc<TemporaryDirectory>),
+    Sent(Arc<SentDirectory>),
     /// Elsewhere.
     Remote(RemoteModel),
 }
@@ -68,7 +68,7 @@ impl ModelFiles {
     fn place(&self) -> Place<'_> {
         match self {
             ModelFiles::Directory(directory) => Place::Here(directory),
-            ModelFiles::Sent(directory) => Place::Here(&directory.0),
+            ModelFiles::Sent(directory) => Place::Here(&directory.path),
             ModelFiles::Remote(model) => Place::Elsewhere(model),
         }
     }
@@ -137,7 +137,7 @@ impl ModelFiles {
         match self {
             ModelFiles::Directory(directory) => Ok(LocalFiles { directory: directory.clone(), owner: None }),
             ModelFiles::Sent(directory) => {
-                Ok(LocalFiles { directory: directory.0.clone(), owner: Some(directory.clone()) })
+                Ok(LocalFiles { directory: directory.path.clone(), owner: Some(directory.clone()) })
             }
             ModelFiles::Remote(model) => {
                 let LocalCopy { directory, owner } = model.repository.fetch(&model.name, &model.files)?;

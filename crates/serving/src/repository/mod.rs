@@ -41,6 +41,7 @@ use self::{
     graph::Sources,
     lifecycle::Candidate,
     load::Loader,
+    scan::SentDirectory,
     seen::Seen,
     source::Source,
     table::{Identifier, Slot, Table, UNLOADED},
@@ -88,6 +89,7 @@ type Results = BTreeMap<Identifier, Result<(), Error>>;
 impl Repository {
     pub fn new(options: Options) -> Arc<Self> {
         let table = Arc::new(Table::default());
+        SentDirectory::remove_abandoned();
         let seen = options.remote_repositories.iter().map(|repository| Seen::new(repository.clone())).collect();
         Arc::new_cyclic(|own: &Weak<Self>| {
             let loader = Loader::new(options, table.clone(), own.clone());

@@ -4,7 +4,7 @@ use std::{
     collections::{BTreeMap, BTreeSet},
     fs, io,
     path::{Path, PathBuf},
-    time::{Duration, SystemTime},
+    time::SystemTime,
 };
 
 use crate::{
@@ -13,6 +13,7 @@ use crate::{
         proto::model_version_policy::{All, Latest, PolicyChoice},
     },
     remote::RemoteFile,
+    temporary::{TemporaryDirectory, private_directory, remove_abandoned},
 };
 
 /// Names of the directories in `directory`; links to directories count.
@@ -173,46 +174,37 @@ fn newest(path: &Path, depth: usize) -> SystemTime {
     children.map(|child| newest(&child.path(), depth - 1)).chain([own]).max().unwrap_or(own)
 }
 
-/// A directory for files that a client sent, which only this user can read; removed when the last owner lets go of it.
+/// What names of directories for files that clients sent begin with.
+const SENT_PREFIX: &str = "halimede-sent-";
+
+/// The directory of a model whose files a client sent; goes when the last owner lets go of it.
 #[derive(Debug)]
-pub(super) struct TemporaryDirectory(pub PathBuf);
+pub(super) struct SentDirectory {
+    /// The directory of the model.
+    pub path: PathBuf,
+    /// What it lies in.
+    _around: TemporaryDirectory,
+}
 
-impl TemporaryDirectory {
-    /// A new empty directory.
+impl SentDirectory {
+    /// A new empty one.
     pub fn new() -> io::Result<Self> {
-        let base = std::env::temp_dir();
-        for attempt in 0..100u32 {
-            let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH).unwrap_or(Duration::ZERO);
-            let path = base.join(format!("halimede-{}-{}-{attempt}", std::process::id(), since.as_nanos()));
-            match private_directory().create(&path) {
-                Ok(()) => return Ok(Self(path)),
-                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
-                Err(error) => return Err(error),
-            }
-        }
-        Err(io::Error::other(format!("no free name for a directory in {}", base.display())))
+        let around = TemporaryDirectory::create(&std::env::temp_dir(), SENT_PREFIX)?;
+        let path = around.path().join("model");
+        private_directory().create(&path)?;
+        Ok(Self { path, _around: around })
     }
-}
 
-/// Makes directories that other users cannot look into, where the system knows users.
-fn private_directory() -> fs::DirBuilder {
-    #[allow(unused_mut)] // Only Unix changes it.
-    let mut builder = fs::DirBuilder::new();
-    #[cfg(unix)]
-    std::os::unix::fs::DirBuilderExt::mode(&mut builder, 0o700);
-    builder
-}
-
-impl Drop for TemporaryDirectory {
-    fn drop(&mut self) {
-        if let Err(error) = fs::remove_dir_all(&self.0) {
-            tracing::warn!("cannot remove {}: {error}", self.0.display());
-        }
+    /// Removes those of servers that were killed.
+    pub fn remove_abandoned() {
+        remove_abandoned(&std::env::temp_dir(), SENT_PREFIX);
     }
 }
 
 #[cfg(test)]
 mod tests {
+    use std::time::Duration;
+
     use super::*;
     use crate::config::proto::{ModelVersionPolicy, model_version_policy::Specific};
 
@@ -222,11 +214,11 @@ mod tests {
 
     #[test]
     fn versions_are_selected_by_policy() {
-        let directory = TemporaryDirectory::new().unwrap();
+        let directory = SentDirectory::new().unwrap();
         for name in ["1", "2", "10", "0", "03", "x", "warmup", "1x"] {
-            fs::create_dir(directory.0.join(name)).unwrap();
+            fs::create_dir(directory.path.join(name)).unwrap();
         }
-        fs::write(directory.0.join("4"), "a file is no version").unwrap();
+        fs::write(directory.path.join("4"), "a file is no version").unwrap();
         let specific = Specific { versions: vec![10, 1, 99] };
         for (choice, expected) in [
             (None, &[10][..]),
@@ -235,19 +227,19 @@ mod tests {
             (Some(PolicyChoice::All(All {})), &[1, 2, 10]),
             (Some(PolicyChoice::Specific(specific)), &[1, 10]),
         ] {
-            assert_eq!(select_versions(subdirectories(&directory.0).unwrap(), &policy(choice)), expected);
+            assert_eq!(select_versions(subdirectories(&directory.path).unwrap(), &policy(choice)), expected);
         }
     }
 
     #[test]
     fn changes_are_seen_where_they_are() {
-        let directory = TemporaryDirectory::new().unwrap();
-        let config = directory.0.join("config.pbtxt");
+        let directory = SentDirectory::new().unwrap();
+        let config = directory.path.join("config.pbtxt");
         for name in ["1", "2"] {
-            fs::create_dir(directory.0.join(name)).unwrap();
+            fs::create_dir(directory.path.join(name)).unwrap();
         }
         fs::write(&config, "").unwrap();
-        let before = Timestamps::read(&directory.0, &config);
+        let before = Timestamps::read(&directory.path, &config);
         assert!(!before.is_modified(&before) && Timestamps::default().is_modified(&before));
 
         let later = SystemTime::now() + Duration::from_secs(60);
@@ -255,9 +247,9 @@ mod tests {
         after.set_config_time(later);
         assert!(before.is_modified(&after) && !before.is_version_modified(&after, 1));
 
-        fs::write(directory.0.join("1/model.onnx"), "").unwrap();
-        fs::File::options().write(true).open(directory.0.join("1/model.onnx")).unwrap().set_modified(later).unwrap();
-        let after = Timestamps::read(&directory.0, &config);
+        fs::write(directory.path.join("1/model.onnx"), "").unwrap();
+        fs::File::options().write(true).open(directory.path.join("1/model.onnx")).unwrap().set_modified(later).unwrap();
+        let after = Timestamps::read(&directory.path, &config);
         assert!(before.is_version_modified(&after, 1) && !before.is_version_modified(&after, 2));
     }
 
@@ -277,22 +269,5 @@ mod tests {
 
         let without_labels = of(&[file("1/a", "x"), file("2/a", "x"), file("config.pbtxt", "x")]);
         assert!(before.is_modified(&without_labels) && before.is_version_modified(&without_labels, 1));
-    }
-
-    #[test]
-    fn a_temporary_directory_goes_with_its_owner() {
-        let directory = TemporaryDirectory::new().unwrap();
-        let path = directory.0.clone();
-        fs::write(path.join("file"), "").unwrap();
-        drop(directory);
-        assert!(!path.exists());
-    }
-
-    #[cfg(unix)]
-    #[test]
-    fn other_users_cannot_look_into_a_temporary_directory() {
-        use std::os::unix::fs::PermissionsExt;
-        let directory = TemporaryDirectory::new().unwrap();
-        assert_eq!(fs::metadata(&directory.0).unwrap().permissions().mode() & 0o077, 0);
     }
 }

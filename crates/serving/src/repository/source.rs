@@ -5,7 +5,7 @@ use std::{fs, sync::Arc, time::SystemTime};
 use super::{
     files::ModelFiles,
     load::Loader,
-    scan::{TemporaryDirectory, Timestamps},
+    scan::{SentDirectory, Timestamps},
     table::Identifier,
 };
 use crate::{
@@ -75,15 +75,15 @@ impl Loader {
 }
 
 /// Writes the files that a client sent into a new directory.
-fn write_files(parameters: &LoadParameters) -> Result<TemporaryDirectory, Error> {
+fn write_files(parameters: &LoadParameters) -> Result<SentDirectory, Error> {
     if parameters.config.is_none() {
         return Err(Error::invalid("Load parameter 'config' must be specified for model file override"));
     }
     let failed =
         |error: std::io::Error| Error::internal(format!("cannot write the files of the load request: {error}"));
-    let directory = TemporaryDirectory::new().map_err(failed)?;
+    let directory = SentDirectory::new().map_err(failed)?;
     for (name, data) in &parameters.files {
-        let path = directory.0.join(name);
+        let path = directory.path.join(name);
         if !is_inside(name) || name.is_empty() {
             return Err(Error::invalid(format!(
                 "Invalid file parameter 'file:{name}' with normalized path '{}' must stay within model directory.",
