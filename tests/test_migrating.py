@@ -60,3 +60,9 @@ def test_what_is_ignored_is_said(repository, serve):
     for field in ("optimization.cuda", "execution accelerator 'tensorrt'", "optimization.priority", "optimization.eager_batching",
                   "host_policy"):  # fmt: skip
         assert f"{field} is ignored" in log or re.search(rf"{re.escape(field)}\S* is ignored", log), field
+
+
+def test_that_vertex_ai_is_not_served_is_said(repository, serve):
+    repository.add("add_sub", models.add_sub(TensorProto.FLOAT, ["batch", 16]))
+    assert "Vertex AI" in serve(repository, env={"AIP_MODE": "PREDICTION"}).log_text()
+    assert "Vertex AI" not in serve(repository).log_text()

@@ -128,6 +128,12 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
     let logging = Arc::new(logging);
     logging.install();
     flags.warnings.iter().for_each(|warning| tracing::warn!("{warning}"));
+    if std::env::var_os("AIP_MODE").is_some_and(|mode| mode == "PREDICTION") {
+        // Without a flag, so that nothing is refused.
+        tracing::warn!(
+            "AIP_MODE=PREDICTION, by which Triton begins to serve Vertex AI, has no effect: this server answers at its own ports alone"
+        );
+    }
     // Every connection is a file; the default limit is made for programs without any.
     if let Err(error) = halimede_platform::limits::raise_open_files() {
         tracing::warn!("{error}");
