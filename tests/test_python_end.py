@@ -189,3 +189,26 @@ def test_processes_that_do_not_listen_end_with_the_server(tmp_path, code, end):
                 os.kill(pid, signal.SIGKILL)
     text = "Exit timeout expired." if end == "timeout" else "received again."
     assert f"{text} Exiting immediately." in server.log_text()
+
+
+STUCK = f"""
+class TritonPythonModel:
+    def execute(self, requests):
+        {WRITES_PID}
+        time.sleep(600)
+"""
+
+
+def test_a_model_that_is_unloaded_and_does_not_end_is_named(tmp_path):
+    repository = models.Repository(tmp_path / "models")
+    add(repository, "stopped", STUCK, config({"IN": "FP32"}, {"OUT": "FP32"}, extra=CPU))
+    server = Server([repository.path], INTERPRETER, "--model-control-mode=explicit", "--load-model=*")
+    with asking(server, "stopped"):
+        try:
+            pid = pid_in(repository, "stopped")
+            os.kill(pid, signal.SIGSTOP)
+            assert server.http.post("/v2/repository/models/stopped/unload").status == 200
+            server.wait_log("model 'stopped' version 1 is unloaded, and has not ended after 1")
+        finally:
+            kill(server)
+            os.kill(pid, signal.SIGKILL)

@@ -9,7 +9,16 @@ mod signature;
 mod tests;
 mod validate;
 
-use std::{any::Any, fmt, sync::Arc, thread};
+use std::{
+    any::Any,
+    fmt,
+    sync::{
+        Arc,
+        mpsc::{self, RecvTimeoutError},
+    },
+    thread,
+    time::{Duration, Instant},
+};
 
 use parking_lot::{Mutex, RwLock};
 
@@ -148,8 +157,11 @@ impl Model {
     fn take_down(&mut self) -> impl FnOnce() + Send + 'static {
         let (execution, then) = (self.execution.take(), self.on_unloaded.get_mut().take());
         let files = self.files.take();
+        let (name, version) = (self.signature.model.clone(), self.version);
         move || {
+            let watched = watch(name, version);
             drop(execution);
+            drop(watched);
             drop(files);
             if let Some(then) = then {
                 then();
@@ -242,9 +254,32 @@ impl Model {
     }
 }
 
+/// How long a model may take to end before the log says so; then again after twice as long each time.
+const TOLD_AFTER: Duration = Duration::from_secs(10);
+
 /// Whether a configuration asks for answers from a cache.
 pub(crate) fn wants_cache(config: &ModelConfig) -> bool {
     config.response_cache.as_ref().is_some_and(|cache| cache.enable)
+}
+
+/// Says of a model that ends how long that takes, until what this returns is dropped.
+fn watch(name: String, version: i64) -> mpsc::Sender<()> {
+    let (watched, ended) = mpsc::channel();
+    let work = move || {
+        let (mut pause, start) = (TOLD_AFTER, Instant::now());
+        // Nothing is sent.
+        while let Err(RecvTimeoutError::Timeout) = ended.recv_timeout(pause) {
+            tracing::warn!(
+                "model '{name}' version {version} is unloaded, and has not ended after {} s: it has not answered its requests, or \
+                 has not finished what it does at its end",
+                start.elapsed().as_secs()
+            );
+            pause *= 2;
+        }
+    };
+    // Without a thread nothing is said.
+    drop(thread::Builder::new().name("unload-watch".to_owned()).spawn(work));
+    watched
 }
 
 impl Drop for Model {
