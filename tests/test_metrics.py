@@ -9,7 +9,6 @@ import pytest
 from onnx import TensorProto
 
 from support import models
-from support.server import ROOT
 
 FAMILIES = {
     "nv_inference_request_success": ("counter", "Number of successful inference requests, all batch sizes"),
@@ -34,8 +33,6 @@ FAMILIES = {
     "nv_cpu_memory_total_bytes": ("gauge", "CPU total memory (RAM), in bytes"),
     "nv_cpu_memory_used_bytes": ("gauge", "CPU used memory (RAM), in bytes"),
 }  # fmt: skip
-# The configuration of the documentation.
-REPEAT = (ROOT / "docs" / "decoupled.md").read_text().split("```pbtxt\n")[1].split("```")[0]
 LINE = re.compile(r'([a-z_]+)(?:\{(.*)\})? (\S+)$')
 
 
@@ -207,19 +204,16 @@ def test_where_memory_goes(repository, serve):
 
 @pytest.mark.halimede_only("tritonserver 2.51.0 does not have it")
 def test_first_responses_by_buckets(repository, serve):
+    repository.add("usual", None, models.identity_config(delay_ms=120))
     own = 'model_metrics { metric_control { metric_identifier { family: "nv_inference_first_response_histogram_ms" } '
     own += "histogram_options { buckets: [ 1, 90000 ] } } }"
-    unnamed = REPEAT.replace('name: "repeat_int32"\n', "")
-    repository.add("usual", config=unnamed)
-    repository.add("own", config=unnamed + own)
-    repository.add("once", None, models.identity_config())
+    repository.add("own", None, models.identity_config(delay_ms=5, extra=own))
+    body = {"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
     name = "nv_inference_first_response_histogram_ms"
     assert name not in serve(repository).metrics_text()
     server = serve(repository, "--metrics-config=histogram_latencies=true")
-    body = {"inputs": [{"name": "INPUT0", "shape": [1, 1], "datatype": "FP32", "data": [1]}]}
-    assert server.http.infer("once", body).status == 200
     for model in ("usual", "usual", "own"):
-        assert server.http.post(f"/v2/models/{model}/generate_stream", {"IN": [7], "DELAY": [120], "WAIT": 0}).status == 200
+        assert server.http.infer(model, body).status == 200
     lines = dict(line.rsplit(" ", 1) for line in server.metrics_text().splitlines() if line.startswith(name))
     of = {model: f'{{model="{model}",version="1"' for model in ("usual", "own")}
     assert lines[f'{name}_count{of["usual"]}}}'] == "2" and float(lines[f'{name}_sum{of["usual"]}}}']) >= 240
@@ -228,5 +222,3 @@ def test_first_responses_by_buckets(repository, serve):
     bounds = [line.partition('le="')[2].strip('"}') for line in lines if "_bucket" in line and '"own"' in line]
     assert bounds == ["1", "90000", "+Inf"]
     assert lines[f'{name}_bucket{of["own"]},le="90000"}}'] == "1"
-    # Of a model that answers once there is none, as in Triton.
-    assert not [line for line in lines if '"once"' in line]

@@ -177,7 +177,7 @@ impl Model {
             Err(error) => return request.refuse(self.version, error),
         };
         Trace::begin(&mut request, self.version);
-        if self.signature.is_decoupled && self.recorder.first_responses().is_some() {
+        if self.recorder.first_responses().is_some() {
             time_first_response(self.recorder.clone(), request.timestamps.start, &mut request.responder);
         }
         match &self.cache {

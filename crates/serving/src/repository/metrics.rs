@@ -258,19 +258,16 @@ impl Repository {
             families.extend(families_of_cache.filter(|family| !family.samples.is_empty()));
         }
         if options.histogram_latencies {
-            // Of a model that answers once, the response is what the other metrics tell of.
-            let decoupled = readings.iter().filter(|reading| reading.model.signature.is_decoupled);
-            let sample = |reading: &Reading| {
-                let (buckets, sum) = reading.model.recorder.first_responses().map(Histogram::read)?;
-                Some(Sample { labels: reading.labels.clone(), value: Value::Histogram { buckets, sum } })
-            };
-            let family = Family {
-                name: FIRST_RESPONSE.into(),
-                help: "Duration from request to first response in milliseconds".into(),
-                kind: Kind::Histogram,
-                samples: decoupled.filter_map(sample).collect(),
-            };
-            families.extend(Some(family).filter(|family| !family.samples.is_empty()));
+            families.push(family(
+                FIRST_RESPONSE,
+                "Duration from request to first response in milliseconds",
+                Kind::Histogram,
+                &|reading| {
+                    let read = reading.model.recorder.first_responses().map(Histogram::read);
+                    let (buckets, sum) = read.unwrap_or_default();
+                    Value::Histogram { buckets, sum }
+                },
+            ));
         }
         families.extend(self.options().cache.iter().flat_map(|cache| cache.metrics()));
         families.push(number(
