@@ -432,6 +432,44 @@ fn what_is_seen_beyond_pixels_answers_alike() {
     }
 }
 
+/// Three convolutions over one axis, of which two look beyond what the one before makes.
+fn signals(length: usize) -> Graph {
+    let mut graph = Graph::default();
+    let signal = graph.add_value("signal".to_owned(), Fact::tensor(DType::F32, [2, 32, length].map(Dim::from)));
+    graph.inputs.push(signal);
+    let mut b = Builder::new(&mut graph);
+    let mut x = signal;
+    for (inputs, outputs) in [(32, 64), (64, 96), (96, 32)] {
+        let op = Conv {
+            strides: [1].as_slice().into(),
+            dilations: [1].as_slice().into(),
+            padding: Padding::Explicit([1; 2].as_slice().into()),
+            groups: 1,
+            transposed: None,
+            channels_last: false,
+            multiply: None,
+            epilogue: None,
+        };
+        let weights = b.constant(numbers(&[outputs, inputs, 3], outputs));
+        let bias = b.constant(numbers(&[outputs], 3));
+        x = b.add(Op::Conv(op), &[x, weights, bias]).unwrap();
+        x = relu(&mut b, x);
+    }
+    graph.outputs = vec![x];
+    graph
+}
+
+#[test]
+fn signals_answer_alike() {
+    for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
+        let input = numbers(&[2, 32, 40], 1);
+        let (plain, made, steps) = both(&signals(40), Precision::Balanced, matrix, threads, &input);
+        assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{}", matrix.name());
+        // They are no images.
+        assert_eq!(bordered(&steps), 0, "{} {steps:?}", matrix.name());
+    }
+}
+
 #[test]
 fn rows_answer_alike() {
     for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {

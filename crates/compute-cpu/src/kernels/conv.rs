@@ -53,6 +53,8 @@ use winograd::{Ends, WinogradStep};
 
 /// Panels of patches that one task packs: at [`KC`] rows they fill 256 KiB.
 const TASK_PANELS: usize = 8;
+/// Axes of images with the channels last: a border is of those, not of signals over one axis.
+const IMAGES: usize = 4;
 /// Pixels around an image, at most, that are worth keeping there: of a kernel 7 wide.
 const BORDER_MOST: usize = 3;
 /// Output channels that one task takes when there are fewer tasks than threads; a multiple of every
@@ -331,7 +333,7 @@ impl Kernel for ConvKernel {
         };
         stances.takes_borders = self.machine.matrix.is_some_and(|matrix| !matrix.takes_lines());
         // Narrower images are copied as fast as their rows are written apart.
-        let is_worth_it = stances.takes_borders && window.out[2] >= matrix::TILE;
+        let is_worth_it = stances.takes_borders && window.out[2] >= matrix::TILE && x.shape.len() == IMAGES;
         let border = border.filter(|&border| border == 0 || is_worth_it && border <= BORDER_MOST);
         if let (Some(border), Stance::Either) = (border, stances.inputs[0]) {
             stances.inputs[0] = Stance::Bordered(border as u8);
