@@ -17,6 +17,15 @@ fn numbers(shape: &[usize], seed: usize) -> Tensor {
     Tensor::from_slice(shape, &elements).unwrap()
 }
 
+/// A graph whose input is any number of square images of so many channels.
+fn graph_of_images(channels: usize, side: usize) -> (Graph, ValueId) {
+    let mut graph = Graph::default();
+    let shape = [Dim::symbol("batch"), channels.into(), side.into(), side.into()];
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
+    graph.inputs.push(image);
+    (graph, image)
+}
+
 /// A convolution of so many channels to so many, of a square kernel, with a stride and a bias.
 fn conv(b: &mut Builder, x: ValueId, inputs: usize, outputs: usize, size: usize, stride: usize) -> ValueId {
     conv_of_groups(b, x, (inputs, outputs, 1), size, stride)
@@ -82,10 +91,7 @@ fn max_pool(b: &mut Builder, x: ValueId, size: usize, stride: usize, pad: i64) -
 
 /// A stem, a pool, two bottlenecks of which the second halves the image, the mean of each channel, a classifier.
 fn images(side: usize, channels: usize) -> Graph {
-    let mut graph = Graph::default();
-    let shape = [Dim::symbol("batch"), 3.into(), side.into(), side.into()];
-    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
-    graph.inputs.push(image);
+    let (mut graph, image) = graph_of_images(3, side);
     let mut builder = Builder::new(&mut graph);
     let b = &mut builder;
     let stem = conv(b, image, 3, channels, 3, 1);
@@ -111,10 +117,7 @@ fn images(side: usize, channels: usize) -> Graph {
 
 /// Two blocks that widen the channels, see each by itself, and narrow them; the first adds what it was given.
 fn light_images(side: usize) -> Graph {
-    let mut graph = Graph::default();
-    let shape = [Dim::symbol("batch"), 32.into(), side.into(), side.into()];
-    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
-    graph.inputs.push(image);
+    let (mut graph, image) = graph_of_images(32, side);
     let mut builder = Builder::new(&mut graph);
     let b = &mut builder;
     let mut x = conv(b, image, 32, 32, 1, 1);
@@ -137,10 +140,7 @@ fn light_images(side: usize) -> Graph {
 
 /// Many channels that a convolution copies, then the largest number of each channel.
 fn small_images() -> Graph {
-    let mut graph = Graph::default();
-    let shape = [Dim::symbol("batch"), 32.into(), 6.into(), 6.into()];
-    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
-    graph.inputs.push(image);
+    let (mut graph, image) = graph_of_images(32, 6);
     let mut builder = Builder::new(&mut graph);
     let b = &mut builder;
     let x = conv(b, image, 32, 1024, 1, 1);
@@ -184,10 +184,7 @@ fn whole_operands(side: usize) -> Graph {
 /// An image that is halved, and made large again beside what it was: a convolution of both, twice, the second of which
 /// reads what the first read too.
 fn joined_images(side: usize) -> Graph {
-    let mut graph = Graph::default();
-    let shape = [Dim::symbol("batch"), 32.into(), side.into(), side.into()];
-    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
-    graph.inputs.push(image);
+    let (mut graph, image) = graph_of_images(32, side);
     let mut builder = Builder::new(&mut graph);
     let b = &mut builder;
     let x = conv(b, image, 32, 64, 3, 1);
@@ -213,10 +210,7 @@ fn joined_images(side: usize) -> Graph {
 /// What convolutions see beyond their pixels, by who writes and reads it: residuals, kernels of two sizes, a pool, a transposed
 /// convolution and what is joined, and one with a stride, which copies what it sees.
 fn seen_beyond(side: usize) -> Graph {
-    let mut graph = Graph::default();
-    let shape = [Dim::symbol("batch"), 32.into(), side.into(), side.into()];
-    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
-    graph.inputs.push(image);
+    let (mut graph, image) = graph_of_images(32, side);
     let mut builder = Builder::new(&mut graph);
     let b = &mut builder;
     let x = conv(b, image, 32, 64, 3, 1);

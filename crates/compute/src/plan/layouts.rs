@@ -130,6 +130,15 @@ impl Memory {
             }
         }
         let chosen: Vec<Layout> = (0..self.roots.len()).map(|value| groups.layout(value)).collect();
+        // Who says that a value may lie so knows that it can; one that took no memory would be worse than one that is row-major.
+        let fits = |value: usize| match (chosen[value], &self.descs[value]) {
+            (Layout::RowMajor, _) => true,
+            (layout, desc) => desc.as_ref().is_some_and(|desc| layout.bytes(desc).is_some()),
+        };
+        if let Some(value) = (0..chosen.len()).find(|&value| !fits(value)) {
+            debug_assert!(false, "{:?} cannot be {:?}", self.descs[value], chosen[value]);
+            return;
+        }
         let mut made = Vec::new();
         for (index, draft) in drafts.iter().enumerate() {
             let node = &graph.nodes[draft.node];
