@@ -182,3 +182,21 @@ def test_a_log_that_may_not_grow_does_not_end_the_server(small, tmp_path):
         for _ in range(20):
             assert server.http.get("/v2/health/ready").status == 200
         assert server.process.poll() is None
+
+
+RAISES = """
+class TritonPythonModel:
+    def execute(self, requests):
+        raise ValueError("no such thing")
+"""
+
+
+def test_an_exception_of_a_python_model_is_logged(repository, serve, tmp_path):
+    add(repository, "raises", RAISES, config({"IN": "STRING"}, {"OUT": "STRING"}))
+    file = tmp_path / "server.log"
+    server = serve(repository, INTERPRETER, f"--log-file={file}")
+    with tritonclient.http.InferenceServerClient(server.http_address) as http:
+        with pytest.raises(InferenceServerException, match="ValueError: no such thing"):
+            ask(http, "raises", "x")
+    lines = [line for line in file.read_text().splitlines() if "no such thing" in line and line.startswith("E")]
+    assert len(lines) == 1 and "Failed to process the request(s) for model 'raises_0_0'" in lines[0]

@@ -1,6 +1,7 @@
 """Results of operators where it is easy to be wrong, through the server."""
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -78,3 +79,28 @@ def test_very_many_rows_of_nothing_take_no_time(tmp_path, serve):
     tensor = {"name": "x", "shape": [1, 1 << 50, 0], "datatype": "FP32", "data": []}
     answer = server.http.post("/v2/models/joins/infer", json.dumps({"inputs": [tensor]}).encode())
     assert answer.status == 200 and answer.json["outputs"][0]["shape"] == [1, 1 << 50, 0], answer.body
+
+
+TOGETHER = """max_batch_size: 2
+input { name: "x" data_type: TYPE_FP32 dims: [ 3 ] }
+output { name: "y" data_type: TYPE_FP32 dims: [ 3 ] }
+dynamic_batching { preferred_batch_size: [ 2 ] max_queue_delay_microseconds: 20000000 }
+"""
+
+
+def test_outputs_that_nobody_configured_hold_up_no_batch(repository, serve):
+    """A graph may give what has no row for each request, as a recurrent one its state: that is for nobody."""
+    nodes = [
+        helper.make_node("Neg", ["x"], ["y"]),
+        helper.make_node("ReduceMean", ["x"], ["mean"], axes=[0, 1], keepdims=1),
+    ]
+    outputs = [info("y", FLOAT, ["batch", 3]), info("mean", FLOAT, [1, 1])]
+    repository.add("together", onnx_model(nodes, [info("x", FLOAT, ["batch", 3])], outputs), TOGETHER)
+    server = serve(repository)
+    body = {"inputs": [{"name": "x", "datatype": "FP32", "shape": [1, 3], "data": [1, 2, 3]}]}
+    with ThreadPoolExecutor(2) as pool:
+        replies = list(pool.map(lambda _: server.http.infer("together", body), range(2)))
+    for reply in replies:
+        assert reply.status == 200, reply.json
+        assert [(one["name"], one["data"]) for one in reply.json["outputs"]] == [("y", [-1, -2, -3])]
+    assert server.metric("nv_inference_exec_count", "together") == 1, "they ran alone"

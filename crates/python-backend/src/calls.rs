@@ -195,17 +195,41 @@ fn message(caller: &Shared, response: Response) -> Result<CalledResponse, Error>
     })
 }
 
-/// Parameters as JSON, in their order. A number that is none becomes null.
+/// Parameters as JSON, in their order, as Python reads and writes it: with numbers that are none.
 pub(crate) fn parameters_text(parameters: &[(String, Parameter)]) -> String {
+    let float = |number: f64| match (number.is_nan(), number.is_infinite()) {
+        (true, _) => "NaN".to_owned(),
+        (_, true) => format!("{}Infinity", if number < 0.0 { "-" } else { "" }),
+        _ => Value::from(number).to_string(),
+    };
     let member = |(name, parameter): &(String, Parameter)| {
         let value = match parameter {
-            Parameter::String(text) => Value::from(text.as_str()),
-            Parameter::Int(number) => Value::from(*number),
-            Parameter::Bool(value) => Value::from(*value),
-            Parameter::Double(number) => Value::from(*number),
+            Parameter::String(text) => Value::from(text.as_str()).to_string(),
+            Parameter::Int(number) => number.to_string(),
+            Parameter::Bool(value) => value.to_string(),
+            Parameter::Double(number) => float(*number),
         };
         format!("{}:{value}", Value::from(name.as_str()))
     };
     let members: Vec<String> = parameters.iter().map(member).collect();
     format!("{{{}}}", members.join(","))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn parameters_are_what_python_reads() {
+        let parameters = [
+            ("b".to_owned(), Parameter::Double(f64::NAN)),
+            ("a".to_owned(), Parameter::Double(f64::NEG_INFINITY)),
+            ("\"".to_owned(), Parameter::Double(0.1)),
+            ("c".to_owned(), Parameter::String("\n".to_owned())),
+            ("d".to_owned(), Parameter::Int(i64::MIN)),
+            ("e".to_owned(), Parameter::Bool(true)),
+        ];
+        let text = r#"{"b":NaN,"a":-Infinity,"\"":0.1,"c":"\n","d":-9223372036854775808,"e":true}"#;
+        assert_eq!(parameters_text(&parameters), text);
+    }
 }

@@ -30,13 +30,19 @@ impl TemporaryDirectory {
         let nanos = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default().as_nanos();
         let count = COUNT.fetch_add(1, Relaxed);
         let path = place.join(format!("{prefix}{}-{nanos:x}-{count}", process::id()));
+        Self::begin(path, new_lock)
+    }
+
+    fn begin(path: PathBuf, lock: impl FnOnce(&Path) -> io::Result<File>) -> io::Result<Self> {
         private_directory().create(&path)?;
-        // Locked before it has its name: nobody finds the one without the other.
-        let own = path.join(format!("{LOCK}.new"));
-        let lock = File::create(&own)?;
-        lock.lock()?;
-        fs::rename(own, path.join(LOCK))?;
-        Ok(Self { path, _lock: lock })
+        match lock(&path) {
+            Ok(lock) => Ok(Self { path, _lock: lock }),
+            Err(error) => {
+                // Without a lock nobody else would remove it.
+                let _ = fs::remove_dir_all(&path);
+                Err(error)
+            }
+        }
     }
 
     /// Where it is.
@@ -55,6 +61,15 @@ impl Drop for TemporaryDirectory {
     }
 }
 
+/// Makes the lock of a new directory, which is locked before it has its name: nobody finds the one without the other.
+fn new_lock(directory: &Path) -> io::Result<File> {
+    let own = directory.join(format!("{LOCK}.new"));
+    let lock = File::create(&own)?;
+    lock.lock()?;
+    fs::rename(own, directory.join(LOCK))?;
+    Ok(lock)
+}
+
 /// Makes directories that other users cannot look into, where the system knows users.
 pub fn private_directory() -> fs::DirBuilder {
     #[allow(unused_mut)] // Only Unix changes it.
@@ -69,12 +84,39 @@ pub fn remove_abandoned(place: &Path, prefix: &str) {
     let Ok(entries) = fs::read_dir(place) else { return };
     let ours = entries.filter_map(Result::ok).filter(|entry| entry.file_name().to_string_lossy().starts_with(prefix));
     for path in ours.map(|entry| entry.path()) {
-        let lock = File::open(path.join(LOCK));
-        if lock.is_ok_and(|lock| lock.try_lock().is_ok()) {
+        if is_own_directory(&path) && open_lock(&path).is_ok_and(|lock| lock.try_lock().is_ok()) {
             // What cannot be removed is tried by the next one.
             let _ = fs::remove_dir_all(path);
         }
     }
+}
+
+/// Whether a directory, and no link to one, belongs to this user. In a directory that all may write to, whatever another user
+/// makes under our names can be anything, and can change while it is looked at.
+#[cfg(unix)]
+fn is_own_directory(path: &Path) -> bool {
+    use std::os::unix::fs::MetadataExt;
+    fs::symlink_metadata(path)
+        .is_ok_and(|metadata| metadata.is_dir() && metadata.uid() == rustix::process::geteuid().as_raw())
+}
+
+/// Whether it is a directory: the system knows no users.
+#[cfg(not(unix))]
+fn is_own_directory(path: &Path) -> bool {
+    fs::symlink_metadata(path).is_ok_and(|metadata| metadata.is_dir())
+}
+
+/// Opens a directory's lock. Of a pipe nobody waits for the other end.
+fn open_lock(directory: &Path) -> io::Result<File> {
+    let mut options = File::options();
+    options.read(true);
+    #[cfg(unix)]
+    {
+        use rustix::fs::OFlags;
+        use std::os::unix::fs::OpenOptionsExt;
+        options.custom_flags((OFlags::NONBLOCK | OFlags::NOFOLLOW).bits().cast_signed());
+    }
+    options.open(directory.join(LOCK))
 }
 
 #[cfg(test)]
@@ -111,12 +153,34 @@ mod tests {
         fs::write(kept.join(LOCK), "").unwrap();
         let without_lock = place.join(format!("{PREFIX}7-begun"));
         fs::create_dir(&without_lock).unwrap();
+        #[cfg(unix)]
+        let piped = {
+            let piped = place.join(format!("{PREFIX}7-piped"));
+            fs::create_dir(&piped).unwrap();
+            let mode = rustix::fs::Mode::RUSR;
+            rustix::fs::mknodat(rustix::fs::CWD, piped.join(LOCK), rustix::fs::FileType::Fifo, mode, 0).unwrap();
+            std::os::unix::fs::symlink(&kept, place.join(format!("{PREFIX}7-linked"))).unwrap();
+            piped
+        };
         // As a process ends that is killed: its files are closed, and nothing else happens.
         left._lock.unlock().unwrap();
         remove_abandoned(&place, PREFIX);
         assert!(!left.path().exists());
-        assert!(used.path().exists() && kept.exists() && without_lock.exists());
+        #[cfg(unix)]
+        assert!(!piped.exists(), "a lock that is a pipe keeps nobody waiting, and is this user's to remove");
+        assert!(used.path().exists() && kept.join(LOCK).exists() && without_lock.exists());
         drop((used, left));
         fs::remove_dir_all(place).unwrap();
+    }
+
+    #[test]
+    fn nothing_is_left_of_one_that_cannot_be_locked() {
+        let path = std::env::temp_dir().join(format!("halimede-unlocked-{}", process::id()));
+        let begun = TemporaryDirectory::begin(path.clone(), |directory| {
+            assert!(directory.is_dir());
+            Err(io::Error::other("no file is free"))
+        });
+        assert_eq!(begun.unwrap_err().to_string(), "no file is free");
+        assert!(!path.exists());
     }
 }

@@ -166,6 +166,7 @@ class Host:
         except BaseException as error:
             self._leave_child(1)
             text = f"Failed to process the request(s) for model '{self.name}', message: {explain(error)}"
+            logger.Logger.log_error(text)
             for request in requests:
                 request.get_response_sender()._close()
             self.channel.send("executed", error=text, ns=monotonic_ns() - start)

@@ -48,6 +48,7 @@ pub use self::normalize::{full_shape, normalize, normalize_instance_groups};
 pub use self::parameters::{OnnxParameters, Tune, UnknownTune};
 pub use self::proto::{DataType, ModelConfig};
 pub use self::support::{ServerParts, check_runtime, check_supported, ignored, unsupported};
+pub(crate) use self::text::NOT_UTF8;
 pub use self::validate::{validate, validate_instance_groups, validate_io};
 
 /// The GPUs that instances may be placed on.

@@ -237,12 +237,12 @@ fn labels_of_members_name_the_classes() {
     let files = diamond();
     let labelled = member(&["INPUT0", "INPUT1"], &[], "")
         + "output { name: 'OUTPUT0' data_type: TYPE_FP32 dims: [ -1 ] label_filename: 'labels.txt' }";
-    files.model("two", &labelled).write("two/labels.txt", "zero\none\n");
+    files.model("two", &labelled).write("two/labels.txt", "zero\r\non\u{e9}\n");
     let server = Server::start(options(&files)).unwrap();
     let (mut request, waiting) = request("e", [floats("X", &[2], &[1.0, 2.0])]);
     request.outputs = vec![crate::RequestedOutput { name: "Y".into(), classification: 2 }];
     server.infer(request);
     let outputs = waiting.outputs();
     let texts: Vec<&[u8]> = crate::wire::strings(&outputs[0].data).map(Result::unwrap).collect();
-    assert_eq!(texts, [&b"104.000000:1:one"[..], b"102.000000:0:zero"]);
+    assert_eq!(texts, ["104.000000:1:on\u{e9}".as_bytes(), b"102.000000:0:zero"]);
 }

@@ -31,11 +31,12 @@ pub(crate) fn classify(
         let bytes = output.data.get(row * row_bytes..(row + 1) * row_bytes).unwrap_or_default();
         for (value, index) in top(output.dtype, bytes, classes)? {
             let label = spec.labels.get(index).filter(|label| !label.is_empty());
-            let text = match label {
-                Some(label) => format!("{value}:{index}:{label}"),
-                None => format!("{value}:{index}"),
-            };
-            wire::push_string(&mut data, text.as_bytes())
+            let mut text = format!("{value}:{index}").into_bytes();
+            if let Some(label) = label {
+                text.push(b':');
+                text.extend(label);
+            }
+            wire::push_string(&mut data, &text)
                 .ok_or_else(|| Error::internal("a label is longer than a string can be"))?;
         }
     }
@@ -114,7 +115,7 @@ mod tests {
     use super::*;
 
     fn spec(labels: &[&str]) -> OutputSpec {
-        let labels = labels.iter().map(|label| label.to_string()).collect();
+        let labels = labels.iter().map(|label| label.as_bytes().to_vec()).collect();
         OutputSpec { name: "p".into(), dtype: DType::F32, dims: vec![3], reshape: None, labels }
     }
 

@@ -56,7 +56,7 @@ pub(crate) struct OutputSpec {
     /// The shape that the model gives in place of `dims`.
     pub reshape: Option<Vec<i64>>,
     /// Names of the classes by index; empty without any.
-    pub labels: Vec<String>,
+    pub labels: Vec<Vec<u8>>,
 }
 
 impl Signature {

@@ -10,7 +10,7 @@ use std::{
 
 use super::scan::{self, SentDirectory, Timestamps};
 use crate::{
-    config::{Entry, ModelConfig, VersionFiles},
+    config::{Entry, ModelConfig, NOT_UTF8, VersionFiles},
     error::Error,
     remote::{LocalCopy, RemoteFile, RemoteRepository},
 };
@@ -61,7 +61,20 @@ pub fn read_config_text(path: &Path) -> io::Result<String> {
             format!("its {} bytes are more than the {CONFIG_BYTES_MAX} that a configuration may have", metadata.len());
         return Err(io::Error::new(io::ErrorKind::FileTooLarge, text));
     }
-    fs::read_to_string(path)
+    Ok(config_text(&fs::read(path)?))
+}
+
+/// The text of a configuration. Comments may have bytes of another encoding; a string that has some is refused where it is
+/// read ([`NOT_UTF8`]).
+fn config_text(bytes: &[u8]) -> String {
+    let mut text = String::with_capacity(bytes.len());
+    for chunk in bytes.utf8_chunks() {
+        text.push_str(chunk.valid());
+        if !chunk.invalid().is_empty() {
+            text.push(NOT_UTF8);
+        }
+    }
+    text
 }
 
 impl ModelFiles {
@@ -171,8 +184,7 @@ impl RemoteModel {
             return if is_fine { Ok(None) } else { Err(Error::internal(format!("File does not exist at {address}"))) };
         };
         let bytes = self.repository.read(&self.name, file)?;
-        let text = String::from_utf8(bytes).map_err(|_| Error::internal(format!("{address} is no text in UTF-8")))?;
-        Ok(Some((text, PathBuf::from(address))))
+        Ok(Some((config_text(&bytes), PathBuf::from(address))))
     }
 
     /// What lies directly below `prefix`, which is empty or ends with `/`.
@@ -186,5 +198,23 @@ impl RemoteModel {
             }
         }
         entries.into_iter().map(|(name, is_directory)| Entry { name: name.to_owned(), is_directory }).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::config;
+
+    #[test]
+    fn comments_may_have_any_bytes() {
+        // In Latin 1.
+        let text = b"# mod\xe8le\nname: \"a\"\nmax_batch_size: 3 # d\xe9j\xe0\n";
+        let parse = |bytes: &[u8]| config::parse(&config_text(bytes), Path::new("config.pbtxt"));
+        let config = parse(text).unwrap();
+        assert_eq!((config.name.as_str(), config.max_batch_size), ("a", 3));
+        assert_eq!(config_text("name: \"\u{e9}\"".as_bytes()), "name: \"\u{e9}\"");
+        let error = parse(b"name: \"a\"\ndefault_model_filename: \"\xe9\"").unwrap_err();
+        assert!(error.to_string().contains("line 2, column 25: the string of field"), "{error}");
     }
 }

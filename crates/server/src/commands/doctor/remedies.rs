@@ -78,8 +78,12 @@ const BY_TEXT: &[(&[&str], &str)] = &[
         "correct the line that is named; config.pbtxt has the fields of Triton's model_config.proto",
     ),
     (
-        &["failed to open text file"],
+        &["failed to open text file", "No such file"],
         "write that file, or leave out --disable-auto-complete-config: the model's own file then tells what it is",
+    ),
+    (
+        &["failed to open text file"],
+        "make that a file of text that this user may read; it can be a link to one, but no folder and no pipe",
     ),
     (
         &["Could not determine backend"],

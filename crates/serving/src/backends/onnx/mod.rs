@@ -394,7 +394,8 @@ impl Instance for OnnxInstance {
         let _work = activity.begin();
         let inputs = self.parts.gather(|name| batch.gather(name));
         batch.inputs_ready();
-        let outputs = inputs.and_then(|inputs| self.run(&inputs, &|| batch.is_cancelled()));
+        let (is_cancelled, wants) = (|| batch.is_cancelled(), |name: &str| batch.any_wants(name));
+        let outputs = inputs.and_then(|inputs| self.run(&inputs, &is_cancelled, &wants));
         match outputs {
             Ok(outputs) => {
                 batch.outputs_computed();
@@ -417,9 +418,10 @@ impl OnnxInstance {
     /// Runs one request of a batch that failed as a whole.
     fn execute_alone(&mut self, batch: &mut Batch, index: usize) {
         let is_cancelled = || batch.request(index).responder.is_cancelled();
+        let wants = |name: &str| batch.wants(index, name);
         let alone = index..index + 1;
         let inputs = self.parts.gather(|name| batch.gather_of(alone.clone(), name));
-        let outputs = inputs.and_then(|inputs| self.run(&inputs, &is_cancelled));
+        let outputs = inputs.and_then(|inputs| self.run(&inputs, &is_cancelled, &wants));
         let scatter = |outputs: Vec<(String, Gathered)>| {
             outputs.into_iter().try_for_each(|(name, output)| {
                 batch.scatter_to(alone.clone(), &name, output.dtype, &output.shape, output.data)
@@ -430,8 +432,14 @@ impl OnnxInstance {
         }
     }
 
-    /// Runs the model, as long as somebody waits for it.
-    fn run(&mut self, inputs: &[Value], is_cancelled: &dyn Fn() -> bool) -> Result<Vec<(String, Gathered)>, Error> {
+    /// Runs the model, as long as somebody waits for it, and gives the outputs that somebody wants. What else a graph gives
+    /// need not even have a row for each request.
+    fn run(
+        &mut self,
+        inputs: &[Value],
+        is_cancelled: &dyn Fn() -> bool,
+        wants: &dyn Fn(&str) -> bool,
+    ) -> Result<Vec<(String, Gathered)>, Error> {
         let parts = &self.parts;
         let failed = |error: RunError| match error {
             RunError::Cancelled => Error::cancelled("the request was cancelled"),
@@ -446,8 +454,8 @@ impl OnnxInstance {
         }
         let values = session.take_outputs().map_err(failed)?;
         self.seat.count_memory();
-        let names = parts.outputs.iter();
-        values.into_iter().zip(names).map(|(value, name)| Ok((name.clone(), parts.output(name, &value)?))).collect()
+        let named = values.into_iter().zip(&parts.outputs).filter(|(_, name)| wants(name));
+        named.map(|(value, name)| Ok((name.clone(), parts.output(name, &value)?))).collect()
     }
 }
 

@@ -134,7 +134,14 @@ fn errors_say_where_and_what_is_valid() {
             "sequence_batching { direct { minimum_slot_utilization: 0x1 } }",
             "line 1, column 56: Expected double, got: 0x1; field \"minimum_slot_utilization\" takes a decimal number",
         ),
-        ("name: \"\\377\"", "line 1, column 7: the string of field \"name\" is not UTF-8"),
+        (
+            "name: \"\\377\"",
+            "line 1, column 7: the string of field \"name\" is not UTF-8; save the file in that encoding",
+        ),
+        (
+            "name: \"Andr\u{ffff}\"",
+            "line 1, column 7: the string of field \"name\" is not UTF-8; save the file in that encoding",
+        ),
         (
             "ensemble_scheduling { max_inflight_requests: \"many\" }",
             "line 1, column 46: Expected integer, got: \"many\"; field \"max_inflight_requests\" takes a 32-bit integer \

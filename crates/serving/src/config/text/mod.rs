@@ -13,6 +13,9 @@ mod printer;
 pub(super) use parser::parse_message;
 pub(super) use printer::print_message;
 
+/// What stands in a text for bytes that are not UTF-8: no character has this number, so no text has it of its own.
+pub(crate) const NOT_UTF8: char = '\u{ffff}';
+
 /// A text that is not a message: what is wrong and at which byte.
 #[derive(Debug)]
 pub(super) struct TextError {

@@ -6,7 +6,7 @@ use prost_reflect::{
 
 use super::super::suggest::{nearest, suggestion};
 use super::{
-    TextError, excerpt,
+    NOT_UTF8, TextError, excerpt,
     lexer::{Lexer, Token},
 };
 
@@ -235,8 +235,11 @@ impl<'a> Parser<'a> {
 
     fn string(&mut self, field: &FieldDescriptor) -> Result<String, TextError> {
         let offset = self.offset;
-        String::from_utf8(self.bytes(field)?)
-            .map_err(|_| TextError::new(offset, format!("the string of field \"{}\" is not UTF-8", field.name())))
+        let text = String::from_utf8(self.bytes(field)?).ok().filter(|text| !text.contains(NOT_UTF8));
+        text.ok_or_else(|| {
+            let text = format!("the string of field \"{}\" is not UTF-8; save the file in that encoding", field.name());
+            TextError::new(offset, text)
+        })
     }
 
     fn float(&mut self, field: &FieldDescriptor) -> Result<f64, TextError> {
