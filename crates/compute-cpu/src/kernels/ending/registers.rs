@@ -1,8 +1,9 @@
-//! Ends of rows whose sums are still in registers of AVX-512: those of [`super::block`] that products of few steps have most.
+//! Ends of rows in registers of AVX-512, in the forms of [`super::block`] that products have most: of sums that are still there, and of
+//! bytes also from sums in memory.
 
 pub(in crate::kernels) use super::block::Kind;
 use super::block::{Added, Applied, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Width, Written};
-use super::{Addend, Ending};
+use super::{Addend, Ending, PAIR};
 use crate::Isa;
 use crate::matrix::{BLOCK, End, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
 use crate::real::Numbers;
@@ -12,11 +13,18 @@ use std::arch::x86_64::__m512i;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
-/// Room for [`Shared`].
+/// Room for what the rows of a panel share ([`Shared`]).
 #[repr(C, align(64))]
-struct Room([MaybeUninit<u8>; 896]);
+pub(in crate::kernels) struct Room([MaybeUninit<u8>; 896]);
 
-/// What strips are told of the ends of a block's rows.
+impl Room {
+    /// An empty one.
+    pub const fn new() -> Room {
+        Room([MaybeUninit::uninit(); 896])
+    }
+}
+
+/// What is told of the ends of rows of a block, which lie at one distance.
 pub(in crate::kernels) struct Told {
     residual: Option<Addend>,
     target: Numbers,
@@ -24,40 +32,45 @@ pub(in crate::kernels) struct Told {
     apart: usize,
     /// As [`Ending::ahead`].
     ahead: usize,
-    /// What the panel's columns share, and the first of them.
-    shared: Room,
-    column: Option<usize>,
+    shared: *const Room,
 }
 
 impl Told {
     /// Nothing yet.
     pub fn new(target: Numbers) -> Told {
-        let shared = Room([MaybeUninit::uninit(); 896]);
-        Told { residual: None, target, apart: 0, ahead: 0, shared, column: None }
+        Told { residual: None, target, apart: 0, ahead: 0, shared: std::ptr::null() }
     }
 
-    /// Tells of the ending of a block whose first column this is; endings of one `chosen` differ in places and numbers alone.
-    ///
-    /// # Safety
-    /// The ending has the kind that was chosen for, on a machine with the instructions. What it borrows lives as long as
-    /// strips use this.
-    pub unsafe fn tell(&mut self, chosen: Chosen, ending: &Ending<'_>, column: usize) {
-        (self.residual, self.target) = (ending.residual, ending.target);
-        (self.apart, self.ahead) = (ending.apart, ending.ahead);
-        if self.column != Some(column) {
-            assert!(ending.columns == BLOCK && (ending.bias.is_empty() || ending.bias.len() >= BLOCK));
-            // SAFETY: the caller's promise; there is a number for each column (bias: just checked).
-            unsafe { (chosen.share)(ending, &mut self.shared) };
-            self.column = Some(column);
-        }
+    /// Tells of an ending, and of what [`Chosen::share`] has written for its columns.
+    #[inline]
+    pub fn tell(&mut self, ending: &Ending<'_>, shared: &Room) {
+        let Ending { residual, target, apart, ahead, .. } = *ending;
+        *self = Told { residual, target, apart, ahead, shared };
     }
 }
+
+/// Ends so many rows, as is told, whose sums lie [`BLOCK`] numbers apart.
+pub(in crate::kernels) type EndRows = unsafe fn(&Told, *const f32, usize);
 
 /// What ends the rows of a kind of endings.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Chosen {
     share: unsafe fn(&Ending<'_>, &mut Room),
     pub strips: &'static Strips,
+    /// Ends rows whose sums are in memory, where bytes are written.
+    pub rows: Option<EndRows>,
+}
+
+impl Chosen {
+    /// Writes what the rows of an ending share; endings of one `Chosen` differ in places and numbers alone.
+    ///
+    /// # Safety
+    /// The ending has the kind that was chosen for, on a machine with the instructions.
+    pub unsafe fn share(self, ending: &Ending<'_>, room: &mut Room) {
+        assert!(ending.columns == BLOCK && (ending.bias.is_empty() || ending.bias.len() >= BLOCK));
+        // SAFETY: the caller's promise; there is a number for each column (bias: just checked).
+        unsafe { (self.share)(ending, room) };
+    }
 }
 
 /// Ends in registers `V`.
@@ -74,6 +87,36 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, 
         unsafe {
             let shared = Shared::<V>::of::<S, A, F, W>(ending, added, V::LANES);
             room.0.as_mut_ptr().cast::<Shared<V>>().write(shared);
+        }
+    }
+
+    /// # Safety
+    /// What is told is of this kind, and was shared, on a machine with AVX-512 (F, BW, DQ, VL); there are sums for the rows.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
+    unsafe fn rows(told: &Told, sums: *const f32, count: usize) {
+        let &Told { residual, target, apart, ahead, shared } = told;
+        let (Some(added), Some(to)) = (A::of(residual), W::of(target)) else {
+            return debug_assert!(false, "an ending of another kind");
+        };
+        // SAFETY: the caller's promise.
+        unsafe {
+            // A copy, so that nothing of it is read again behind what is written.
+            let shared = *shared.cast::<Shared<V>>();
+            for row in 0..count {
+                let (at, sums) = (row * apart, sums.add(row * BLOCK));
+                if ahead > 0 {
+                    let coming = at + ahead * apart;
+                    target.ask_for(coming);
+                    if let Some(residual) = residual {
+                        residual.numbers.ask_for(coming);
+                    }
+                }
+                let first = shared.number::<S, A, F, W>(0, V::load(sums), added, at);
+                let second = shared.number::<S, A, F, W>(1, V::load(sums.add(V::LANES)), added, at + V::LANES);
+                let mut pair = [first, second];
+                shared.apply::<F, W, PAIR>(&mut pair);
+                shared.write::<F, W, true>(to, [at, at + V::LANES], pair);
+            }
         }
     }
 }
@@ -93,7 +136,7 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V
             let (Some(added), Some(target)) = (A::of(told.residual), W::of(told.target)) else {
                 return debug_assert!(false, "an ending of another kind");
             };
-            let shared = &*told.shared.0.as_ptr().cast::<Shared<V>>();
+            let shared = &*told.shared.cast::<Shared<V>>();
             if told.ahead > 0 {
                 for row in row..row + ROWS {
                     let coming = (row + told.ahead) * told.apart;
@@ -108,7 +151,7 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V
                 let first = shared.number::<S, A, F, W>(0, V::of_bits(low[r]), added, at);
                 let second = shared.number::<S, A, F, W>(1, V::of_bits(high[r]), added, at + V::LANES);
                 let mut pair = [first, second];
-                shared.apply::<F, W, 2>(&mut pair);
+                shared.apply::<F, W, PAIR>(&mut pair);
                 shared.write::<F, W, true>(target, [at, at + V::LANES], pair);
             });
         }
@@ -119,11 +162,11 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V
 pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>() -> Chosen {
         type Ends<A, W> = InRegisters<Avx512, Integers, A, Plain, W>;
-        Chosen { share: Ends::<A, W>::share, strips: u8_strips::<Ends<A, W>>() }
+        Chosen { share: Ends::<A, W>::share, strips: u8_strips::<Ends<A, W>>(), rows: Some(Ends::<A, W>::rows) }
     }
     fn rounding<A: Added>() -> Chosen {
         type Ends<A> = InRegisters<Avx512Bf16, Integers, A, Plain, *mut bf16>;
-        Chosen { share: Ends::<A>::share, strips: u8_strips_to_bf16::<Ends<A>>() }
+        Chosen { share: Ends::<A>::share, strips: u8_strips_to_bf16::<Ends<A>>(), rows: None }
     }
     if kind.curved.is_some() {
         return None;
@@ -152,7 +195,7 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
 pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>() -> Chosen {
         type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, Plain, W>;
-        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>() }
+        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), rows: None }
     }
     if kind.curved.is_some() {
         return None;
@@ -245,14 +288,15 @@ mod tests {
             };
             found += 1;
             for height in 1..=chosen.strips.len() {
-                let mut told = Told::new(got.of(written));
+                let (mut told, mut room) = (Told::new(got.of(written)), Room::new());
                 let left = Left::of_tiles([std::ptr::null(); 2], 0, &[]);
                 // Of whole strips, all but the first.
                 for row in (height..=BLOCK - height).step_by(height) {
                     let ending = ending_of(got.of(written), BLOCK);
                     // SAFETY: the places have the rows, and the machine the instructions of what was chosen for it.
                     unsafe {
-                        told.tell(chosen, &ending, 64);
+                        chosen.share(&ending, &mut room);
+                        told.tell(&ending, &room);
                         let (panel, told) = (std::ptr::null(), std::ptr::from_mut(&mut told).cast());
                         let so_far = (&raw const sums).cast();
                         chosen.strips[height - 1](std::ptr::null(), &left, panel, so_far, told, row, &Ahead::NOTHING);
@@ -266,6 +310,22 @@ mod tests {
                 }
                 assert!(want.bits() == got.bits(), "{height} rows, rounded: {is_rounded}, ahead: {ahead}");
             }
+            if let Some(rows) = chosen.rows {
+                let mut from_memory = Places::new(&|at| at as f32);
+                let (mut told, mut room) = (Told::new(from_memory.of(written)), Room::new());
+                let ending = ending_of(from_memory.of(written), BLOCK);
+                // SAFETY: as above; there are sums for the rows.
+                unsafe {
+                    chosen.share(&ending, &mut room);
+                    told.tell(&ending, &room);
+                    rows(&told, sums.0.as_ptr(), BLOCK);
+                }
+                let mut all = Places::new(&|at| at as f32);
+                // SAFETY: as above.
+                unsafe { ending_of(all.of(written), BLOCK).run(isa, &mut sums.0.to_vec()) };
+                assert!(all.bits() == from_memory.bits(), "from memory, rounded: {is_rounded}, ahead: {ahead}");
+            }
+            assert_eq!(chosen.rows.is_some(), written == Width::U8);
             assert!(want.bits() != Places::new(&|at| at as f32).bits(), "nothing was written");
         }
         found

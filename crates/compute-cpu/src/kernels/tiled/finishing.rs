@@ -2,7 +2,7 @@
 
 use super::{BLOCK, Columns, Finish, Piece, Product, integers};
 #[cfg(target_arch = "x86_64")]
-use crate::kernels::ending::registers::{Chosen, Told};
+use crate::kernels::ending::registers::{Chosen, Room, Told};
 use crate::kernels::ending::{Ending, Form, Scaling, add_bias, scale};
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::map::Register;
@@ -43,9 +43,13 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
 /// How the sums of whole blocks are ended in registers.
 #[cfg(target_arch = "x86_64")]
 struct InRegisters {
+    /// What is written are bytes.
+    are_bytes: bool,
     /// None where they are not, once that is known.
     chosen: Option<Option<Chosen>>,
     told: Option<Told>,
+    /// What the rows of kept panels share, and the first column of each.
+    shared: [(usize, Room); KEPT],
 }
 
 impl<'a, F: Product> Finishing<'a, F> {
@@ -70,7 +74,12 @@ impl<'a, F: Product> Finishing<'a, F> {
             form: None,
             kept,
             #[cfg(target_arch = "x86_64")]
-            in_registers: InRegisters { chosen: is_general.then_some(None), told: target.map(Told::new) },
+            in_registers: InRegisters {
+                are_bytes: matches!(target, Some(Numbers::U8(_))),
+                chosen: is_general.then_some(None),
+                told: target.map(Told::new),
+                shared: std::array::from_fn(|_| (usize::MAX, Room::new())),
+            },
         }
     }
 
@@ -82,6 +91,11 @@ impl<'a, F: Product> Finishing<'a, F> {
     pub unsafe fn store(&mut self, piece: Piece, sums: &mut [F::Sum]) {
         let Piece { rows, columns, column, start, row } = piece;
         assert!(start + (rows - 1) * row + columns <= self.elements, "a piece outside of the output");
+        #[cfg(target_arch = "x86_64")]
+        // SAFETY: the caller's promise.
+        if self.in_registers.are_bytes && self.may_end() && unsafe { self.store_bytes(piece, sums) } {
+            return;
+        }
         let finish = self.finish;
         let sums: &mut [f32] = bytemuck::cast_slice_mut(&mut sums[..rows * BLOCK]);
         let kept = self.keep(column..column + columns);
@@ -116,6 +130,23 @@ impl<'a, F: Product> Finishing<'a, F> {
         unsafe { ending.run_as(form, sums) };
     }
 
+    /// Stores a piece of bytes as [`Finishing::ends`] would, if that can be: on tiles it takes 0.7 to 0.97 of the time of an ending's own form
+    /// (`docs/benchmarks/gaps-m.md`).
+    ///
+    /// # Safety
+    /// As [`Finishing::store`].
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    unsafe fn store_bytes(&mut self, piece: Piece, sums: &[F::Sum]) -> bool {
+        let sums = &sums[..piece.rows * BLOCK];
+        // SAFETY: the caller's promise; there are sums for the rows.
+        unsafe {
+            let Some((Chosen { rows: Some(rows), .. }, told)) = self.tell(piece) else { return false };
+            rows(told, sums.as_ptr().cast(), piece.rows);
+        }
+        true
+    }
+
     /// Whether [`Finishing::ends`] may give something: asking it costs more.
     #[inline]
     pub fn may_end(&self) -> bool {
@@ -132,26 +163,37 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub unsafe fn ends(&mut self, piece: Piece) -> Option<Ends> {
+        // SAFETY: the caller's promise.
+        let (chosen, told) = unsafe { self.tell(piece) }?;
+        Some(Ends { strips: chosen.strips, told: std::ptr::from_mut(told).cast() })
+    }
+
+    /// What ends a piece, and what it is told; none where registers do not do that.
+    ///
+    /// # Safety
+    /// As [`Finishing::store`], for whoever ends it.
+    #[cfg(target_arch = "x86_64")]
+    #[inline]
+    unsafe fn tell(&mut self, piece: Piece) -> Option<(Chosen, &mut Told)> {
         let Piece { rows, columns, column, start, row } = piece;
         let (Some(target), BLOCK) = (self.target, columns) else { return None };
         assert!(start + (rows - 1) * row + columns <= self.elements, "a piece outside of the output");
         let kept = self.keep(column..column + columns);
         let ending = self.ending(piece, &self.kept[kept], target);
-        let chosen = match self.in_registers.chosen {
-            Some(chosen) => chosen,
-            None => {
-                let isa = self.finish.isa;
-                ending.kind_in_registers(isa).and_then(|kind| F::in_registers(kind, isa))
-            }
-        };
-        let told = self.in_registers.told.as_mut().zip(chosen).map(|(told, chosen)| {
+        let InRegisters { chosen, told, shared, .. } = &mut self.in_registers;
+        let isa = self.finish.isa;
+        let choose = || ending.kind_in_registers(isa).and_then(|kind| F::in_registers(kind, isa));
+        let chosen = (*chosen.get_or_insert_with(choose))?;
+        let (of, shared) = &mut shared[kept];
+        if *of != column {
             // SAFETY: the ending has the kind that was chosen for: endings of one finish that are as wide differ in places
-            // and numbers alone. The matrix unit has the instructions, and what is borrowed belongs to this.
-            unsafe { told.tell(chosen, &ending, column) };
-            Ends { strips: chosen.strips, told: std::ptr::from_mut(told).cast() }
-        });
-        self.in_registers.chosen = Some(chosen);
-        told
+            // and numbers alone. The machine has the instructions, and what is borrowed belongs to this.
+            unsafe { chosen.share(&ending, shared) };
+            *of = column;
+        }
+        let told = told.as_mut()?;
+        told.tell(&ending, shared);
+        Some((chosen, told))
     }
 
     /// No unit here ends rows in registers.
