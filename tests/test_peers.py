@@ -155,6 +155,19 @@ def test_run_measures_two_programs_in_turn(tmp_path):
     assert len(module("reports").load(tmp_path / "out.json")["rows"]) == 2
 
 
+@pytest.mark.parametrize("names, reference", [
+    (["halimede fast", "openvino int8"], "halimede exact"),
+    (["halimede balanced", "halimede exact"], "halimede exact"),
+    (["halimede exact", "openvino bf16", "onnxruntime f32"], "onnxruntime f32"),
+])  # fmt: skip
+def test_answers_are_compared_with_one_in_f32(names, reference):
+    """Whoever is measured first: a program is not its own reference."""
+    bench = object.__new__(module("run").Bench)
+    bench.outputs = lambda peer, *_: peer.name
+    answers, found = bench.answers(dict.fromkeys(names), None, None, None)
+    assert list(answers) == names and found == reference
+
+
 def test_a_program_that_ends_stops_nobody_else():
     runner = module("run")
     script = "print('READY {}', flush=True); input(); print('{\"cpu\": [2, 1, 3]}', flush=True)"

@@ -139,6 +139,17 @@ class Bench:
         printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
         return np.load(re.match(r"(.*\.npy) ", printed).group(1))
 
+    def answers(self, programs, workload, folder, scratch):
+        """What each program answers, and what it is compared with: an answer in f32, whoever is measured."""
+        def ask(name, program):
+            return self.outputs(PEERS_BY_NAME[name], program, workload, folder, scratch)
+
+        answers = {name: ask(name, program) for name, program in programs.items()}
+        for name in ("onnxruntime f32", "halimede exact"):
+            if name in answers:
+                return answers, answers[name]
+        return answers, ask("halimede exact", None)
+
     def measure(self, workload):
         """A row per peer, and why others have none."""
         with tempfile.TemporaryDirectory() as place:
@@ -158,13 +169,11 @@ class Bench:
             for name in programs.keys() - samples.keys():
                 missing.append({"workload": workload.name, "peer": name, "reason": "it ended while it was measured"})
                 programs.pop(name).close()
-            answers = {}
+            answers, reference = {}, None
             if len(programs) > 1 and not workload.texts:
-                for name, program in programs.items():
-                    answers[name] = self.outputs(PEERS_BY_NAME[name], program, workload, place / "feeds", place)
+                answers, reference = self.answers(programs, workload, place / "feeds", place)
             for program in programs.values():
                 program.close()
-        reference = next((answers[name] for name in ("onnxruntime f32", *answers) if name in answers), None)
         rows = []
         for name, taken in samples.items():
             peer, facts = PEERS_BY_NAME[name], programs[name].facts
