@@ -72,11 +72,23 @@ impl Numbers {
     /// Those from the number on that lies `at` behind the first.
     #[inline(always)]
     pub fn from(self, at: usize) -> Numbers {
+        // In bytes, so that all kinds are one addition rather than a branch.
+        let bytes = at.wrapping_mul(self.size());
         match self {
-            Numbers::F32(start) => Numbers::F32(start.wrapping_add(at)),
-            Numbers::Bf16(start) => Numbers::Bf16(start.wrapping_add(at)),
-            Numbers::U8(start) => Numbers::U8(start.wrapping_add(at)),
-            Numbers::I8(start) => Numbers::I8(start.wrapping_add(at)),
+            Numbers::F32(start) => Numbers::F32(start.wrapping_byte_add(bytes)),
+            Numbers::Bf16(start) => Numbers::Bf16(start.wrapping_byte_add(bytes)),
+            Numbers::U8(start) => Numbers::U8(start.wrapping_byte_add(bytes)),
+            Numbers::I8(start) => Numbers::I8(start.wrapping_byte_add(bytes)),
+        }
+    }
+
+    /// Bytes of a number.
+    #[inline(always)]
+    fn size(self) -> usize {
+        match self {
+            Numbers::F32(_) => size_of::<f32>(),
+            Numbers::Bf16(_) => size_of::<bf16>(),
+            Numbers::U8(_) | Numbers::I8(_) => size_of::<u8>(),
         }
     }
 

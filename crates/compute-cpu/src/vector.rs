@@ -67,6 +67,13 @@ pub(crate) trait Vector: Copy {
         }
     }
 
+    /// Reads two registers one behind the other, as [`Vector::widen`].
+    #[inline(always)]
+    unsafe fn widen_pair(from: *const bf16) -> [Self; 2] {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { [Self::widen(from), Self::widen(from.add(Self::LANES))] }
+    }
+
     /// Reads twice [`Vector::LANES`] numbers of bf16, aligned or not, in the order that costs least: those of even
     /// places in one register and those of odd places in the other, or one register behind the other.
     #[inline(always)]

@@ -210,6 +210,9 @@ macro_rules! forms {
             pub(super) fn choose(ending: &Ending<'_>) -> Form {
                 // Where there are no integers, neither is the code for them: it would take registers from the rest.
                 Form(match block::kind::<$vector>(ending) {
+                    Some(kind @ block::Kind { unbiased: Some(bounds), .. }) => {
+                        block::with_unbiased_types!(kind, bounds, wide)
+                    }
                     Some(kind) if kind.is_wide => block::with_types!(kind, wide),
                     Some(kind) => block::with_types!(kind, narrow),
                     None if ending.has_integers() => general::<true>,

@@ -4,7 +4,7 @@ mod finishing;
 mod integers;
 
 #[cfg(target_arch = "x86_64")]
-use super::ending::registers::{self, Chosen, Kind};
+use super::ending::registers::{self, Chosen, Kind, Room};
 use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
 use crate::Isa;
@@ -22,6 +22,8 @@ use halimede_tensor::{DType, Element};
 pub(super) use integers::IntegerWeights;
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
+#[cfg(target_arch = "x86_64")]
+use std::sync::OnceLock;
 
 /// Weights in panels of 32 columns, each as many steps deep as the summed axis needs.
 pub(super) struct TiledWeights<N = bf16> {
@@ -169,6 +171,16 @@ pub(super) struct Finish<F: Product = bf16> {
     /// Factors were rounded for speed, so that a result of 8 bits need not be the nearest.
     is_rounded: bool,
     isa: Isa,
+    /// What ends whole blocks in registers, where they are ended so and all columns share the same; known from the first run on.
+    #[cfg(target_arch = "x86_64")]
+    alike: OnceLock<Option<Box<Alike>>>,
+}
+
+/// What ends the rows of blocks that share the same in all columns.
+#[cfg(target_arch = "x86_64")]
+struct Alike {
+    chosen: Chosen,
+    shared: Room,
 }
 
 /// Sums of adjacent columns of some rows, and where they belong.
@@ -204,11 +216,33 @@ impl Finish {
             return Err(OpError::unsupported(format!("a result in {}", output.dtype)));
         }
         let (bias, output) = (biased.and(bias), output.dtype);
-        Ok(Finish { scaling: (), epilogue, bias, extra, output, is_rounded: true, isa })
+        Ok(Finish::of((), epilogue, bias, extra, output, true, isa))
     }
 }
 
 impl<F: Product> Finish<F> {
+    fn of(
+        scaling: F::Scaling,
+        epilogue: Option<Epilogue>,
+        bias: Option<usize>,
+        extra: usize,
+        output: DType,
+        is_rounded: bool,
+        isa: Isa,
+    ) -> Finish<F> {
+        Finish {
+            scaling,
+            epilogue,
+            bias,
+            extra,
+            output,
+            is_rounded,
+            isa,
+            #[cfg(target_arch = "x86_64")]
+            alike: OnceLock::new(),
+        }
+    }
+
     /// How what it reads and writes may lie, where a result that may be blocked has the stance `output`, and the data have
     /// `data`. A residual is read where the result is written.
     pub fn stances(&self, data: Stance, output: Stance) -> Stances {

@@ -12,7 +12,7 @@
 //! left operand or the panel, streams from the second-level cache with a hint not to displace the other one from the first
 //! (`tileloaddt1`); measured on Sapphire Rapids that is worth half the speed.
 
-use super::{Ahead, BLOCK, Block, Factor, Left, STEP_BYTES, Streamed, TILE};
+use super::{Ahead, BLOCK, Begin, Block, Factor, Left, STEP_BYTES, Streamed, TILE};
 use halimede_platform::chip::{Chip, Feature, permit_matrix_tiles};
 use std::arch::asm;
 
@@ -107,7 +107,7 @@ pub(super) const I8: Products = i8::PRODUCTS;
 /// As [`super::Tiles::block`], tiles configured, at least one step.
 #[inline(always)]
 pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>) {
-    let &Block { ref left, panel, rows, so_far, to, ahead, .. } = block;
+    let &Block { ref left, panel, rows, begin, to, ahead, .. } = block;
     let height = if rows > TILE { Height::Whole } else { Height::Half };
     let heights = match left.streamed {
         Streamed::Left => products.left,
@@ -117,7 +117,7 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>) 
     let steps = if height == Height::Whole { heights.whole } else { heights.half };
     // SAFETY: the caller's promise.
     unsafe {
-        begin(height, so_far.cast());
+        start(height, begin.bits());
         // The loop asks for one line at least: of what it reads itself, where nothing else is wanted.
         let ahead = if ahead.lines == 0 { Ahead { start: panel, lines: 1, ..Ahead::NOTHING } } else { ahead };
         steps(left, panel, &ahead);
@@ -125,27 +125,28 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>) 
     }
 }
 
-/// Starts a block: its sums so far become the tiles of C, or zeros where they are null.
+/// Starts a block: what it begins with goes to the tiles of C.
 ///
 /// # Safety
-/// Tiles are configured; the sums can be read.
-unsafe fn begin(height: Height, so_far: *const u8) {
-    // SAFETY: the caller's promise; the rows of a tile lie inside the sums.
+/// Tiles are configured; what it begins with can be read for their rows.
+#[inline(always)]
+unsafe fn start(height: Height, begin: Begin<u32>) {
+    let apart = begin.apart * size_of::<u32>();
+    // SAFETY: the caller's promise.
     unsafe {
-        if so_far.is_null() {
+        let Some(upper) = begin.of_row(0) else {
             return tiles!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",);
-        }
-        let upper = so_far;
+        };
         tiles!(
-            "tileloadd tmm0, [{upper} + {row}*1]",
-            "tileloadd tmm1, [{upper} + {row}*1 + 64]",
-            upper = in(reg) upper, row = in(reg) SUMS_ROW,
+            "tileloadd tmm0, [{upper} + {apart}*1]",
+            "tileloadd tmm1, [{upper} + {apart}*1 + 64]",
+            upper = in(reg) upper, apart = in(reg) apart,
         );
         if height == Height::Whole {
             tiles!(
-                "tileloadd tmm2, [{lower} + {row}*1]",
-                "tileloadd tmm3, [{lower} + {row}*1 + 64]",
-                lower = in(reg) upper.add(TILE * SUMS_ROW), row = in(reg) SUMS_ROW,
+                "tileloadd tmm2, [{lower} + {apart}*1]",
+                "tileloadd tmm3, [{lower} + {apart}*1 + 64]",
+                lower = in(reg) upper.wrapping_add(TILE * begin.apart), apart = in(reg) apart,
             );
         }
     }

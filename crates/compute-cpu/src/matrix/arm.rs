@@ -11,7 +11,7 @@
 //! Stable Rust has no intrinsics for these instructions: each is written as assembly in a function of its own,
 //! around which the compiler chooses registers. A register counts as four sums, whatever it holds.
 
-use super::{BLOCK, GROUP_BYTES, Left, STEP_BYTES};
+use super::{BLOCK, Begin, GROUP_BYTES, Left, STEP_BYTES};
 use std::arch::{aarch64::*, asm};
 
 /// Rows and columns of a strip: 16 of the 32 registers hold sums.
@@ -117,7 +117,7 @@ pub(super) unsafe fn dots<I: Dot>(
     first: *const u8,
     left: &Left<'_>,
     mut panel: *const u8,
-    so_far: *const i32,
+    begin: Begin<u32>,
     to: *mut i32,
 ) {
     // SAFETY: the caller's promise, for every access below.
@@ -125,11 +125,10 @@ pub(super) unsafe fn dots<I: Dot>(
         let mut sums = [[vdupq_n_s32(0); VECTORS]; ROWS];
         // What lowering takes off the sums of each column.
         let mut lowered = [vdupq_n_s32(0); VECTORS];
-        if !so_far.is_null() {
-            for (r, sums) in sums.iter_mut().enumerate() {
-                for (v, sum) in sums.iter_mut().enumerate() {
-                    *sum = vld1q_s32(so_far.add(r * BLOCK + v * LANES));
-                }
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let Some(from) = begin.of_row(r) else { break };
+            for (v, sum) in sums.iter_mut().enumerate() {
+                *sum = vld1q_s32(from.add(v * LANES).cast());
             }
         }
         for &offset in left.offsets {
@@ -190,19 +189,17 @@ pub(super) unsafe fn products<I: Multiply>(
     first: *const u8,
     left: &Left<'_>,
     mut panel: *const u8,
-    so_far: *const i32,
+    begin: Begin<u32>,
     to: *mut i32,
 ) {
     // SAFETY: the caller's promise, for every access below.
     unsafe {
         let mut sums = [[vdupq_n_s32(0); 2 * VECTORS]; ROWS / 2];
-        if !so_far.is_null() {
-            for (pair, sums) in sums.iter_mut().enumerate() {
-                for (v, sums) in sums.chunks_exact_mut(2).enumerate() {
-                    let from = so_far.add(2 * pair * BLOCK + v * LANES);
-                    let (upper, lower) = (vld1q_s32(from), vld1q_s32(from.add(BLOCK)));
-                    sums.copy_from_slice(&zip_halves(upper, lower));
-                }
+        for (pair, sums) in sums.iter_mut().enumerate() {
+            let (Some(upper), Some(lower)) = (begin.of_row(2 * pair), begin.of_row(2 * pair + 1)) else { break };
+            for (v, sums) in sums.chunks_exact_mut(2).enumerate() {
+                let [upper, lower] = [upper, lower].map(|row| vld1q_s32(row.add(v * LANES).cast()));
+                sums.copy_from_slice(&zip_halves(upper, lower));
             }
         }
         for &offset in left.offsets {

@@ -15,7 +15,7 @@
 //!         halves of each sum, which lie side by side, are added up
 //! ```
 
-use super::{Ahead, BLOCK, Block, GROUP_BYTES, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
+use super::{Ahead, BLOCK, Begin, Block, GROUP_BYTES, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
 use crate::prefetch;
 use std::arch::x86_64::*;
 use std::mem::MaybeUninit;
@@ -43,7 +43,7 @@ pub(super) struct Panel<'a> {
     left: &'a Left<'a>,
     start: *const u8,
     columns: usize,
-    so_far: *const i32,
+    begin: Begin<i32>,
     to: *mut i32,
 }
 
@@ -58,8 +58,8 @@ const HEIGHTS: [u8; BLOCK + 1] = strips::heights(STRIP);
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
 pub(super) unsafe fn block(strips: &Strips, block: &Block<'_, u8>) {
-    let &Block { ref left, panel: start, columns, rows, so_far, to, ref ahead, .. } = block;
-    let panel = Panel { left, start, columns, so_far: so_far.cast(), to: to.cast() };
+    let &Block { ref left, panel: start, columns, rows, begin, to, ref ahead, .. } = block;
+    let panel = Panel { left, start, columns, begin, to: to.cast() };
     strips::by_lines(left, rows, (&HEIGHTS, STRIP), ahead, |height, first, row, ahead| {
         // SAFETY: the caller's promise for these rows; so few have a strip.
         unsafe { strips[height - 1](first, &panel, row, ahead) };
@@ -97,7 +97,7 @@ unsafe fn words<const R: usize, const V: usize>(first: *const u8, panel: &Panel<
                     widen(bytes, depth(from + step), (&raw mut (*widened.add(r))[step * GROUPS]));
                 }
             }
-            let so_far = if from > 0 { panel.to.cast_const() } else { panel.so_far };
+            let begin = if from > 0 { Begin::sums(panel.to.cast_const().cast()) } else { panel.begin };
             for column in (0..panel.columns).step_by(V * COLUMNS) {
                 let mut sums = [[_mm256_setzero_si256(); V]; R];
                 for step in 0..steps.len() {
@@ -123,8 +123,9 @@ unsafe fn words<const R: usize, const V: usize>(first: *const u8, panel: &Panel<
                         // Columns 0 1 4 5 2 3 6 7.
                         let sum = _mm256_hadd_epi32(sums[r][v], sums[r][v + 1]);
                         let mut sum = _mm256_permute4x64_epi64::<0b11_01_10_00>(sum);
-                        if !so_far.is_null() {
-                            sum = _mm256_add_epi32(sum, _mm256_loadu_si256(so_far.add(place).cast()));
+                        if let Some(begin) = begin.of_row(row + r) {
+                            let begin = begin.add(column + v * COLUMNS);
+                            sum = _mm256_add_epi32(sum, _mm256_loadu_si256(begin.cast()));
                         }
                         _mm256_storeu_si256(panel.to.add(place).cast(), sum);
                     }
@@ -164,16 +165,15 @@ unsafe fn widen(bytes: *const u8, groups: usize, to: *mut i64) {
 #[target_feature(enable = "avx2,avxvnni")]
 unsafe fn bytes<const R: usize, const V: usize>(first: *const u8, panel: &Panel<'_>, row: usize, ahead: &Ahead) {
     const COLUMNS: usize = 8;
-    let Panel { left, so_far, to, .. } = *panel;
+    let Panel { left, begin, to, .. } = *panel;
     // SAFETY: the caller's promise, for every access below.
     unsafe {
         for column in (0..panel.columns).step_by(V * COLUMNS) {
             let mut sums = [[_mm256_setzero_si256(); V]; R];
-            if !so_far.is_null() {
-                for r in 0..R {
+            for r in 0..R {
+                if let Some(begin) = begin.of_row(row + r) {
                     for v in 0..V {
-                        let place = (row + r) * BLOCK + column + v * COLUMNS;
-                        sums[r][v] = _mm256_loadu_si256(so_far.add(place).cast());
+                        sums[r][v] = _mm256_loadu_si256(begin.add(column + v * COLUMNS).cast());
                     }
                 }
             }

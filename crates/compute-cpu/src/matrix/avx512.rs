@@ -3,14 +3,13 @@
 //! near, so that they ask for what comes next as tiles do.
 
 use super::multiply::STRIP;
-use super::{Ahead, BLOCK, Block, Factor, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
+use super::{Ahead, BLOCK, Begin, Block, Factor, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
 use crate::prefetch;
 use std::arch::x86_64::*;
 
-/// Multiplies its rows from the first pointer on by the panel at the second, starting with the block's sums at
-/// the third, where that is not null, and ends them as the fourth says, which are the block's from the row on that is
-/// given. Meanwhile memory is asked for.
-type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, *const u8, *mut u8, usize, &Ahead);
+/// Multiplies its rows from the first pointer on by the panel at the second, beginning with what the block begins with,
+/// and ends them as the third says, which are the block's from the row on that is given. Meanwhile memory is asked for.
+type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, Begin<u32>, *mut u8, usize, &Ahead);
 
 /// Strips of 1 to 8 rows.
 pub type Strips = [Strip; STRIP];
@@ -101,7 +100,7 @@ const HALF_HEIGHTS: [u8; BLOCK + 1] = strips::heights(2 * STRIP);
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
 pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>) {
-    let &Block { ref left, panel, columns, rows, so_far, to, ends, ref ahead } = block;
+    let &Block { ref left, panel, columns, rows, begin, to, ends, ref ahead } = block;
     let told = ends.map_or(to.cast(), |ends| ends.told);
     let (kinds, heights, most): (&[Strip], _, _) = match ends {
         Some(ends) => (ends.strips, &WHOLE_HEIGHTS, STRIP),
@@ -111,7 +110,7 @@ pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>) {
     };
     strips::by_lines(left, rows, (heights, most), ahead, |height, first, row, ahead| {
         // SAFETY: the caller's promise for these rows; so few have a strip.
-        unsafe { kinds[height - 1](first, left, panel, so_far.cast(), told, row, ahead) };
+        unsafe { kinds[height - 1](first, left, panel, begin.bits(), told, row, ahead) };
     });
 }
 
@@ -130,13 +129,13 @@ macro_rules! strips {
         }
 
         /// # Safety
-        /// As [`block`] for the rows of a strip; the sums so far may be null.
+        /// As [`block`] for the rows of a strip.
         #[target_feature(enable = $features)]
         unsafe fn $name<const ROWS: usize, const WHOLE: bool, E: End>(
             first: *const u8,
             left: &Left<'_>,
             mut panel: *const u8,
-            so_far: *const u8,
+            begin: Begin<u32>,
             told: *mut u8,
             row: usize,
             ahead: &Ahead,
@@ -147,12 +146,12 @@ macro_rules! strips {
             unsafe {
                 let mut low = [_mm512_setzero_si512(); ROWS];
                 let mut high = [_mm512_setzero_si512(); ROWS];
-                if !so_far.is_null() {
+                if let Some(from) = begin.of_row(row) {
                     for r in 0..ROWS {
-                        let from = so_far.add((row + r) * 2 * HALF);
-                        low[r] = _mm512_load_si512(from.cast());
+                        let from = from.add(r * begin.apart).cast::<Anywhere<__m512i>>();
+                        low[r] = (*from).0;
                         if WHOLE {
-                            high[r] = _mm512_load_si512(from.add(HALF).cast());
+                            high[r] = (*from.add(1)).0;
                         }
                     }
                 }
@@ -209,13 +208,13 @@ macro_rules! kinds {
         };
 
         /// # Safety
-        /// As [`block`] for few rows; the sums so far may be null.
+        /// As [`block`] for few rows.
         #[target_feature(enable = $features)]
         unsafe fn $few<const ROWS: usize>(
             first: *const u8,
             left: &Left<'_>,
             mut panel: *const u8,
-            so_far: *const u8,
+            begin: Begin<u32>,
             sums_of_block: *mut u8,
             row: usize,
             _: &Ahead,
@@ -224,9 +223,10 @@ macro_rules! kinds {
             // SAFETY: the caller's promise, for every access below. All vectors are 64 bytes of any contents.
             unsafe {
                 let mut sums = [[[_mm512_setzero_si512(); 2]; ROWS]; CHAINS];
-                if !so_far.is_null() {
-                    for (index, sum) in sums[0].as_flattened_mut().iter_mut().enumerate() {
-                        *sum = _mm512_load_si512(so_far.add((2 * row + index) * HALF).cast());
+                if let Some(from) = begin.of_row(row) {
+                    for (r, sums) in sums[0].iter_mut().enumerate() {
+                        let from = from.add(r * begin.apart).cast::<Anywhere<__m512i>>();
+                        *sums = [(*from).0, (*from.add(1)).0];
                     }
                 }
                 let add = |sums: &mut [[__m512i; 2]; ROWS], a: *const u8, line: *const u8| {
@@ -325,14 +325,14 @@ mod tests {
             let left = Left { depths, ..Left::of_tiles(tiles, 192, &offsets) };
             for height in 1..=FEW_ROWS {
                 for has_sums in [false, true] {
-                    let so_far = Sums([3.0f32; BLOCK * BLOCK]);
-                    let so_far = if has_sums { &raw const so_far } else { std::ptr::null() };
+                    let so_far = Sums([3u32; BLOCK * BLOCK]);
+                    let begin = Begin::sums(if has_sums { &raw const so_far } else { std::ptr::null() });
                     let made = [strips.whole[height - 1], strips.few[height - 1]].map(|strip| {
                         let mut sums = Sums([0f32; BLOCK * BLOCK]);
                         // SAFETY: rows and panel have three steps, and the machine the instructions.
                         unsafe {
                             let to = (&raw mut sums).cast();
-                            strip(tiles[0], &left, panel.as_ptr().cast(), so_far.cast(), to, 0, &Ahead::NOTHING);
+                            strip(tiles[0], &left, panel.as_ptr().cast(), begin, to, 0, &Ahead::NOTHING);
                         }
                         sums.0.map(f32::to_bits)
                     });

@@ -336,7 +336,72 @@ pub(crate) struct Tiles<F: Factor> {
     thread_bound: PhantomData<*const ()>,
 }
 
-/// A block to compute: `to = so_far + left · panel`, `so_far` being nothing where it is null.
+/// What the sums of a block begin with.
+#[derive(Clone, Copy)]
+pub struct Begin<S> {
+    /// Null where it is zero.
+    start: *const S,
+    /// Numbers from one row to the next: none where all rows begin alike.
+    apart: usize,
+}
+
+impl<S> Begin<S> {
+    pub const ZERO: Begin<S> = Begin { start: std::ptr::null(), apart: 0 };
+
+    /// Other sums, or zero where they are null.
+    pub fn sums(sums: *const Sums<S>) -> Begin<S> {
+        Begin { start: sums.cast(), apart: BLOCK }
+    }
+
+    /// The [`BLOCK`] numbers of one row in each row, or zero where they are null.
+    pub fn row(row: *const S) -> Begin<S> {
+        Begin { start: row, apart: 0 }
+    }
+
+    /// Writes it.
+    ///
+    /// # Safety
+    /// It can be read for every row, or is `to`, and that be written.
+    unsafe fn copy(self, to: *mut Sums<S>)
+    where
+        S: Copy + Default,
+    {
+        // SAFETY: the caller's promise.
+        unsafe {
+            match (self.start.is_null(), self.apart) {
+                (true, _) => *to = Sums::default(),
+                (false, BLOCK) => std::ptr::copy(self.start, to.cast(), BLOCK * BLOCK),
+                (false, apart) => {
+                    for row in 0..BLOCK {
+                        std::ptr::copy(self.start.add(row * apart), to.cast::<S>().add(row * BLOCK), BLOCK);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The same by bits.
+    fn bits(self) -> Begin<u32> {
+        const { assert!(size_of::<S>() == size_of::<u32>()) }
+        Begin { start: self.start.cast(), apart: self.apart }
+    }
+
+    /// The same from a row and a column on.
+    #[cfg(target_arch = "aarch64")]
+    fn at(self, row: usize, column: usize) -> Begin<S> {
+        let apart = self.apart;
+        let start = self.of_row(row).map_or(std::ptr::null(), |start| start.wrapping_add(column));
+        Begin { start, apart }
+    }
+
+    /// Where that of a row is; `None` where it is zero.
+    #[inline(always)]
+    fn of_row(self, row: usize) -> Option<*const S> {
+        (!self.start.is_null()).then(|| self.start.wrapping_add(row * self.apart))
+    }
+}
+
+/// A block to compute: `to = begin + left · panel`.
 ///
 /// Units take it by reference and read it number by number: a copy is made 16 bytes at a time of what was just written 8
 /// at a time, and that waits until everything before has retired, the sums of the last strip among it.
@@ -347,8 +412,8 @@ pub struct Block<'a, F: Factor> {
     pub columns: usize,
     /// 16 rows or fewer compute one tile's, more than that both's.
     pub rows: usize,
-    pub so_far: *const Sums<F::Sum>,
-    /// May be `so_far`. What it holds beyond the rows afterwards is not said.
+    pub begin: Begin<F::Sum>,
+    /// May be what the sums begin with. What it holds beyond the rows afterwards is not said.
     pub to: *mut Sums<F::Sum>,
     /// What ends the rows instead of writing sums, for units and blocks that [`MatrixUnit::ends_rows`].
     pub ends: Option<Ends>,
@@ -360,15 +425,15 @@ impl<F: Factor> Tiles<F> {
     ///
     /// # Safety
     /// Both tiles of `left` (with at most 16 rows: the first) can be read for 16 rows and every step, or the rows in its
-    /// lines where the unit takes lines, and `panel` for [`PANEL_STEP_BYTES`] bytes a step; `so_far`, where it is not
-    /// null, can be read and `to` written; what ends rows may do so.
+    /// lines where the unit takes lines, and `panel` for [`PANEL_STEP_BYTES`] bytes a step; what the sums begin with can
+    /// be read for whole tiles and `to` written; what ends rows may do so.
     #[inline(always)]
     pub unsafe fn block(&self, block: &Block<'_, F>) {
         // SAFETY: the caller's promise; the kind proves that the instructions exist, `enter` has set up their
         // state.
         unsafe {
             if block.left.offsets.is_empty() {
-                *block.to = if block.so_far.is_null() { Sums::default() } else { *block.so_far };
+                block.begin.copy(block.to);
             } else {
                 F::block(self.matrix.0, block);
             }

@@ -23,8 +23,8 @@
 //! it from the second-level cache, and no sums are kept between passes.
 
 use super::{
-    Ahead, BLOCK, Block, Ends, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Streamed,
-    Sums, TILE, Tiles,
+    Ahead, BLOCK, Begin, Block, Ends, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES,
+    Streamed, Sums, TILE, Tiles,
 };
 use crate::prefetch::LINE;
 use std::ops::Range;
@@ -229,6 +229,12 @@ fn together<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
 
 /// What takes finished sums. A block is known by its first row and its panel, both numbered.
 pub(crate) trait Sink<S> {
+    /// Whether sums begin with something.
+    fn begins(&self) -> bool;
+
+    /// What the sums of a panel begin with, which is valid until another panel's is asked for.
+    fn begin(&mut self, panel: usize) -> Begin<S>;
+
     /// Stores the sums of the first so many rows of a block.
     fn store(&mut self, sums: &mut Sums<S>, block: (usize, usize), rows: usize);
 
@@ -265,7 +271,18 @@ pub(crate) unsafe fn multiply<F: Factor>(
         false if group == 1 && !left.seen.fits_beside(steps) => Streamed::Left,
         false => Streamed::Neither,
     };
-    let mut product = Running { tiles: matrix.enter(), left, each, streamed, panel, finished, sink };
+    let begins = sink.begins();
+    let mut product = Running {
+        tiles: matrix.enter(),
+        left,
+        each,
+        streamed,
+        panels: Panels::new(panel),
+        finished,
+        begins,
+        begin: (usize::MAX, Begin::ZERO),
+        sink,
+    };
     let lines = if matrix.few_rows_come(left.count * left.groups) { 0 } else { STEP_LINES.div_ceil(pairs.max(1)) };
     // SAFETY: the caller's promise, for every block below.
     unsafe {
@@ -279,36 +296,36 @@ pub(crate) unsafe fn multiply<F: Factor>(
                     _ if p == p0 => left.below(pair, each, steps),
                     _ => Ahead::NOTHING,
                 };
-                product.block((pair, p), (0, steps), std::ptr::null(), None, ahead);
+                product.block((pair, p), (0, steps), None, None, ahead);
             }
             return;
         }
         let is_small = p1 - p0 <= pairs && (p1 - p0) * steps * PANEL_STEP_BYTES <= PANELS_BYTES;
         if outer == Outer::Rows && passes == 1 && is_small {
+            // The next rows, where they lie as in memory: packed ones are near. Of blocked rows each step lies elsewhere.
+            let is_row_major = left.pitch > steps.saturating_sub(1) * STEP_BYTES;
+            let in_order = left.line_bytes == left.line * left.pitch && left.groups == 1 && is_row_major;
+            let bytes = if in_order { left.block * left.pitch } else { 0 };
+            let visits = ((p1 - p0) * steps).max(1);
+            let lines = (bytes / LINE).div_ceil(visits);
             for (pair, p) in (0..pairs).flat_map(|pair| (p0..p1).map(move |p| (pair, p))) {
-                // The next rows, where they lie as in memory: packed ones are near.
-                // Of blocked rows each step lies elsewhere.
-                let is_row_major = left.pitch > steps.saturating_sub(1) * STEP_BYTES;
-                let in_order = left.line_bytes == left.line * left.pitch && left.groups == 1 && is_row_major;
-                let bytes = if in_order { left.block * left.pitch } else { 0 };
                 let start = left.start.wrapping_add((pair + 1) * bytes + (p - p0) * steps * LINE);
-                let visits = ((p1 - p0) * steps).max(1);
-                let lines = (bytes / LINE).div_ceil(visits);
                 let ahead = match left.below {
                     Some(_) if p == p0 => left.below(pair, each, steps),
                     _ => Ahead { start, lines, apart: visits * LINE, each: LINE },
                 };
-                product.block((pair, p), (0, steps), std::ptr::null(), None, ahead);
+                product.block((pair, p), (0, steps), None, None, ahead);
             }
             return;
         }
+        let mut coming_panels = Panels::new(panel);
         for (first, pass) in (p0..p1).step_by(group).flat_map(|p| (0..passes).map(move |pass| (p, pass))) {
             let (from, to, last) = (steps * pass / passes, steps * (pass + 1) / passes, pass + 1 == passes);
             for (pair, p) in (0..pairs).flat_map(|pair| (first..p1.min(first + group)).map(move |p| (pair, p))) {
                 // What comes after this pass of this panel.
                 let (next_panel, next_step) = if last { ((p + group).min(p1 - 1), 0) } else { (p, to) };
-                let coming = panel(next_panel).0.wrapping_add(next_step * PANEL_STEP_BYTES);
-                let so_far = if pass > 0 { &raw const kept[pair] } else { std::ptr::null() };
+                let coming = coming_panels.get(next_panel).0.wrapping_add(next_step * PANEL_STEP_BYTES);
+                let so_far = (pass > 0).then(|| &raw const kept[pair]);
                 let to_sums = if last { None } else { Some(&raw mut kept[pair]) };
                 let start = coming.wrapping_add(pair * (to - from) * LINE);
                 let ahead = match left.below {
@@ -321,6 +338,26 @@ pub(crate) unsafe fn multiply<F: Factor>(
     }
 }
 
+/// Where panels are, and how many columns they have: most blocks ask for the one that was asked for last.
+struct Panels<'a> {
+    of: &'a dyn Fn(usize) -> (*const u8, usize),
+    last: (usize, (*const u8, usize)),
+}
+
+impl<'a> Panels<'a> {
+    fn new(of: &'a dyn Fn(usize) -> (*const u8, usize)) -> Panels<'a> {
+        Panels { of, last: (usize::MAX, (std::ptr::null(), 0)) }
+    }
+
+    #[inline]
+    fn get(&mut self, panel: usize) -> (*const u8, usize) {
+        if self.last.0 != panel {
+            self.last = (panel, (self.of)(panel));
+        }
+        self.last.1
+    }
+}
+
 /// A product under way.
 struct Running<'a, 'b, F: Factor> {
     tiles: Tiles<F>,
@@ -328,9 +365,13 @@ struct Running<'a, 'b, F: Factor> {
     /// Blocks of a group of rows.
     each: usize,
     streamed: Streamed,
-    panel: &'a dyn Fn(usize) -> (*const u8, usize),
+    panels: Panels<'a>,
     /// Sums that are stored next.
     finished: &'a mut Sums<F::Sum>,
+    /// As [`Sink::begins`].
+    begins: bool,
+    /// The panel that was asked for last, and what its sums begin with.
+    begin: (usize, Begin<F::Sum>),
     sink: &'b mut dyn Sink<F::Sum>,
 }
 
@@ -344,11 +385,11 @@ impl<F: Factor> Running<'_, '_, F> {
         &mut self,
         (pair, p): (usize, usize),
         (from, until): (usize, usize),
-        so_far: *const Sums<F::Sum>,
+        so_far: Option<*const Sums<F::Sum>>,
         to: Option<*mut Sums<F::Sum>>,
         ahead: Ahead,
     ) {
-        let Running { tiles, left, each, streamed, panel, finished, sink } = self;
+        let Running { tiles, left, each, streamed, panels, finished, begins, begin, sink } = self;
         let (group, own) = if left.groups == 1 { (0, pair) } else { (pair / *each, pair % *each) };
         let first = own * left.block;
         let rows = left.block.min(left.count - first);
@@ -357,7 +398,17 @@ impl<F: Factor> Running<'_, '_, F> {
             TILE => (first / TILE, first % TILE),
             line => (first / line, first % line),
         };
-        let (panel, columns) = panel(p);
+        let (panel, columns) = panels.get(p);
+        let begin = match so_far {
+            Some(sums) => Begin::sums(sums),
+            None if !*begins => Begin::ZERO,
+            None => {
+                if begin.0 != p {
+                    *begin = (p, sink.begin(p));
+                }
+                begin.1
+            }
+        };
         // Ends take both halves of the columns.
         let in_registers = to.is_none() && from < until && columns == BLOCK && tiles.matrix.ends_rows(rows);
         let ends = if in_registers { sink.ends((pair * left.block, p), rows) } else { None };
@@ -385,7 +436,7 @@ impl<F: Factor> Running<'_, '_, F> {
                 panel: panel.add(from * PANEL_STEP_BYTES),
                 columns,
                 rows,
-                so_far,
+                begin,
                 to: to.unwrap_or(&raw mut **finished),
                 ends,
                 ahead,

@@ -1,6 +1,6 @@
 //! How fast matrix units multiply, measured: what is chosen is what is faster here, not what is newer.
 
-use super::{Ahead, BLOCK, Block, Factor, Left, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums};
+use super::{Ahead, BLOCK, Begin, Block, Factor, Left, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES, Sums};
 use crate::prefetch::LINE;
 use crate::rates::Work;
 use std::hint::black_box;
@@ -32,7 +32,7 @@ pub(super) fn work<F: Factor>(matrix: MatrixUnit<F>) -> Work<'static> {
                     panel: start,
                     columns: BLOCK,
                     rows: BLOCK,
-                    so_far: std::ptr::null(),
+                    begin: Begin::ZERO,
                     to: black_box(&raw mut *sums),
                     ends: None,
                     ahead,

@@ -1,14 +1,14 @@
 //! Blocks by plain loops: what the other kinds must agree with.
 
-use super::{BLOCK, Block, Factor, PANEL_STEP_BYTES, Sums, TILE};
+use super::{BLOCK, Block, Factor, PANEL_STEP_BYTES, TILE};
 
 /// # Safety
 /// As [`super::Tiles::block`].
 pub(super) unsafe fn block<F: Factor>(block: &Block<'_, F>) {
-    let &Block { ref left, panel, rows, so_far, to, .. } = block;
+    let &Block { ref left, panel, rows, begin, to, .. } = block;
     // SAFETY: the caller's promise.
     let to = unsafe {
-        *to = if so_far.is_null() { Sums::default() } else { *so_far };
+        begin.copy(to);
         &mut *to
     };
     for r in 0..rows {

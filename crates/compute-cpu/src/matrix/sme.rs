@@ -59,17 +59,27 @@ pub(super) fn is_available() -> bool {
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with SME.
 pub(super) unsafe fn block<F: Factor>(multiply: Multiply, block: &Block<'_, F>) {
-    let &Block { ref left, panel, rows, so_far, to, .. } = block;
+    let &Block { ref left, panel, rows, begin, to, .. } = block;
     let rows = if rows <= TILE { TILE } else { BLOCK };
     let mut lines = MaybeUninit::<Lines>::uninit();
     let lines = lines.as_mut_ptr().cast::<u32>();
+    let first = match begin.of_row(0) {
+        // Outer products read sums whose rows lie as in a block.
+        Some(_) if begin.apart != BLOCK => {
+            // SAFETY: the caller's promise.
+            unsafe { begin.copy(to) };
+            to.cast_const().cast()
+        }
+        Some(first) => first,
+        None => std::ptr::null(),
+    };
     for (index, offsets) in left.offsets.chunks(STEPS).enumerate() {
         // SAFETY: the caller's promise, for these steps of the operands.
         unsafe {
             transpose(&Left { offsets, ..*left }, rows, lines);
             let panel = panel.add(index * STEPS * PANEL_STEP_BYTES);
-            let so_far = if index == 0 { so_far } else { to.cast_const() };
-            multiply(lines.cast(), panel, offsets.len() * LINES, so_far.cast(), to.cast(), rows * GROUP_BYTES);
+            let so_far = if index == 0 { first.cast() } else { to.cast_const().cast() };
+            multiply(lines.cast(), panel, offsets.len() * LINES, so_far, to.cast(), rows * GROUP_BYTES);
         }
     }
 }

@@ -3,7 +3,7 @@
 #[cfg(target_arch = "x86_64")]
 use super::{Ahead, BLOCK, Left, Lines};
 #[cfg(target_arch = "aarch64")]
-use super::{BLOCK, Block, Factor, GROUP_BYTES, Left, TILE};
+use super::{BLOCK, Begin, Block, Factor, GROUP_BYTES, Left, TILE};
 
 /// Rows of each strip of a run of so many rows, as even as can be and at most so many.
 #[cfg(target_arch = "x86_64")]
@@ -55,11 +55,10 @@ pub(super) fn by_lines(
     }
 }
 
-/// Multiplies rows from the first pointer on by the columns whose groups begin at the second, starting with the
-/// sums at the third, where that is not null, and writes those at the fourth. Rows of sums lie [`BLOCK`] apart.
-/// Sums in f32 are given by their bits.
+/// Multiplies rows from the first pointer on by the columns whose groups begin at the second, beginning with what is given,
+/// and writes the sums to the last. Rows of sums lie [`BLOCK`] apart. Sums in f32 are given by their bits.
 #[cfg(target_arch = "aarch64")]
-pub(super) type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, *const i32, *mut i32);
+pub(super) type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, Begin<u32>, *mut i32);
 
 /// A block by strips of so many rows, of which a tile has a whole number, and so many columns.
 ///
@@ -67,15 +66,15 @@ pub(super) type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, *const i32, *
 /// As [`super::Tiles::block`], on a machine with the strip's instructions.
 #[cfg(target_arch = "aarch64")]
 pub(super) unsafe fn block<F: Factor>(strip: Strip, (high, wide): (usize, usize), block: &Block<'_, F>) {
-    let &Block { ref left, panel, rows, so_far, to, .. } = block;
+    let &Block { ref left, panel, rows, begin, to, .. } = block;
     for row in (0..rows).step_by(high) {
         for column in (0..BLOCK).step_by(wide) {
             let place = row * BLOCK + column;
             // SAFETY: the caller's promise; the rows of a strip lie in one tile, and so do their sums.
             unsafe {
                 let first = left.tiles[row / TILE].add(row % TILE * left.pitch);
-                let so_far = if so_far.is_null() { std::ptr::null() } else { so_far.cast::<i32>().add(place) };
-                strip(first, left, panel.add(column * GROUP_BYTES), so_far, to.cast::<i32>().add(place));
+                let begin = begin.bits().at(row, column);
+                strip(first, left, panel.add(column * GROUP_BYTES), begin, to.cast::<i32>().add(place));
             }
         }
     }

@@ -29,9 +29,19 @@ fn integers<T>(count: usize, seed: usize, from: impl Fn(u8) -> T) -> Vec<T> {
 struct Collected<S> {
     sums: Vec<S>,
     columns: usize,
+    /// What the sums of each column of whole panels begin with, where it is not zero.
+    begin: Vec<S>,
 }
 
 impl<S: Copy> Sink<S> for Collected<S> {
+    fn begins(&self) -> bool {
+        !self.begin.is_empty()
+    }
+
+    fn begin(&mut self, panel: usize) -> Begin<S> {
+        Begin::row(self.begin[panel * BLOCK..].as_ptr())
+    }
+
     fn store(&mut self, sums: &mut Sums<S>, (row, p): (usize, usize), rows: usize) {
         for r in 0..rows {
             for column in p * BLOCK..self.columns.min((p + 1) * BLOCK) {
@@ -52,6 +62,7 @@ fn check<F, L, R>(
     (fill, fill_right): (F, F::Right),
     product: &dyn Fn(L, R) -> F::Sum,
     sum: &dyn Fn(&mut dyn Iterator<Item = F::Sum>) -> F::Sum,
+    first: fn(usize) -> F::Sum,
 ) where
     F: Factor,
     L: Converts<F>,
@@ -99,6 +110,7 @@ fn check<F, L, R>(
         let at_row = |row: usize, p: usize| a[at(a_strides, row, p)];
         let tiles = Rows::tiles(left.as_ptr().cast(), &offsets, m);
         let rows = Rows { line_bytes: steps * TILE * STEP_BYTES, depths: &depths, ..tiles };
+        let begin: Vec<F::Sum> = (0..n.next_multiple_of(BLOCK)).map(first).collect();
         for &matrix in &kinds {
             let mut lefts = vec![rows];
             if !matrix.takes_lines() && steps > 0 {
@@ -153,14 +165,14 @@ fn check<F, L, R>(
                     ..rows
                 });
             }
-            for left in lefts {
-                let mut collected = Collected { sums: vec![F::Sum::default(); m * n], columns: n };
+            for (left, begin) in lefts.iter().flat_map(|left| [(left, Vec::new()), (left, begin.clone())]) {
+                let mut collected = Collected { sums: vec![F::Sum::default(); m * n], columns: n, begin };
                 let mut sums = vec![Sums::default(); sums_needed(matrix, m.div_ceil(left.block), steps, left.stays)];
                 // SAFETY: the operands are packed in those sizes.
                 unsafe {
                     multiply(
                         matrix,
-                        &left,
+                        left,
                         (0, n.div_ceil(BLOCK)),
                         &|p| (right.as_ptr().add(p * panel_len::<F::Right>(k)).cast(), BLOCK.min(n - p * BLOCK)),
                         outer,
@@ -170,7 +182,9 @@ fn check<F, L, R>(
                 }
                 for (index, (got, want)) in collected.sums.iter().zip(&want).enumerate() {
                     let (name, line, at) = (matrix.name(), left.line, (index / n, index % n));
-                    assert_eq!(got, want, "{name} {m}x{n}x{k} in lines of {line} at {at:?}");
+                    let first = collected.begin.get(at.1).copied();
+                    let want = first.map_or(*want, |first| sum(&mut [first, *want].into_iter()));
+                    assert_eq!(*got, want, "{name} {m}x{n}x{k} in lines of {line} at {at:?} on {first:?}");
                 }
             }
         }
@@ -232,7 +246,9 @@ fn streaming_vectors_have_a_length() {
 #[test]
 fn products_of_bf16_agree_with_the_definition() {
     let operands = |m: usize, n: usize, k: usize| (numbers(m * k, 1), numbers(k * n, 2));
-    check::<bf16, f32, f32>(&operands, (bf16::NAN, bf16::NAN), &|a, b| a * b, &|terms| terms.sum());
+    check::<bf16, f32, f32>(&operands, (bf16::NAN, bf16::NAN), &|a, b| a * b, &|terms| terms.sum(), |at| {
+        at as f32 - 9.0
+    });
 }
 
 #[test]
@@ -241,10 +257,11 @@ fn products_of_integers_agree_with_the_definition() {
     let unsigned = |m: usize, n: usize, k: usize| (integers(m * k, 1, |byte| byte), weights(k * n));
     let signed = |m: usize, n: usize, k: usize| (integers(m * k, 1, |byte| byte as i8), weights(k * n));
     let product = |a: i32, b: i8| a * i32::from(b);
-    check::<u8, u8, i8>(&unsigned, (77, 77), &|a, b| product(a.into(), b), &|terms| terms.sum());
-    check::<i8, i8, i8>(&signed, (77, 77), &|a, b| product(a.into(), b), &|terms| terms.sum());
+    let first = |at: usize| at as i32 * 1001 - 70_000;
+    check::<u8, u8, i8>(&unsigned, (77, 77), &|a, b| product(a.into(), b), &|terms| terms.sum(), first);
+    check::<i8, i8, i8>(&signed, (77, 77), &|a, b| product(a.into(), b), &|terms| terms.sum(), first);
     // Signs are taken off where the unit has no instructions for them.
-    check::<u8, i8, i8>(&signed, (77, 77), &|a, b| product(i32::from(a) + 128, b), &|terms| terms.sum());
+    check::<u8, i8, i8>(&signed, (77, 77), &|a, b| product(i32::from(a) + 128, b), &|terms| terms.sum(), first);
 }
 
 #[test]

@@ -191,6 +191,11 @@ macro_rules! avx512_vector {
                 unsafe { widen_split_16(from) }.map($name)
             },
             #[inline(always)]
+            unsafe fn widen_pair(from: *const bf16) -> [Self; 2] {
+                // SAFETY: the caller's promise.
+                unsafe { widen_pair_16(from) }.map($name)
+            },
+            #[inline(always)]
             unsafe fn split([a, b]: [Self; 2]) -> [Self; 2] {
                 // SAFETY: the caller's promise.
                 unsafe { chosen_16([a.0, b.0], EVEN_AND_ODD) }.map($name)
@@ -515,6 +520,35 @@ unsafe fn widen_16(from: *const bf16) -> x86::__m512 {
     unsafe {
         let bits = x86::_mm512_cvtepu16_epi32(x86::_mm256_loadu_si256(from.cast()));
         x86::_mm512_castsi512_ps(x86::_mm512_slli_epi32::<16>(bits))
+    }
+}
+
+/// One load for both registers, which of a line that is far is worth more than the operations, and one operation each: bf16 become
+/// the upper halves of floats as they change places.
+///
+/// # Safety
+/// As [`Vector::widen_pair`].
+#[inline(always)]
+unsafe fn widen_pair_16(from: *const bf16) -> [x86::__m512; 2] {
+    /// Of each register, the place of its bf16 in both halves of a float.
+    const PLACES: [[u16; 32]; 2] = {
+        let mut places = [[0; 32]; 2];
+        let mut place = 0;
+        while place < 64 {
+            places[place / 32][place % 32] = (place / 2) as u16;
+            place += 1;
+        }
+        places
+    };
+    const UPPER_HALVES: x86::__mmask32 = 0xaaaa_aaaa;
+    // SAFETY: the caller's promise.
+    unsafe {
+        let both = x86::_mm512_loadu_si512(from.cast());
+        let places = x86::_mm512_loadu_si512(PLACES[0].as_ptr().cast());
+        let first = x86::_mm512_maskz_permutexvar_epi16(UPPER_HALVES, places, both);
+        let places = x86::_mm512_loadu_si512(PLACES[1].as_ptr().cast());
+        let second = x86::_mm512_maskz_permutexvar_epi16(UPPER_HALVES, places, both);
+        [x86::_mm512_castsi512_ps(first), x86::_mm512_castsi512_ps(second)]
     }
 }
 

@@ -7,7 +7,7 @@ use super::weigh::{self, RowMasks, weigh, write_means};
 use super::{Heads, PARALLEL_PRODUCTS};
 use crate::Matrix;
 use crate::kernels::Machine;
-use crate::matrix::{self, Ahead, BLOCK, Block, Factor, Left, LeftRows, PANEL_STEP_BYTES, Panels, STEP_BYTES};
+use crate::matrix::{self, Ahead, BLOCK, Begin, Block, Factor, Left, LeftRows, PANEL_STEP_BYTES, Panels, STEP_BYTES};
 use crate::matrix::{Sums, TILE, Tiles};
 use crate::prefetch::LINE;
 use crate::real::{Numbers, Real};
@@ -430,7 +430,7 @@ unsafe fn multiply(tiles: &Tiles<bf16>, left: Left<'_>, panel: *mut bf16, rows: 
     let start = panel.wrapping_add(left.offsets.len() * PANEL_STEP_BYTES);
     let ahead = Ahead { start, lines: 1, apart: 0, each: LINE };
     let to: *mut Sums = sums;
-    let so_far = if on_top { to.cast_const() } else { std::ptr::null() };
+    let begin = if on_top { Begin::sums(to) } else { Begin::ZERO };
     // SAFETY: the caller's promise.
-    unsafe { tiles.block(&Block { left, panel, columns: BLOCK, rows, so_far, to, ends: None, ahead }) };
+    unsafe { tiles.block(&Block { left, panel, columns: BLOCK, rows, begin, to, ends: None, ahead }) };
 }

@@ -15,7 +15,9 @@ use crate::gemm::CACHE_PERIOD;
 use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, Ends, Factor, LeftRows, MatrixUnit, Panels, Rows, STEP_BYTES, Sink, Sums, TILE};
+use crate::matrix::{
+    self, BLOCK, Begin, Ends, Factor, LeftRows, MatrixUnit, Panels, Rows, STEP_BYTES, Sink, Sums, TILE,
+};
 use crate::real::Converts;
 use halimede_compute::{Arguments, Prepared, Step, Tasks};
 use halimede_tensor::DType;
@@ -397,7 +399,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.
         unsafe {
             let outer = self.finish.outer(arguments);
-            let finishing = self.finish.begin(arguments, registers);
+            let finishing = self.finish.begin(arguments, registers).biased(layout.n);
             let mut target = Target { finishing, start: out_offset + m0 * layout.out_row, layout };
             matrix::multiply(self.matrix, &left, panels, &panel, outer, sums, &mut target);
         }
@@ -421,6 +423,15 @@ impl<F: Product> Target<'_, F> {
 }
 
 impl<F: Product> Sink<F::Sum> for Target<'_, F> {
+    fn begins(&self) -> bool {
+        self.finishing.begins()
+    }
+
+    fn begin(&mut self, panel: usize) -> Begin<F::Sum> {
+        let column = panel * BLOCK;
+        self.finishing.first(column..self.layout.n.min(column + BLOCK))
+    }
+
     fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), rows: usize) {
         let piece = self.piece(block, rows);
         // SAFETY: tasks have disjoint parts of the output.

@@ -40,7 +40,9 @@ use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::lines::{Lines, Raster};
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
-use crate::matrix::{self, BLOCK, Below, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Seen, Sink, Sums, TILE, step};
+use crate::matrix::{
+    self, BLOCK, Begin, Below, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Seen, Sink, Sums, TILE, step,
+};
 use crate::real::Converts;
 use half::bf16;
 use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, rows_apart};
@@ -110,6 +112,25 @@ pub(super) fn pack<N: Element, T: Converts<N>>(
     }
     // SAFETY: the last number lies inside (just checked).
     unsafe { TiledWeights::pack(place, start, shape, taps, (channel_stride, row_stride), (rows, channels)) }
+}
+
+/// Rows of the output of a task, near so many and at most as many as are given: of tiles without a border as many as fill whole blocks, where
+/// that leaves enough tasks for all threads.
+fn whole_blocks<F: Factor>(
+    rows: usize,
+    most: usize,
+    (window, matrix, threads): (&Window, MatrixUnit<F>, usize),
+) -> usize {
+    /// Tasks of each thread, so that one more or less makes little difference.
+    const TASKS_OF_THREAD: usize = 4;
+    let (height, width) = (window.out[1], window.out[2]);
+    let whole = BLOCK >> width.trailing_zeros().min(BLOCK.trailing_zeros());
+    if matrix.takes_lines() || !window.is_pointwise() || rows < whole || rows == height {
+        return rows;
+    }
+    let more = rows.next_multiple_of(whole);
+    let even = if more <= most { more } else { more - whole };
+    if threads == 1 || height.div_ceil(even) >= TASKS_OF_THREAD * threads { even } else { rows }
 }
 
 /// How what a task sees lies.
@@ -251,12 +272,19 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         matrix: MatrixUnit<F>,
         layouts: &Layouts,
     ) -> TiledConvStep<F, T> {
+        // Parts of an output have all of its pixels among them.
+        let mut size = parts.first().map_or([0; 2], |(target, _)| target.size);
+        let mut window = window;
+        let are_next = layouts.input(0).border() == 0 && layouts.output.border() == 0;
+        if are_next && parts.len() == 1 && window.is_pointwise() && window.out[0] == 1 {
+            // Images of 7 x 7 pixels would each end with half a block.
+            window = window.of_one_image();
+            size = [window.out[1], window.out[2]];
+        }
         let raster = |layout, [height, width]: [usize; 2], channels, bytes| {
             Raster::of(layout, window.batch, [height, width], channels, bytes)
         };
         let from = raster(layouts.input(0), [window.x[1], window.x[2]], window.inputs, size_of::<T>());
-        // Parts of an output have all of its pixels among them.
-        let size = parts.first().map_or([0; 2], |(target, _)| target.size);
         let to = raster(layouts.output, size, window.rows, finish.output_bytes());
         let strips = in_strips::<F>(window.inputs, window.taps(), window.dilation[2]);
         // Data of another type become factors a row at a time, all channels of a pixel together.
@@ -298,7 +326,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let most = machine.blocking.rows.unwrap_or_else(usual);
         // Whole images while there are enough of them, else their parts.
         let down = height.div_ceil(most).max(threads.div_ceil(window.batch.max(1)).min(height));
-        let copy = copy_of(height.div_ceil(down));
+        let copy = copy_of(whole_blocks(height.div_ceil(down), most, (&window, matrix, threads)));
         let down = height.div_ceil(copy.rows);
         let across = across_of(&copy);
         // Small images go together: the weights are read once for them.
@@ -348,7 +376,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let runs = is_in_runs.then_some((across / TILE, copy.width * copy.pitch));
         let block = if self.matrix.takes_lines() { matrix::block_rows(line) } else { BLOCK };
         let (pitch, apart) = (copy.pitch, copy.image);
-        let down = (copy.below + 1) * copy.width * copy.pitch;
+        let down = ((copy.below + 1) * copy.width).max(BLOCK) * copy.pitch;
         let below = self.in_place.then_some(Below { down, planes: copy.blocks, apart: copy.apart });
         let tiles = Rows::tiles(copies, &copy.offsets, count);
         Rows {
@@ -451,12 +479,21 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         // Rows of the product from one image to the next.
         let apart = left.count.next_multiple_of(left.block).max(1);
         let pixels = Pixels { across: self.across, width: window.out[2], columns: window.rows, to: self.to };
+        let in_one_row = match self.parts.as_slice() {
+            [(target, _)] if images.1 - images.0 == 1 && pixels.are_one_row(target.step) => {
+                let [y, x] = target.place(first, 0).map(|place| place as isize);
+                Some(pixels.to.grid.pixel(images.0, y, x))
+            }
+            _ => None,
+        };
         // Of each part.
         let each = window.rows.div_ceil(BLOCK);
         let panels = self.parts.len() * each;
         let range = (panels * part / self.panel_parts, panels * (part + 1) / self.panel_parts);
-        let finishing = self.finish.begin(arguments, registers);
-        let mut target = Target { finishing, parts: &self.parts, each, image: images.0, apart, first, pixels };
+        let finishing = self.finish.begin(arguments, registers).biased(window.rows);
+        let (parts, image) = (&self.parts, images.0);
+        let mut target =
+            Target { finishing, parts, each, image, apart, first, pixels, in_one_row, panel: PanelPlace::NONE };
         // SAFETY: the copy, or the data with their border and what is behind them, hold whole tiles for every offset.
         unsafe {
             matrix::multiply(
@@ -593,6 +630,26 @@ struct Target<'a, F: Product> {
     /// The first row of the output.
     first: usize,
     pixels: Pixels,
+    /// Where the first row of the product lies in the output, if all others follow it there.
+    in_one_row: Option<usize>,
+    /// The last panel that was asked for: most are next, too.
+    panel: PanelPlace,
+}
+
+/// A panel among the columns of the output.
+#[derive(Clone, Copy)]
+struct PanelPlace {
+    panel: usize,
+    part: usize,
+    /// Its first column, and how many it has.
+    column: usize,
+    columns: usize,
+    /// Where that column lies in a row of the output.
+    start: usize,
+}
+
+impl PanelPlace {
+    const NONE: PanelPlace = PanelPlace { panel: usize::MAX, part: 0, column: 0, columns: 0, start: 0 };
 }
 
 /// What the pixels of the output are among the rows of a product.
@@ -602,6 +659,13 @@ struct Pixels {
     width: usize,
     columns: usize,
     to: Raster,
+}
+
+impl Pixels {
+    /// Whether only pixels of the output were computed, and they lie in a row, from one image to the next, too.
+    fn are_one_row(&self, step: [usize; 2]) -> bool {
+        self.across == self.width && self.to.grid.line() == self.width && step == [1; 2]
+    }
 }
 
 /// A row of a product as a pixel: its image, and its place in rows of the product.
@@ -621,39 +685,69 @@ impl<F: Product> Target<'_, F> {
 
     /// Rows of a block, of a panel, from a place on that are pixels next to each other, at most so many; and how many are done with
     /// them.
-    fn piece(&self, place: Place, (part, column): (usize, usize), most: usize) -> (Option<Piece>, usize) {
-        let &Pixels { across, width, columns, to: Raster { grid, lines } } = &self.pixels;
+    fn piece(&self, place: Place, panel: PanelPlace, most: usize) -> (Option<Piece>, usize) {
+        let &Pixels { across, width, to: Raster { grid, lines }, .. } = &self.pixels;
         let Place { image, y, x } = place;
-        let target = self.parts[part].0;
+        let target = self.parts[panel.part].0;
         // Where only pixels of the output were computed, and they lie in a row, they are one piece.
-        let is_whole = across == width && grid.line() == width && target.step == [1; 2];
+        let is_whole = self.pixels.are_one_row(target.step);
         let run = if is_whole { most } else { (across - x).min(most) };
         let piece = (x < width).then(|| {
             let [row, at] = target.place(self.first + y, x).map(|place| place as isize);
             Piece {
                 rows: if is_whole { run } else { run.min(width - x) },
-                columns: BLOCK.min(columns - column),
-                column,
-                start: grid.pixel(image, row, at) * lines.row + lines.column(column),
+                columns: panel.columns,
+                column: panel.column,
+                start: grid.pixel(image, row, at) * lines.row + panel.start,
                 row: target.step[1] * lines.row,
             }
         });
         (piece, run)
     }
 
-    /// The part of a panel, and its first column there.
-    fn column(&self, p: usize) -> (usize, usize) {
-        (p / self.each, p % self.each * BLOCK)
+    /// Where a panel is.
+    #[inline]
+    fn panel(&mut self, panel: usize) -> PanelPlace {
+        if self.panel.panel != panel {
+            let (part, column) = (panel / self.each, panel % self.each * BLOCK);
+            let columns = BLOCK.min(self.pixels.columns - column);
+            let start = self.pixels.to.lines.column(column);
+            self.panel = PanelPlace { panel, part, column, columns, start };
+        }
+        self.panel
+    }
+
+    /// So many rows of a block, where all are one piece at a place that is known.
+    #[inline]
+    fn in_one_row(&self, row: usize, panel: PanelPlace, rows: usize) -> Option<Piece> {
+        let first = self.in_one_row?;
+        let PanelPlace { column, columns, start, .. } = panel;
+        let lines = self.pixels.to.lines;
+        Some(Piece { rows, columns, column, start: (first + row) * lines.row + start, row: lines.row })
     }
 }
 
 impl<F: Product> Sink<F::Sum> for Target<'_, F> {
-    fn store(&mut self, sums: &mut Sums<F::Sum>, (row, p): (usize, usize), rows: usize) {
-        let (mut at, mut place, column) = (0, self.place(row), self.column(p));
+    fn begins(&self) -> bool {
+        self.finishing.begins()
+    }
+
+    fn begin(&mut self, panel: usize) -> Begin<F::Sum> {
+        let PanelPlace { column, columns, .. } = self.panel(panel);
+        self.finishing.first(column..column + columns)
+    }
+
+    fn store(&mut self, sums: &mut Sums<F::Sum>, (row, panel): (usize, usize), rows: usize) {
+        let panel = self.panel(panel);
+        if let Some(piece) = self.in_one_row(row, panel, rows) {
+            // SAFETY: tasks have disjoint parts of the output.
+            return unsafe { self.finishing.store(piece, &mut sums.0) };
+        }
+        let (mut at, mut place) = (0, self.place(row));
         while at < rows {
-            let (piece, run) = self.piece(place, column, rows - at);
+            let (piece, run) = self.piece(place, panel, rows - at);
             if let Some(piece) = piece {
-                // SAFETY: tasks have disjoint parts of the output.
+                // SAFETY: as above.
                 unsafe { self.finishing.store(piece, &mut sums.0[at * BLOCK..]) };
             }
             at += run;
@@ -662,12 +756,16 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         }
     }
 
-    fn ends(&mut self, (row, p): (usize, usize), rows: usize) -> Option<Ends> {
+    fn ends(&mut self, (row, panel): (usize, usize), rows: usize) -> Option<Ends> {
         if !self.finishing.may_end() {
             return None;
         }
-        let (place, column) = (self.place(row), self.column(p));
-        let piece = self.piece(place, column, rows).0.filter(|piece| piece.rows == rows)?;
+        let panel = self.panel(panel);
+        let in_one_row = self.in_one_row(row, panel, rows);
+        let piece = in_one_row.or_else(|| self.piece(self.place(row), panel, rows).0)?;
+        if piece.rows < rows {
+            return None;
+        }
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
     }
@@ -704,5 +802,51 @@ fn spread_each(line: &[u8], (apart, len): (usize, usize), places: &mut [u8], pit
             place[..whole].copy_from_slice(&strip[..whole]);
         }
         matrix::keep(&strip[whole..], &kept, &mut place[whole..]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::matrix::Matrix;
+
+    fn window(pixels: [usize; 2], kernel: usize) -> Window {
+        let [x, kernel, before] = [[1, pixels[0], pixels[1]], [1, kernel, kernel], [0, kernel / 2, kernel / 2]];
+        let before = before.map(|border| border as isize);
+        let (stride, dilation) = ([1; 3], [1; 3]);
+        Window { batch: 1, groups: 1, inputs: 64, rows: 64, x, out: x, kernel, stride, dilation, before }
+    }
+
+    #[test]
+    fn tasks_of_pixels_end_with_whole_blocks() {
+        let rows = |size, kernel, rows, most, threads| {
+            whole_blocks::<bf16>(rows, most, (&window(size, kernel), Matrix::PORTABLE, threads))
+        };
+        assert_eq!(rows([56, 7], 1, 28, 40, 1), 32);
+        assert_eq!(rows([112, 14], 1, 23, 30, 1), 16, "as many as there is room for");
+        assert_eq!(rows([56, 56], 1, 19, 27, 1), 20);
+        assert_eq!(rows([14, 14], 1, 14, 50, 1), 14, "all that there is");
+        assert_eq!(rows([14, 14], 1, 7, 7, 1), 7, "less than fills blocks");
+        assert_eq!(rows([56, 56], 3, 19, 27, 1), 19, "columns of the border are computed, too");
+        assert_eq!(
+            [rows([28, 28], 1, 14, 28, 2), rows([800, 28], 1, 27, 28, 2)],
+            [14, 24],
+            "two threads have as much to do"
+        );
+        for (width, some, most, threads) in
+            (1..40).flat_map(|width| [(width, 9, 12, 1), (width, 33, 33, 1), (width, 8, 60, 3)])
+        {
+            let found = rows([64, width], 1, some, most, threads);
+            assert!((1..=most).contains(&found), "{found} of {most} rows of {width}");
+        }
+    }
+
+    #[test]
+    fn pixels_of_all_images_are_those_of_one() {
+        let images = Window { batch: 3, ..window([7, 5], 1) };
+        let one = images.of_one_image();
+        assert_eq!((one.batch, one.x, one.out), (1, [1, 21, 5], [1, 21, 5]));
+        assert!(images.is_pointwise() && one.is_pointwise());
+        assert_eq!(one.pixels(), images.batch * images.pixels());
     }
 }

@@ -65,6 +65,14 @@ impl Window {
         self.taps() == 1 && self.stride == [1; 3] && self.before == [0; 3] && self.x == self.out
     }
 
+    /// The same of all images as one, one above the other: what sees its own pixel alone does not see where one ends.
+    pub fn of_one_image(&self) -> Window {
+        let (mut x, mut out) = (self.x, self.out);
+        x[1] *= self.batch;
+        out[1] *= self.batch;
+        Window { batch: 1, x, out, ..self.clone() }
+    }
+
     /// How far the windows look beyond the data, at most, in rows and columns; `None` where neighbouring ones do not see neighbouring
     /// pixels.
     pub fn border(&self) -> Option<usize> {

@@ -4,6 +4,7 @@
 
 use super::gate::{self, Gate};
 use super::{Addend, Ending, PAIR, Place, TOGETHER, UNBOUNDED};
+use crate::prefetch;
 use crate::real::Numbers;
 use crate::vector::{Bytes, Vector};
 use half::bf16;
@@ -31,6 +32,11 @@ impl Summed for Integers {
 pub(super) trait Added: Copy {
     fn of(residual: Option<Addend>) -> Option<Self>;
 
+    /// Where a number of it is, if something is read.
+    fn place(self, _: usize) -> Option<*const u8> {
+        None
+    }
+
     fn zero(self) -> f32 {
         0.0
     }
@@ -43,6 +49,15 @@ pub(super) trait Added: Copy {
     /// # Safety
     /// As [`Vector::load`].
     unsafe fn add<V: Vector>(self, at: usize, number: V) -> V;
+
+    /// Both registers of a row and what is read.
+    /// # Safety
+    /// As [`Vector::load`] of both registers.
+    #[inline(always)]
+    unsafe fn add_pair<V: Vector>(self, at: usize, [first, second]: [V; PAIR]) -> [V; PAIR] {
+        // SAFETY: the caller's promise.
+        unsafe { [self.add(at, first), self.add(at + V::LANES, second)] }
+    }
 
     /// `number` and `factor · x`.
     /// # Safety
@@ -66,10 +81,15 @@ impl Added for () {
     }
 }
 
-/// The function of sums and bias that is written. Numbers with one have no bounds.
+/// What is done to sums before they are written.
 pub(super) trait Applied {
-    /// A [`Gate`]; there is none where this is `None`.
+    /// The function of sums and bias that is written is a [`Gate`]; there is none where this is `None`. Numbers with one have no bounds.
     const CURVED: Option<bool>;
+    /// A bias is added to floats: it is not where sums have begun with it, or there is none.
+    const BIASED: bool = true;
+    /// Whether there is a bound below and one above.
+    const LOW: bool = Self::CURVED.is_none();
+    const HIGH: bool = Self::CURVED.is_none();
 }
 
 /// They are written as they are.
@@ -81,6 +101,16 @@ pub(super) struct Curved;
 
 impl Applied for Plain {
     const CURVED: Option<bool> = None;
+}
+
+/// The same without a bias, and with those bounds that there are.
+pub(super) struct Unbiased<const LOW: bool, const HIGH: bool>;
+
+impl<const LOW: bool, const HIGH: bool> Applied for Unbiased<LOW, HIGH> {
+    const CURVED: Option<bool> = None;
+    const BIASED: bool = false;
+    const LOW: bool = LOW;
+    const HIGH: bool = HIGH;
 }
 
 impl Applied for Straight {
@@ -124,13 +154,16 @@ pub(super) trait Written: Copy {
     const FOLDED: bool = false;
 
     fn of(target: Numbers) -> Option<Self>;
-    /// Writes both registers, which where it is `WIDE` belong one behind the other; without bounds of numbers where it is not
-    /// `BOUNDED`.
+
+    /// Where a number is written.
+    fn place(self, at: usize) -> *const u8;
+
+    /// Writes both registers, which where it is `WIDE` belong one behind the other, within the bounds of `F`.
     ///
     /// # Safety
     /// As [`Vector::store`] of both registers.
     #[expect(private_interfaces, reason = "nobody else writes")]
-    unsafe fn write<V: Vector, const WIDE: bool, const BOUNDED: bool>(
+    unsafe fn write<V: Vector, F: Applied, const WIDE: bool>(
         self,
         at: [usize; PAIR],
         pair: [V; PAIR],
@@ -149,8 +182,16 @@ unsafe fn store_both<V: Vector>([first, second]: [V; PAIR], to: *mut f32) {
     }
 }
 
+/// # Safety
+/// As [`Vector::load`] of both registers.
+#[inline(always)]
+unsafe fn load_both<V: Vector>(from: *const f32) -> [V; PAIR] {
+    // SAFETY: the caller's promise.
+    unsafe { [V::load(from), V::load(from.add(V::LANES))] }
+}
+
 macro_rules! floats {
-    ($($number:ty, $variant:ident, $load:ident, $store:ident, $store_pair:expr);*) => {
+    ($($number:ty, $variant:ident, $load:ident, $load_pair:expr, $store:ident, $store_pair:expr);*) => {
         $(
             impl Added for *mut $number {
                 #[inline(always)]
@@ -162,9 +203,23 @@ macro_rules! floats {
                 }
 
                 #[inline(always)]
+                fn place(self, at: usize) -> Option<*const u8> {
+                    Some(self.wrapping_add(at).cast_const().cast())
+                }
+
+                #[inline(always)]
                 unsafe fn add<V: Vector>(self, at: usize, number: V) -> V {
                     // SAFETY: the caller's promise, here and below.
                     unsafe { number.plus(V::$load(self.wrapping_add(at))) }
+                }
+
+                #[inline(always)]
+                unsafe fn add_pair<V: Vector>(self, at: usize, [first, second]: [V; PAIR]) -> [V; PAIR] {
+                    // SAFETY: as above.
+                    unsafe {
+                        let [own_first, own_second] = $load_pair(self.wrapping_add(at).cast_const());
+                        [first.plus(own_first), second.plus(own_second)]
+                    }
                 }
 
                 #[inline(always)]
@@ -184,8 +239,13 @@ macro_rules! floats {
                 }
 
                 #[inline(always)]
+                fn place(self, at: usize) -> *const u8 {
+                    self.wrapping_add(at).cast_const().cast()
+                }
+
+                #[inline(always)]
                 #[expect(private_interfaces, reason = "as above")]
-                unsafe fn write<V: Vector, const WIDE: bool, const BOUNDED: bool>(
+                unsafe fn write<V: Vector, F: Applied, const WIDE: bool>(
                     self,
                     at: [usize; PAIR],
                     [mut first, mut second]: [V; PAIR],
@@ -193,9 +253,11 @@ macro_rules! floats {
                 ) {
                     // SAFETY: as above.
                     unsafe {
-                        if BOUNDED {
-                            first = first.at_least(limits.low).at_most(limits.high);
-                            second = second.at_least(limits.low).at_most(limits.high);
+                        if F::LOW {
+                            (first, second) = (first.at_least(limits.low), second.at_least(limits.low));
+                        }
+                        if F::HIGH {
+                            (first, second) = (first.at_most(limits.high), second.at_most(limits.high));
                         }
                         if WIDE {
                             return $store_pair([first, second], self.wrapping_add(at[0]));
@@ -208,7 +270,7 @@ macro_rules! floats {
         )*
     };
 }
-floats!(f32, F32, load, store, store_both::<V>; bf16, Bf16, widen, narrow, V::narrow_pair);
+floats!(f32, F32, load, load_both::<V>, store, store_both::<V>; bf16, Bf16, widen, V::widen_pair, narrow, V::narrow_pair);
 
 /// Quantised numbers.
 #[derive(Clone, Copy)]
@@ -225,6 +287,11 @@ impl Added for Quantized {
             Some(Addend { numbers: Numbers::U8(start), zero, scale }) => Some(Quantized { start, zero, scale }),
             _ => None,
         }
+    }
+
+    #[inline(always)]
+    fn place(self, at: usize) -> Option<*const u8> {
+        Some(self.start.wrapping_add(at))
     }
 
     fn zero(self) -> f32 {
@@ -261,8 +328,13 @@ impl Written for *mut u8 {
     }
 
     #[inline(always)]
+    fn place(self, at: usize) -> *const u8 {
+        self.wrapping_add(at)
+    }
+
+    #[inline(always)]
     #[expect(private_interfaces, reason = "as above")]
-    unsafe fn write<V: Vector, const WIDE: bool, const BOUNDED: bool>(
+    unsafe fn write<V: Vector, F: Applied, const WIDE: bool>(
         self,
         [at, _]: [usize; PAIR],
         pair: [V; PAIR],
@@ -290,8 +362,13 @@ impl Written for Near {
     }
 
     #[inline(always)]
+    fn place(self, at: usize) -> *const u8 {
+        self.0.wrapping_add(at)
+    }
+
+    #[inline(always)]
     #[expect(private_interfaces, reason = "as above")]
-    unsafe fn write<V: Vector, const WIDE: bool, const BOUNDED: bool>(
+    unsafe fn write<V: Vector, F: Applied, const WIDE: bool>(
         self,
         [at, _]: [usize; PAIR],
         pair: [V; PAIR],
@@ -317,6 +394,8 @@ pub(in crate::kernels) struct Kind {
     pub folded: bool,
     /// As [`Applied::CURVED`].
     pub curved: Option<bool>,
+    /// [`Unbiased`], with these bounds below and above.
+    pub unbiased: Option<(bool, bool)>,
 }
 
 /// Of numbers.
@@ -364,7 +443,10 @@ pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
     let is_wide = ending.columns == PAIR * V::LANES;
     let fits = is_wide || written != Width::U8 && (V::LANES..PAIR * V::LANES).contains(&ending.columns);
     let curved = gate.map(Gate::is_curved);
-    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written, folded, curved })
+    let is_unbiased = is_wide && !scaled && curved.is_none() && written != Width::U8 && ending.bias.is_empty();
+    let (low, high) = ending.bounds;
+    let unbiased = is_unbiased.then_some((low != f32::NEG_INFINITY, high != f32::INFINITY));
+    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written, folded, curved, unbiased })
 }
 
 /// `$rows::<S, A, F, W>` for a kind.
@@ -415,6 +497,32 @@ macro_rules! with_types {
     }};
 }
 pub(super) use with_types;
+
+/// The same of [`Unbiased`] sums of floats, with these bounds.
+macro_rules! with_unbiased_types {
+    ($kind:expr, $bounds:expr, $rows:ident) => {{
+        use super::block::{Floats, Kind, Unbiased, Width};
+        use half::bf16;
+        macro_rules! bounded {
+            ($added:ty, $written:ty) => {
+                match $bounds {
+                    (false, false) => $rows::<Floats, $added, Unbiased<false, false>, $written>,
+                    (true, false) => $rows::<Floats, $added, Unbiased<true, false>, $written>,
+                    _ => $rows::<Floats, $added, Unbiased<true, true>, $written>,
+                }
+            };
+        }
+        match $kind {
+            Kind { added: None, written: Width::F32, .. } => bounded!((), *mut f32),
+            Kind { added: None, .. } => bounded!((), *mut bf16),
+            Kind { added: Some(Width::F32), written: Width::F32, .. } => bounded!(*mut f32, *mut f32),
+            Kind { added: Some(Width::F32), .. } => bounded!(*mut f32, *mut bf16),
+            Kind { written: Width::F32, .. } => bounded!(*mut bf16, *mut f32),
+            _ => bounded!(*mut bf16, *mut bf16),
+        }
+    }};
+}
+pub(super) use with_unbiased_types;
 
 /// What all rows of an ending share.
 #[derive(Clone, Copy)]
@@ -492,20 +600,53 @@ impl<V: Vector> Shared<V> {
         added: A,
         at: usize,
     ) -> V {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let number = self.biased::<S, F, W>(half, sums);
+            match (F::CURVED, W::FOLDED) {
+                (Some(_), _) => number,
+                (None, true) => added.add_product(at, number, self.factor),
+                (None, false) => added.add(at, number),
+            }
+        }
+    }
+
+    /// The same of both registers of a row, one behind the other.
+    ///
+    /// # Safety
+    /// As [`Ending::run`].
+    #[inline(always)]
+    pub unsafe fn pair<S: Summed, A: Added, F: Applied, W: Written>(
+        &self,
+        [first, second]: [V; PAIR],
+        added: A,
+        at: usize,
+    ) -> [V; PAIR] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if F::CURVED.is_some() || W::FOLDED {
+                let first = self.number::<S, A, F, W>(0, first, added, at);
+                return [first, self.number::<S, A, F, W>(1, second, added, at + V::LANES)];
+            }
+            added.add_pair(at, [self.biased::<S, F, W>(0, first), self.biased::<S, F, W>(1, second)])
+        }
+    }
+
+    /// Sums and bias.
+    ///
+    /// # Safety
+    /// As [`Ending::run`].
+    #[inline(always)]
+    unsafe fn biased<S: Summed, F: Applied, W: Written>(&self, half: usize, sums: V) -> V {
         let (bias, scales) = (self.bias[half], self.scales[half]);
         // SAFETY: the caller's promise.
         unsafe {
-            if F::CURVED.is_some() {
-                return if S::SCALED { bias.plus_product(sums.whole(), scales) } else { sums.plus(bias) };
-            }
-            if W::FOLDED {
-                return added.add_product(at, bias.plus_product(sums.whole(), scales), self.factor);
-            }
-            let number = match S::SCALED {
+            match S::SCALED {
+                true if F::CURVED.is_some() || W::FOLDED => bias.plus_product(sums.whole(), scales),
                 true => bias.plus_product(sums.sums(self.shifts[half]), scales),
-                false => sums.plus(bias),
-            };
-            added.add(at, number)
+                false if F::BIASED => sums.plus(bias),
+                false => sums,
+            }
         }
     }
 
@@ -543,11 +684,18 @@ impl<V: Vector> Shared<V> {
     ) {
         // SAFETY: the caller's promise.
         unsafe {
-            match F::CURVED {
-                None => target.write::<V, WIDE, true>(at, pair, &self.limits),
-                Some(_) => target.write::<V, WIDE, false>(at, pair, &self.limits),
-            }
+            target.write::<V, F, WIDE>(at, pair, &self.limits);
         }
+    }
+}
+
+/// Asks for the lines of a row that comes later, each once.
+#[inline(always)]
+pub(super) fn ask<A: Added, W: Written>(added: A, target: W, at: usize) {
+    let target = target.place(at);
+    prefetch::to_second_level(target);
+    if let Some(added) = added.place(at).filter(|added| *added != target) {
+        prefetch::to_second_level(added);
     }
 }
 
@@ -589,7 +737,9 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, F: Applied, W: Written
                 }
                 shared.apply::<F, W, TOGETHER>(&mut numbers);
                 for (index, pair) in numbers.as_chunks::<PAIR>().0.iter().enumerate() {
-                    ending.ask_ahead(row + index, Some(ending.target));
+                    if ending.ahead > 0 {
+                        ask(added, target, (row + index + ending.ahead) * apart);
+                    }
                     let at = (row + index) * apart;
                     shared.write::<F, W, WIDE>(target, [at, at + V::LANES], *pair);
                 }
@@ -597,16 +747,22 @@ pub(super) unsafe fn rows<V: Vector, S: Summed, A: Added, F: Applied, W: Written
             }
         }
         while row < rows {
-            ending.ask_ahead(row, Some(ending.target));
+            if ending.ahead > 0 {
+                ask(added, target, (row + ending.ahead) * apart);
+            }
             // A last row without another is both.
             let second = if !WIDE && row + together > rows { Place::default() } else { second };
-            let mut pair = [V::splat(0.0); PAIR];
-            for (half, place) in [Place::default(), second].into_iter().enumerate() {
-                let sums = V::load(sums.add(row * pitch + place.sum));
-                pair[half] = shared.number::<S, A, F, W>(half, sums, added, row * apart + place.target);
-            }
+            let at = row * apart;
+            let first = V::load(sums.add(row * pitch));
+            let last = V::load(sums.add(row * pitch + second.sum));
+            let mut pair = if WIDE {
+                shared.pair::<S, A, F, W>([first, last], added, at)
+            } else {
+                let first = shared.number::<S, A, F, W>(0, first, added, at);
+                [first, shared.number::<S, A, F, W>(1, last, added, at + second.target)]
+            };
             shared.apply::<F, W, PAIR>(&mut pair);
-            shared.write::<F, W, WIDE>(target, [row * apart, row * apart + second.target], pair);
+            shared.write::<F, W, WIDE>(target, [at, at + second.target], pair);
             row += together;
         }
     }

@@ -1,9 +1,11 @@
 //! Ends of rows in registers of AVX-512, in the forms of [`super::block`] that products have most: of sums that are still there, and of
-//! bytes also from sums in memory.
+//! sums in memory. What is told of a piece are its places alone: all else is worked out once, for whatever ends the pieces of a product.
 
 pub(in crate::kernels) use super::block::Kind;
-use super::block::{Added, Applied, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Width, Written};
-use super::{Addend, Ending, PAIR};
+use super::block::{
+    Added, Applied, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Unbiased, Width, Written,
+};
+use super::{Addend, Ending, PAIR, block};
 use crate::Isa;
 use crate::matrix::{BLOCK, End, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
 use crate::real::Numbers;
@@ -25,6 +27,7 @@ impl Room {
 }
 
 /// What is told of the ends of rows of a block, which lie at one distance.
+#[derive(Clone, Copy)]
 pub(in crate::kernels) struct Told {
     residual: Option<Addend>,
     target: Numbers,
@@ -36,16 +39,18 @@ pub(in crate::kernels) struct Told {
 }
 
 impl Told {
-    /// Nothing yet.
-    pub fn new(target: Numbers) -> Told {
-        Told { residual: None, target, apart: 0, ahead: 0, shared: std::ptr::null() }
+    /// Of an ending, and what [`Chosen::share`] has written for its columns.
+    #[inline]
+    pub fn of(ending: &Ending<'_>, shared: &Room) -> Told {
+        let Ending { residual, target, apart, ahead, .. } = *ending;
+        Told { residual, target, apart, ahead, shared }
     }
 
-    /// Tells of an ending, and of what [`Chosen::share`] has written for its columns.
-    #[inline]
-    pub fn tell(&mut self, ending: &Ending<'_>, shared: &Room) {
-        let Ending { residual, target, apart, ahead, .. } = *ending;
-        *self = Told { residual, target, apart, ahead, shared };
+    /// The same of rows at this distance that begin so many numbers behind the first, and what their columns share.
+    #[inline(always)]
+    pub fn at(&self, start: usize, apart: usize, shared: &Room) -> Told {
+        let residual = self.residual.map(|residual| Addend { numbers: residual.numbers.from(start), ..residual });
+        Told { residual, target: self.target.from(start), apart, ahead: self.ahead, shared }
     }
 }
 
@@ -57,8 +62,8 @@ pub(in crate::kernels) type EndRows = unsafe fn(&Told, *const f32, usize);
 pub(in crate::kernels) struct Chosen {
     share: unsafe fn(&Ending<'_>, &mut Room),
     pub strips: &'static Strips,
-    /// Ends rows whose sums are in memory, where bytes are written.
-    pub rows: Option<EndRows>,
+    /// Ends rows whose sums are in memory.
+    pub rows: EndRows,
 }
 
 impl Chosen {
@@ -94,6 +99,22 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, 
     /// What is told is of this kind, and was shared, on a machine with AVX-512 (F, BW, DQ, VL); there are sums for the rows.
     #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx2,fma,f16c")]
     unsafe fn rows(told: &Told, sums: *const f32, count: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::each_row(told, sums, count) }
+    }
+
+    /// # Safety
+    /// As [`InRegisters::each_row`], on a machine that has AVX-512 BF16, too.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+    unsafe fn rounded_rows(told: &Told, sums: *const f32, count: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::each_row(told, sums, count) }
+    }
+
+    /// # Safety
+    /// What is told is of this kind, and was shared, on a machine with what the registers need; there are sums for the rows.
+    #[inline(always)]
+    unsafe fn each_row(told: &Told, sums: *const f32, count: usize) {
         let &Told { residual, target, apart, ahead, shared } = told;
         let (Some(added), Some(to)) = (A::of(residual), W::of(target)) else {
             return debug_assert!(false, "an ending of another kind");
@@ -105,15 +126,10 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, 
             for row in 0..count {
                 let (at, sums) = (row * apart, sums.add(row * BLOCK));
                 if ahead > 0 {
-                    let coming = at + ahead * apart;
-                    target.ask_for(coming);
-                    if let Some(residual) = residual {
-                        residual.numbers.ask_for(coming);
-                    }
+                    block::ask(added, to, at + ahead * apart);
                 }
-                let first = shared.number::<S, A, F, W>(0, V::load(sums), added, at);
-                let second = shared.number::<S, A, F, W>(1, V::load(sums.add(V::LANES)), added, at + V::LANES);
-                let mut pair = [first, second];
+                let sums = [V::load(sums), V::load(sums.add(V::LANES))];
+                let mut pair = shared.pair::<S, A, F, W>(sums, added, at);
                 shared.apply::<F, W, PAIR>(&mut pair);
                 shared.write::<F, W, true>(to, [at, at + V::LANES], pair);
             }
@@ -139,18 +155,13 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V
             let shared = &*told.shared.cast::<Shared<V>>();
             if told.ahead > 0 {
                 for row in row..row + ROWS {
-                    let coming = (row + told.ahead) * told.apart;
-                    told.target.ask_for(coming);
-                    if let Some(residual) = told.residual {
-                        residual.numbers.ask_for(coming);
-                    }
+                    block::ask(added, target, (row + told.ahead) * told.apart);
                 }
             }
             rows!(r in ROWS => {
                 let at = (row + r) * told.apart;
-                let first = shared.number::<S, A, F, W>(0, V::of_bits(low[r]), added, at);
-                let second = shared.number::<S, A, F, W>(1, V::of_bits(high[r]), added, at + V::LANES);
-                let mut pair = [first, second];
+                let sums = [V::of_bits(low[r]), V::of_bits(high[r])];
+                let mut pair = shared.pair::<S, A, F, W>(sums, added, at);
                 shared.apply::<F, W, PAIR>(&mut pair);
                 shared.write::<F, W, true>(target, [at, at + V::LANES], pair);
             });
@@ -162,11 +173,11 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V
 pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>() -> Chosen {
         type Ends<A, W> = InRegisters<Avx512, Integers, A, Plain, W>;
-        Chosen { share: Ends::<A, W>::share, strips: u8_strips::<Ends<A, W>>(), rows: Some(Ends::<A, W>::rows) }
+        Chosen { share: Ends::<A, W>::share, strips: u8_strips::<Ends<A, W>>(), rows: Ends::<A, W>::rows }
     }
     fn rounding<A: Added>() -> Chosen {
         type Ends<A> = InRegisters<Avx512Bf16, Integers, A, Plain, *mut bf16>;
-        Chosen { share: Ends::<A>::share, strips: u8_strips_to_bf16::<Ends<A>>(), rows: None }
+        Chosen { share: Ends::<A>::share, strips: u8_strips_to_bf16::<Ends<A>>(), rows: Ends::<A>::rounded_rows }
     }
     if kind.curved.is_some() {
         return None;
@@ -193,21 +204,26 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
 
 /// What ends sums of products of bf16, on a machine with AVX-512 BF16.
 pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
-    fn chosen<A: Added, W: Written>() -> Chosen {
-        type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, Plain, W>;
-        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), rows: None }
+    fn chosen<A: Added, W: Written>(bounds: (bool, bool)) -> Chosen {
+        // Few rows gain nothing by bounds that are left out.
+        type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, Unbiased<true, true>, W>;
+        let rows = match bounds {
+            (false, false) => InRegisters::<Avx512Bf16, Floats, A, Unbiased<false, false>, W>::rounded_rows,
+            (true, false) => InRegisters::<Avx512Bf16, Floats, A, Unbiased<true, false>, W>::rounded_rows,
+            _ => Ends::<A, W>::rounded_rows,
+        };
+        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), rows }
     }
-    if kind.curved.is_some() {
-        return None;
-    }
+    // Their sums have begun with a bias.
+    let bounds = kind.unbiased?;
     Some(match kind {
-        Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => chosen::<(), *mut bf16>(),
-        Kind { is_wide: true, scaled: false, added: None, written: Width::F32, .. } => chosen::<(), *mut f32>(),
+        Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => chosen::<(), *mut bf16>(bounds),
+        Kind { is_wide: true, scaled: false, added: None, written: Width::F32, .. } => chosen::<(), *mut f32>(bounds),
         Kind { is_wide: true, scaled: false, added: Some(Width::Bf16), written: Width::Bf16, .. } => {
-            chosen::<*mut bf16, *mut bf16>()
+            chosen::<*mut bf16, *mut bf16>(bounds)
         }
         Kind { is_wide: true, scaled: false, added: Some(Width::F32), written: Width::F32, .. } => {
-            chosen::<*mut f32, *mut f32>()
+            chosen::<*mut f32, *mut f32>(bounds)
         }
         _ => return None,
     })
@@ -218,7 +234,7 @@ mod tests {
     use super::super::{Scaling, UNBOUNDED};
     use super::*;
     use crate::kernels::epilogue::Grid;
-    use crate::matrix::{Ahead, Left, Sums};
+    use crate::matrix::{Ahead, Begin, Left, Sums};
 
     const APART: usize = 40;
 
@@ -280,7 +296,7 @@ mod tests {
                 quantize: (written == Width::U8).then_some((grid, 9.0)),
                 is_rounded,
                 ahead,
-                ..Ending::new((rows, BLOCK), BLOCK, if is_rounded { &bias } else { &[] }, target, APART)
+                ..Ending::new((rows, BLOCK), BLOCK, if integers && is_rounded { &bias } else { &[] }, target, APART)
             };
             let Some(chosen) = ending_of(got.of(written), BLOCK).kind_in_registers(isa).and_then(|kind| of(kind, isa))
             else {
@@ -288,7 +304,7 @@ mod tests {
             };
             found += 1;
             for height in 1..=chosen.strips.len() {
-                let (mut told, mut room) = (Told::new(got.of(written)), Room::new());
+                let mut room = Room::new();
                 let left = Left::of_tiles([std::ptr::null(); 2], 0, &[]);
                 // Of whole strips, all but the first.
                 for row in (height..=BLOCK - height).step_by(height) {
@@ -296,10 +312,10 @@ mod tests {
                     // SAFETY: the places have the rows, and the machine the instructions of what was chosen for it.
                     unsafe {
                         chosen.share(&ending, &mut room);
-                        told.tell(&ending, &room);
+                        let mut told = Told::of(&ending, &room);
                         let (panel, told) = (std::ptr::null(), std::ptr::from_mut(&mut told).cast());
-                        let so_far = (&raw const sums).cast();
-                        chosen.strips[height - 1](std::ptr::null(), &left, panel, so_far, told, row, &Ahead::NOTHING);
+                        let begin = Begin::sums((&raw const sums).cast());
+                        chosen.strips[height - 1](std::ptr::null(), &left, panel, begin, told, row, &Ahead::NOTHING);
                         let rows = &mut sums.0[row * BLOCK..][..height * BLOCK].to_vec();
                         let ending = Ending {
                             residual: residual.map(|of| Addend { numbers: of.numbers.from(row * APART), ..of }),
@@ -310,22 +326,20 @@ mod tests {
                 }
                 assert!(want.bits() == got.bits(), "{height} rows, rounded: {is_rounded}, ahead: {ahead}");
             }
-            if let Some(rows) = chosen.rows {
-                let mut from_memory = Places::new(&|at| at as f32);
-                let (mut told, mut room) = (Told::new(from_memory.of(written)), Room::new());
-                let ending = ending_of(from_memory.of(written), BLOCK);
-                // SAFETY: as above; there are sums for the rows.
-                unsafe {
-                    chosen.share(&ending, &mut room);
-                    told.tell(&ending, &room);
-                    rows(&told, sums.0.as_ptr(), BLOCK);
-                }
-                let mut all = Places::new(&|at| at as f32);
-                // SAFETY: as above.
-                unsafe { ending_of(all.of(written), BLOCK).run(isa, &mut sums.0.to_vec()) };
-                assert!(all.bits() == from_memory.bits(), "from memory, rounded: {is_rounded}, ahead: {ahead}");
+            // All rows but the first, from there on.
+            let [mut all, mut from_memory] = [(); 2].map(|()| Places::new(&|at| at as f32));
+            let (ending, mut room) = (ending_of(from_memory.of(written), BLOCK), Room::new());
+            // SAFETY: as above; there are sums for the rows.
+            unsafe {
+                chosen.share(&ending, &mut room);
+                let told = Told::of(&ending, &Room::new()).at(APART, APART, &room);
+                (chosen.rows)(&told, sums.0[BLOCK..].as_ptr(), BLOCK - 1);
             }
-            assert_eq!(chosen.rows.is_some(), written == Width::U8);
+            let residual = residual.map(|of| Addend { numbers: of.numbers.from(APART), ..of });
+            let ending = Ending { residual, ..ending_of(all.of(written).from(APART), BLOCK - 1) };
+            // SAFETY: as above.
+            unsafe { ending.run(isa, &mut sums.0[BLOCK..].to_vec()) };
+            assert!(all.bits() == from_memory.bits(), "from memory, rounded: {is_rounded}, ahead: {ahead}");
             assert!(want.bits() != Places::new(&|at| at as f32).bits(), "nothing was written");
         }
         found

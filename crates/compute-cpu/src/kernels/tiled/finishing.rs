@@ -1,12 +1,14 @@
 //! Sums on their way to the output, piece by piece: what all pieces share is worked out once.
 
+#[cfg(target_arch = "x86_64")]
+use super::Alike;
 use super::{BLOCK, Columns, Finish, Piece, Product, integers};
 #[cfg(target_arch = "x86_64")]
 use crate::kernels::ending::registers::{Chosen, Room, Told};
 use crate::kernels::ending::{Ending, Form, Scaling, add_bias, scale};
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::map::Register;
-use crate::matrix::Ends;
+use crate::matrix::{Begin, Ends};
 use crate::real::Numbers;
 use halimede_compute::Arguments;
 use halimede_tensor::{DType, View};
@@ -33,21 +35,26 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
     common: Option<&'a Common>,
     /// Inputs with a number to add to each column.
     biases: [Option<usize>; 2],
+    /// Sums have begun with the bias, which is this where it is one input.
+    begins_biased: bool,
+    first_bias: &'a [f32],
     /// Of pieces as wide as the last, and how wide that was.
     form: Option<(usize, Form)>,
     kept: [Kept<F::Columns>; KEPT],
     #[cfg(target_arch = "x86_64")]
-    in_registers: InRegisters,
+    in_registers: InRegisters<'a>,
 }
 
 /// How the sums of whole blocks are ended in registers.
 #[cfg(target_arch = "x86_64")]
-struct InRegisters {
-    /// What is written are bytes.
-    are_bytes: bool,
+struct InRegisters<'a> {
     /// None where they are not, once that is known.
     chosen: Option<Option<Chosen>>,
+    /// Of a piece where the output begins, and of the last one.
+    first: Option<Told>,
     told: Option<Told>,
+    /// What ends all of them.
+    alike: Option<&'a Alike>,
     /// What the rows of kept panels share, and the first column of each.
     shared: [(usize, Room); KEPT],
 }
@@ -71,16 +78,59 @@ impl<'a, F: Product> Finishing<'a, F> {
             elements,
             common,
             biases,
+            begins_biased: false,
+            first_bias: &[],
             form: None,
             kept,
             #[cfg(target_arch = "x86_64")]
             in_registers: InRegisters {
-                are_bytes: matches!(target, Some(Numbers::U8(_))),
                 chosen: is_general.then_some(None),
-                told: target.map(Told::new),
+                first: None,
+                told: None,
+                alike: None,
                 shared: std::array::from_fn(|_| (usize::MAX, Room::new())),
             },
         }
+    }
+
+    /// The same for sums of floats that begin with their bias, which then costs nothing, as [`Finishing::first`] says: where all of so many columns
+    /// are in whole blocks and no function comes behind, for ends of other kinds add it anyway. Those of integers begin with nothing.
+    pub fn biased(self, columns: usize) -> Self {
+        let has_function = self.common.is_some_and(|common| common.function.is_some());
+        let has_bias = self.are_floats() && self.biases != [None; 2];
+        let begins_biased = has_bias && columns.is_multiple_of(BLOCK) && !has_function;
+        let first_bias = match self.biases {
+            [Some(bias), None] | [None, Some(bias)] if begins_biased => {
+                let bias = self.arguments.inputs.get(bias).copied().flatten().unwrap_or(View::empty());
+                // SAFETY: inputs are not written during the step.
+                unsafe { bias.slice::<f32>() }
+            }
+            _ => &[],
+        };
+        Finishing { begins_biased, first_bias, ..self }
+    }
+
+    /// Whether sums are of floats.
+    fn are_floats(&self) -> bool {
+        F::integers(&self.kept[0].integers).is_none()
+    }
+
+    /// Whether sums begin with something.
+    pub fn begins(&self) -> bool {
+        self.begins_biased
+    }
+
+    /// What the sums of some columns of a block begin with. It is valid until others are asked for.
+    #[inline]
+    pub fn first(&mut self, columns: std::ops::Range<usize>) -> Begin<F::Sum> {
+        if let Some(bias) = self.first_bias.get(columns.start..columns.start + BLOCK) {
+            return Begin::row(bias.as_ptr().cast());
+        }
+        if !self.begins_biased {
+            return Begin::ZERO;
+        }
+        let kept = self.keep(columns);
+        Begin::row(self.kept[kept].bias.as_ptr().cast())
     }
 
     /// Stores a piece whose rows lie [`BLOCK`] numbers apart in `sums`.
@@ -89,13 +139,28 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// The piece lies inside the output, and nobody else touches it there.
     #[inline]
     pub unsafe fn store(&mut self, piece: Piece, sums: &mut [F::Sum]) {
+        #[cfg(target_arch = "x86_64")]
+        if self.may_end() {
+            let sums = &sums[..piece.rows * BLOCK];
+            // SAFETY: the caller's promise; there are sums for the rows.
+            unsafe {
+                if let Some((chosen, told)) = self.tell(piece) {
+                    return (chosen.rows)(told, sums.as_ptr().cast(), piece.rows);
+                }
+            }
+        }
+        // SAFETY: the caller's promise.
+        unsafe { self.store_any(piece, sums) };
+    }
+
+    /// The same of every piece and epilogue.
+    ///
+    /// # Safety
+    /// As [`Finishing::store`].
+    #[inline(never)]
+    unsafe fn store_any(&mut self, piece: Piece, sums: &mut [F::Sum]) {
         let Piece { rows, columns, column, start, row } = piece;
         assert!(start + (rows - 1) * row + columns <= self.elements, "a piece outside of the output");
-        #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise.
-        if self.in_registers.are_bytes && self.may_end() && unsafe { self.store_bytes(piece, sums) } {
-            return;
-        }
         let finish = self.finish;
         let sums: &mut [f32] = bytemuck::cast_slice_mut(&mut sums[..rows * BLOCK]);
         let kept = self.keep(column..column + columns);
@@ -130,23 +195,6 @@ impl<'a, F: Product> Finishing<'a, F> {
         unsafe { ending.run_as(form, sums) };
     }
 
-    /// Stores a piece of bytes as [`Finishing::ends`] would, if that can be: on tiles it takes 0.7 to 0.97 of the time of an ending's own form
-    /// (`docs/benchmarks/gaps-m.md`).
-    ///
-    /// # Safety
-    /// As [`Finishing::store`].
-    #[cfg(target_arch = "x86_64")]
-    #[inline(never)]
-    unsafe fn store_bytes(&mut self, piece: Piece, sums: &[F::Sum]) -> bool {
-        let sums = &sums[..piece.rows * BLOCK];
-        // SAFETY: the caller's promise; there are sums for the rows.
-        unsafe {
-            let Some((Chosen { rows: Some(rows), .. }, told)) = self.tell(piece) else { return false };
-            rows(told, sums.as_ptr().cast(), piece.rows);
-        }
-        true
-    }
-
     /// Whether [`Finishing::ends`] may give something: asking it costs more.
     #[inline]
     pub fn may_end(&self) -> bool {
@@ -173,27 +221,83 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// # Safety
     /// As [`Finishing::store`], for whoever ends it.
     #[cfg(target_arch = "x86_64")]
-    #[inline]
+    #[inline(always)]
     unsafe fn tell(&mut self, piece: Piece) -> Option<(Chosen, &mut Told)> {
         let Piece { rows, columns, column, start, row } = piece;
-        let (Some(target), BLOCK) = (self.target, columns) else { return None };
+        if columns != BLOCK {
+            return None;
+        }
         assert!(start + (rows - 1) * row + columns <= self.elements, "a piece outside of the output");
+        if matches!(self.in_registers.chosen, Some(None)) {
+            return None;
+        }
+        // All columns share the same where there is nothing to each.
+        if self.begins_biased || self.are_floats() && self.biases == [None; 2] {
+            let (first, Alike { chosen, shared }) = match (self.in_registers.first, self.in_registers.alike) {
+                (Some(first), Some(alike)) => (first, alike),
+                _ => self.find_alike(piece)?,
+            };
+            return Some((*chosen, self.in_registers.told.insert(first.at(start, row, shared))));
+        }
         let kept = self.keep(column..column + columns);
-        let ending = self.ending(piece, &self.kept[kept], target);
-        let InRegisters { chosen, told, shared, .. } = &mut self.in_registers;
+        if self.in_registers.shared[kept].0 != column {
+            self.share(piece, kept);
+        }
+        let InRegisters { chosen, first, told, shared, .. } = &mut self.in_registers;
+        let (chosen, first) = ((*chosen)??, (*first)?);
+        Some((chosen, told.insert(first.at(start, row, &shared[kept].1))))
+    }
+
+    /// What ends all pieces that are as wide as a block, where they share the same; none where registers do not.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    fn find_alike(&mut self, piece: Piece) -> Option<(Told, &'a Alike)> {
+        let (finish, isa) = (self.finish, self.finish.isa);
+        let target = self.target?;
+        let ending = self.ending(Piece { start: 0, ..piece }, &self.kept[0], target);
+        let alike = finish.alike.get_or_init(|| {
+            let chosen = ending.kind_in_registers(isa).and_then(|kind| F::in_registers(kind, isa))?;
+            let mut shared = Room::new();
+            // SAFETY: the ending has the kind that was chosen for, and the machine the instructions.
+            unsafe { chosen.share(&ending, &mut shared) };
+            Some(Box::new(Alike { chosen, shared }))
+        });
+        let found = alike.as_deref().map(|alike| (Told::of(&ending, &alike.shared), alike));
+        self.check_residual();
+        self.in_registers.chosen = Some(found.map(|(_, alike)| alike.chosen));
+        (self.in_registers.first, self.in_registers.alike) = found.unzip();
+        found
+    }
+
+    /// Works out what the rows of a piece's columns share, and before that of the first piece how they are ended, if they are in registers.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(never)]
+    fn share(&mut self, piece: Piece, kept: usize) {
+        let Some(target) = self.target else { return };
+        self.check_residual();
+        let ending = self.ending(Piece { start: 0, ..piece }, &self.kept[kept], target);
+        let InRegisters { chosen, first, shared, .. } = &mut self.in_registers;
         let isa = self.finish.isa;
         let choose = || ending.kind_in_registers(isa).and_then(|kind| F::in_registers(kind, isa));
-        let chosen = (*chosen.get_or_insert_with(choose))?;
-        let (of, shared) = &mut shared[kept];
-        if *of != column {
-            // SAFETY: the ending has the kind that was chosen for: endings of one finish that are as wide differ in places
-            // and numbers alone. The machine has the instructions, and what is borrowed belongs to this.
-            unsafe { chosen.share(&ending, shared) };
-            *of = column;
-        }
-        let told = told.as_mut()?;
-        told.tell(&ending, shared);
-        Some((chosen, told))
+        let Some(chosen) = chosen.get_or_insert_with(choose) else { return };
+        let (known, room) = &mut shared[kept];
+        // SAFETY: the ending has the kind that was chosen for: endings of one finish that are as wide differ in places
+        // and numbers alone. The machine has the instructions, and what is borrowed belongs to this.
+        unsafe { chosen.share(&ending, room) };
+        *known = piece.column;
+        *first = Some(Told::of(&ending, room));
+    }
+
+    /// Pieces of a residual lie as those of the output do.
+    ///
+    /// # Panics
+    /// Where it is smaller.
+    #[cfg(target_arch = "x86_64")]
+    fn check_residual(&self) {
+        let Some(residual) = self.common.and_then(|common| common.residual) else { return };
+        let view = self.arguments.inputs.get(self.finish.extra + residual.input).copied().flatten();
+        let elements = view.map_or(0, |view| view.len() / residual.dtype.size());
+        assert!(elements >= self.elements, "a residual that is smaller than the output");
     }
 
     /// No unit here ends rows in registers.
@@ -208,7 +312,8 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// The ending of a piece, as far as it is a common one.
     fn ending<'b>(&self, piece: Piece, kept: &'b Kept<F::Columns>, target: Numbers) -> Ending<'b> {
         let Piece { rows, columns, start, row, .. } = piece;
-        let bias: &[f32] = if self.biases == [None; 2] { &[] } else { &kept.bias };
+        let is_added = self.biases != [None; 2] && !self.begins_biased;
+        let bias: &[f32] = if is_added { &kept.bias } else { &[] };
         let integers = F::integers(&kept.integers);
         let mut ending = Ending {
             integers: integers.map(|Columns { added, scales }| Scaling { added, scales }),

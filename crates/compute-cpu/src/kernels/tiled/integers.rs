@@ -201,7 +201,7 @@ impl<F: Product<Scaling = Scaling>> Finish<F> {
         let is_rounded = input(1).is_some_and(|weights| weights.dtype == DType::F32);
         let Some(map) = map else {
             let (epilogue, bias, dtype) = (None, None, DType::I32);
-            let finish = Finish { scaling, epilogue, bias, extra: EXTRA, output: dtype, is_rounded, isa };
+            let finish = Finish::of(scaling, epilogue, bias, EXTRA, dtype, is_rounded, isa);
             return if output.dtype == dtype { Ok(finish) } else { Err(unsupported("another result than i32")) };
         };
         let Scaled { bias, scales, rest } = Scaled::of(map).ok_or_else(|| unsupported("this epilogue"))?;
@@ -222,6 +222,6 @@ impl<F: Product<Scaling = Scaling>> Finish<F> {
         scaling.factors = scales;
         scaling.bias = bias;
         let epilogue = Epilogue::narrowed(Some(&rest), inputs.get(EXTRA..).unwrap_or_default(), output, isa)?;
-        Ok(Finish { scaling, epilogue, bias: None, extra: EXTRA, output: output.dtype, is_rounded, isa })
+        Ok(Finish::of(scaling, epilogue, None, EXTRA, output.dtype, is_rounded, isa))
     }
 }
