@@ -125,11 +125,14 @@ fn whole_blocks<F: Factor>(
     const TASKS_OF_THREAD: usize = 4;
     let (height, width) = (window.out[1], window.out[2]);
     let whole = BLOCK >> width.trailing_zeros().min(BLOCK.trailing_zeros());
-    if matrix.takes_lines() || !window.is_pointwise() || rows < whole || rows == height {
+    if matrix.takes_lines() || !window.is_pointwise() || rows >= height {
         return rows;
     }
-    let more = rows.next_multiple_of(whole);
-    let even = if more <= most { more } else { more - whole };
+    let even = match rows.next_multiple_of(whole) {
+        more if more <= most.min(height) => more,
+        more if more > whole => more - whole,
+        _ => return rows,
+    };
     if threads == 1 || height.div_ceil(even) >= TASKS_OF_THREAD * threads { even } else { rows }
 }
 
