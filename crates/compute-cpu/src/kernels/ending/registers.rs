@@ -62,8 +62,8 @@ pub(in crate::kernels) type EndRows = unsafe fn(&Told, *const f32, usize);
 pub(in crate::kernels) struct Chosen {
     share: unsafe fn(&Ending<'_>, &mut Room),
     pub strips: &'static Strips,
-    /// Ends rows whose sums are in memory.
-    pub rows: EndRows,
+    /// Ends rows whose sums are in memory, where that is faster than the ending's own form: not where integers become bf16.
+    pub rows: Option<EndRows>,
 }
 
 impl Chosen {
@@ -173,11 +173,11 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V
 pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>() -> Chosen {
         type Ends<A, W> = InRegisters<Avx512, Integers, A, Plain, W>;
-        Chosen { share: Ends::<A, W>::share, strips: u8_strips::<Ends<A, W>>(), rows: Ends::<A, W>::rows }
+        Chosen { share: Ends::<A, W>::share, strips: u8_strips::<Ends<A, W>>(), rows: Some(Ends::<A, W>::rows) }
     }
     fn rounding<A: Added>() -> Chosen {
         type Ends<A> = InRegisters<Avx512Bf16, Integers, A, Plain, *mut bf16>;
-        Chosen { share: Ends::<A>::share, strips: u8_strips_to_bf16::<Ends<A>>(), rows: Ends::<A>::rounded_rows }
+        Chosen { share: Ends::<A>::share, strips: u8_strips_to_bf16::<Ends<A>>(), rows: None }
     }
     if kind.curved.is_some() {
         return None;
@@ -212,7 +212,7 @@ pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
             (true, false) => InRegisters::<Avx512Bf16, Floats, A, Unbiased<true, false>, W>::rounded_rows,
             _ => Ends::<A, W>::rounded_rows,
         };
-        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), rows }
+        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), rows: Some(rows) }
     }
     // Their sums have begun with a bias.
     let bounds = kind.unbiased?;
@@ -326,6 +326,9 @@ mod tests {
                 }
                 assert!(want.bits() == got.bits(), "{height} rows, rounded: {is_rounded}, ahead: {ahead}");
             }
+            assert!(want.bits() != Places::new(&|at| at as f32).bits(), "nothing was written");
+            assert_eq!(chosen.rows.is_none(), integers && written == Width::Bf16);
+            let Some(rows) = chosen.rows else { continue };
             // All rows but the first, from there on.
             let [mut all, mut from_memory] = [(); 2].map(|()| Places::new(&|at| at as f32));
             let (ending, mut room) = (ending_of(from_memory.of(written), BLOCK), Room::new());
@@ -333,14 +336,13 @@ mod tests {
             unsafe {
                 chosen.share(&ending, &mut room);
                 let told = Told::of(&ending, &Room::new()).at(APART, APART, &room);
-                (chosen.rows)(&told, sums.0[BLOCK..].as_ptr(), BLOCK - 1);
+                rows(&told, sums.0[BLOCK..].as_ptr(), BLOCK - 1);
             }
             let residual = residual.map(|of| Addend { numbers: of.numbers.from(APART), ..of });
             let ending = Ending { residual, ..ending_of(all.of(written).from(APART), BLOCK - 1) };
             // SAFETY: as above.
             unsafe { ending.run(isa, &mut sums.0[BLOCK..].to_vec()) };
             assert!(all.bits() == from_memory.bits(), "from memory, rounded: {is_rounded}, ahead: {ahead}");
-            assert!(want.bits() != Places::new(&|at| at as f32).bits(), "nothing was written");
         }
         found
     }

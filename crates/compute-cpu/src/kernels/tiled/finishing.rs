@@ -140,12 +140,12 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[inline]
     pub unsafe fn store(&mut self, piece: Piece, sums: &mut [F::Sum]) {
         #[cfg(target_arch = "x86_64")]
-        if self.may_end() {
+        if !matches!(self.in_registers.chosen, Some(None | Some(Chosen { rows: None, .. }))) {
             let sums = &sums[..piece.rows * BLOCK];
             // SAFETY: the caller's promise; there are sums for the rows.
             unsafe {
-                if let Some((chosen, told)) = self.tell(piece) {
-                    return (chosen.rows)(told, sums.as_ptr().cast(), piece.rows);
+                if let Some((Chosen { rows: Some(rows), .. }, told)) = self.tell(piece) {
+                    return rows(told, sums.as_ptr().cast(), piece.rows);
                 }
             }
         }
