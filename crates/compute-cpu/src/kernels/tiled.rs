@@ -4,7 +4,10 @@ mod finishing;
 mod integers;
 
 #[cfg(target_arch = "x86_64")]
-use super::ending::registers::{self, Chosen, Kind, Room};
+use super::ending::{
+    Ending,
+    registers::{self, Chosen, Kind, Room},
+};
 use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
 use crate::Isa;
@@ -119,9 +122,15 @@ pub(super) trait Product: Factor {
     /// What stands beyond the border of a convolution's data.
     fn border(scaling: &Self::Scaling, arguments: &Arguments<'_>) -> Self;
 
-    /// What ends sums in registers.
+    /// What ends sums of a kind in registers.
     #[cfg(target_arch = "x86_64")]
     fn in_registers(kind: Kind, isa: Isa) -> Option<Chosen>;
+
+    /// What ends sums in registers as an ending does, if they are.
+    #[cfg(target_arch = "x86_64")]
+    fn ends(ending: &Ending<'_>, isa: Isa) -> Option<Chosen> {
+        ending.kind_in_registers(isa).and_then(|kind| Self::in_registers(kind, isa))
+    }
 }
 
 impl Product for bf16 {

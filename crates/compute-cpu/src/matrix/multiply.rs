@@ -229,7 +229,7 @@ fn together<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
 
 /// What takes finished sums. A block is known by its first row and its panel, both numbered.
 pub(crate) trait Sink<S> {
-    /// Whether sums begin with something.
+    /// Whether sums begin with something: asked once, for a product where they do not.
     fn begins(&self) -> bool;
 
     /// What the sums of a panel begin with, which is valid until another panel's is asked for.
@@ -277,7 +277,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
         left,
         each,
         streamed,
-        panels: Panels::new(panel),
+        panels: LastPanel::new(panel),
         finished,
         begins,
         begin: (usize::MAX, Begin::ZERO),
@@ -318,7 +318,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
             }
             return;
         }
-        let mut coming_panels = Panels::new(panel);
+        let mut coming_panels = LastPanel::new(panel);
         for (first, pass) in (p0..p1).step_by(group).flat_map(|p| (0..passes).map(move |pass| (p, pass))) {
             let (from, to, last) = (steps * pass / passes, steps * (pass + 1) / passes, pass + 1 == passes);
             for (pair, p) in (0..pairs).flat_map(|pair| (first..p1.min(first + group)).map(move |p| (pair, p))) {
@@ -339,14 +339,14 @@ pub(crate) unsafe fn multiply<F: Factor>(
 }
 
 /// Where panels are, and how many columns they have: most blocks ask for the one that was asked for last.
-struct Panels<'a> {
+struct LastPanel<'a> {
     of: &'a dyn Fn(usize) -> (*const u8, usize),
     last: (usize, (*const u8, usize)),
 }
 
-impl<'a> Panels<'a> {
-    fn new(of: &'a dyn Fn(usize) -> (*const u8, usize)) -> Panels<'a> {
-        Panels { of, last: (usize::MAX, (std::ptr::null(), 0)) }
+impl<'a> LastPanel<'a> {
+    fn new(of: &'a dyn Fn(usize) -> (*const u8, usize)) -> LastPanel<'a> {
+        LastPanel { of, last: (usize::MAX, (std::ptr::null(), 0)) }
     }
 
     #[inline]
@@ -365,7 +365,7 @@ struct Running<'a, 'b, F: Factor> {
     /// Blocks of a group of rows.
     each: usize,
     streamed: Streamed,
-    panels: Panels<'a>,
+    panels: LastPanel<'a>,
     /// Sums that are stored next.
     finished: &'a mut Sums<F::Sum>,
     /// As [`Sink::begins`].

@@ -429,7 +429,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
 
     fn begin(&mut self, panel: usize) -> Begin<F::Sum> {
         let column = panel * BLOCK;
-        self.finishing.first(column..self.layout.n.min(column + BLOCK))
+        self.finishing.begin_of(column..self.layout.n.min(column + BLOCK))
     }
 
     fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), rows: usize) {

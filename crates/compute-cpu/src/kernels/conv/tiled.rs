@@ -483,7 +483,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let apart = left.count.next_multiple_of(left.block).max(1);
         let pixels = Pixels { across: self.across, width: window.out[2], columns: window.rows, to: self.to };
         let in_one_row = match self.parts.as_slice() {
-            [(target, _)] if images.1 - images.0 == 1 && pixels.are_one_row(target.step) => {
+            [(target, _)] if pixels.are_in_one_row(target.step) => {
                 let [y, x] = target.place(first, 0).map(|place| place as isize);
                 Some(pixels.to.grid.pixel(images.0, y, x))
             }
@@ -633,7 +633,7 @@ struct Target<'a, F: Product> {
     /// The first row of the output.
     first: usize,
     pixels: Pixels,
-    /// Where the first row of the product lies in the output, if all others follow it there.
+    /// Where the first row of the product lies in the output, if all others of an image follow it there.
     in_one_row: Option<usize>,
     /// The last panel that was asked for: most are next, too.
     panel: PanelPlace,
@@ -665,8 +665,8 @@ struct Pixels {
 }
 
 impl Pixels {
-    /// Whether only pixels of the output were computed, and they lie in a row, from one image to the next, too.
-    fn are_one_row(&self, step: [usize; 2]) -> bool {
+    /// Whether only pixels of the output were computed, and those of an image lie in a row.
+    fn are_in_one_row(&self, step: [usize; 2]) -> bool {
         self.across == self.width && self.to.grid.line() == self.width && step == [1; 2]
     }
 }
@@ -692,13 +692,11 @@ impl<F: Product> Target<'_, F> {
         let &Pixels { across, width, to: Raster { grid, lines }, .. } = &self.pixels;
         let Place { image, y, x } = place;
         let target = self.parts[panel.part].0;
-        // Where only pixels of the output were computed, and they lie in a row, they are one piece.
-        let is_whole = self.pixels.are_one_row(target.step);
-        let run = if is_whole { most } else { (across - x).min(most) };
+        let run = (across - x).min(most);
         let piece = (x < width).then(|| {
             let [row, at] = target.place(self.first + y, x).map(|place| place as isize);
             Piece {
-                rows: if is_whole { run } else { run.min(width - x) },
+                rows: run.min(width - x),
                 columns: panel.columns,
                 column: panel.column,
                 start: grid.pixel(image, row, at) * lines.row + panel.start,
@@ -720,13 +718,16 @@ impl<F: Product> Target<'_, F> {
         self.panel
     }
 
-    /// So many rows of a block, where all are one piece at a place that is known.
+    /// So many rows of a block, of one image as all of a block are, where those are one piece.
     #[inline]
     fn in_one_row(&self, row: usize, panel: PanelPlace, rows: usize) -> Option<Piece> {
         let first = self.in_one_row?;
+        let Raster { grid, lines } = self.pixels.to;
+        // Most products are of one image, and need no division.
+        let (image, row) = if row < self.apart { (0, row) } else { (row / self.apart, row % self.apart) };
         let PanelPlace { column, columns, start, .. } = panel;
-        let lines = self.pixels.to.lines;
-        Some(Piece { rows, columns, column, start: (first + row) * lines.row + start, row: lines.row })
+        let start = (first + image * grid.image() + row) * lines.row + start;
+        Some(Piece { rows, columns, column, start, row: lines.row })
     }
 }
 
@@ -737,7 +738,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
 
     fn begin(&mut self, panel: usize) -> Begin<F::Sum> {
         let PanelPlace { column, columns, .. } = self.panel(panel);
-        self.finishing.first(column..column + columns)
+        self.finishing.begin_of(column..column + columns)
     }
 
     fn store(&mut self, sums: &mut Sums<F::Sum>, (row, panel): (usize, usize), rows: usize) {
@@ -754,7 +755,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
                 unsafe { self.finishing.store(piece, &mut sums.0[at * BLOCK..]) };
             }
             at += run;
-            // Pieces end with their row at the latest, but for one that is all there is.
+            // Pieces end with their row at the latest.
             place = Place { y: place.y + 1, x: 0, ..place };
         }
     }

@@ -104,14 +104,6 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, 
     }
 
     /// # Safety
-    /// As [`InRegisters::each_row`], on a machine that has AVX-512 BF16, too.
-    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-    unsafe fn rounded_rows(told: &Told, sums: *const f32, count: usize) {
-        // SAFETY: the caller's promise.
-        unsafe { Self::each_row(told, sums, count) }
-    }
-
-    /// # Safety
     /// What is told is of this kind, and was shared, on a machine with what the registers need; there are sums for the rows.
     #[inline(always)]
     unsafe fn each_row(told: &Told, sums: *const f32, count: usize) {
@@ -169,6 +161,16 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V
     }
 }
 
+/// Ends rows in registers that round to bf16 by themselves.
+///
+/// # Safety
+/// As [`InRegisters::each_row`], on a machine that has AVX-512 (F, BW, DQ, VL) and BF16.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+unsafe fn rounded_rows<S: Summed, A: Added, F: Applied, W: Written>(told: &Told, sums: *const f32, count: usize) {
+    // SAFETY: the caller's promise.
+    unsafe { InRegisters::<Avx512Bf16, S, A, F, W>::each_row(told, sums, count) }
+}
+
 /// What ends sums of products of integers, on a machine with AVX-512 VNNI.
 pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>() -> Chosen {
@@ -204,26 +206,22 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
 
 /// What ends sums of products of bf16, on a machine with AVX-512 BF16.
 pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
-    fn chosen<A: Added, W: Written>(bounds: (bool, bool)) -> Chosen {
-        // Few rows gain nothing by bounds that are left out.
+    fn chosen<A: Added, W: Written>(rows: EndRows) -> Chosen {
+        // Strips have both bounds: each form of them is eight functions.
         type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, Unbiased<true, true>, W>;
-        let rows = match bounds {
-            (false, false) => InRegisters::<Avx512Bf16, Floats, A, Unbiased<false, false>, W>::rounded_rows,
-            (true, false) => InRegisters::<Avx512Bf16, Floats, A, Unbiased<true, false>, W>::rounded_rows,
-            _ => Ends::<A, W>::rounded_rows,
-        };
         Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), rows: Some(rows) }
     }
     // Their sums have begun with a bias.
     let bounds = kind.unbiased?;
+    let rows: EndRows = block::with_unbiased_types!(kind, bounds, rounded_rows);
     Some(match kind {
-        Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => chosen::<(), *mut bf16>(bounds),
-        Kind { is_wide: true, scaled: false, added: None, written: Width::F32, .. } => chosen::<(), *mut f32>(bounds),
+        Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => chosen::<(), *mut bf16>(rows),
+        Kind { is_wide: true, scaled: false, added: None, written: Width::F32, .. } => chosen::<(), *mut f32>(rows),
         Kind { is_wide: true, scaled: false, added: Some(Width::Bf16), written: Width::Bf16, .. } => {
-            chosen::<*mut bf16, *mut bf16>(bounds)
+            chosen::<*mut bf16, *mut bf16>(rows)
         }
         Kind { is_wide: true, scaled: false, added: Some(Width::F32), written: Width::F32, .. } => {
-            chosen::<*mut f32, *mut f32>(bounds)
+            chosen::<*mut f32, *mut f32>(rows)
         }
         _ => return None,
     })

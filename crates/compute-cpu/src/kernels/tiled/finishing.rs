@@ -50,10 +50,10 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
 struct InRegisters<'a> {
     /// None where they are not, once that is known.
     chosen: Option<Option<Chosen>>,
-    /// Of a piece where the output begins, and of the last one.
-    first: Option<Told>,
+    /// What is told of a piece where the output begins, and what was told of the last one.
+    at_start: Option<Told>,
     told: Option<Told>,
-    /// What ends all of them.
+    /// What ends pieces of all columns, where they share the same.
     alike: Option<&'a Alike>,
     /// What the rows of kept panels share, and the first column of each.
     shared: [(usize, Room); KEPT],
@@ -85,7 +85,7 @@ impl<'a, F: Product> Finishing<'a, F> {
             #[cfg(target_arch = "x86_64")]
             in_registers: InRegisters {
                 chosen: is_general.then_some(None),
-                first: None,
+                at_start: None,
                 told: None,
                 alike: None,
                 shared: std::array::from_fn(|_| (usize::MAX, Room::new())),
@@ -93,7 +93,7 @@ impl<'a, F: Product> Finishing<'a, F> {
         }
     }
 
-    /// The same for sums of floats that begin with their bias, which then costs nothing, as [`Finishing::first`] says: where all of so many columns
+    /// The same for sums of floats that begin with their bias, which then costs nothing, as [`Finishing::begin_of`] says: where all of so many columns
     /// are in whole blocks and no function comes behind, for ends of other kinds add it anyway. Those of integers begin with nothing.
     pub fn biased(self, columns: usize) -> Self {
         let has_function = self.common.is_some_and(|common| common.function.is_some());
@@ -122,7 +122,7 @@ impl<'a, F: Product> Finishing<'a, F> {
 
     /// What the sums of some columns of a block begin with. It is valid until others are asked for.
     #[inline]
-    pub fn first(&mut self, columns: std::ops::Range<usize>) -> Begin<F::Sum> {
+    pub fn begin_of(&mut self, columns: std::ops::Range<usize>) -> Begin<F::Sum> {
         if let Some(bias) = self.first_bias.get(columns.start..columns.start + BLOCK) {
             return Begin::row(bias.as_ptr().cast());
         }
@@ -233,19 +233,19 @@ impl<'a, F: Product> Finishing<'a, F> {
         }
         // All columns share the same where there is nothing to each.
         if self.begins_biased || self.are_floats() && self.biases == [None; 2] {
-            let (first, Alike { chosen, shared }) = match (self.in_registers.first, self.in_registers.alike) {
-                (Some(first), Some(alike)) => (first, alike),
+            let (at_start, Alike { chosen, shared }) = match (self.in_registers.at_start, self.in_registers.alike) {
+                (Some(at_start), Some(alike)) => (at_start, alike),
                 _ => self.find_alike(piece)?,
             };
-            return Some((*chosen, self.in_registers.told.insert(first.at(start, row, shared))));
+            return Some((*chosen, self.in_registers.told.insert(at_start.at(start, row, shared))));
         }
         let kept = self.keep(column..column + columns);
         if self.in_registers.shared[kept].0 != column {
             self.share(piece, kept);
         }
-        let InRegisters { chosen, first, told, shared, .. } = &mut self.in_registers;
-        let (chosen, first) = ((*chosen)??, (*first)?);
-        Some((chosen, told.insert(first.at(start, row, &shared[kept].1))))
+        let InRegisters { chosen, at_start, told, shared, .. } = &mut self.in_registers;
+        let (chosen, at_start) = ((*chosen)??, (*at_start)?);
+        Some((chosen, told.insert(at_start.at(start, row, &shared[kept].1))))
     }
 
     /// What ends all pieces that are as wide as a block, where they share the same; none where registers do not.
@@ -253,10 +253,9 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[inline(never)]
     fn find_alike(&mut self, piece: Piece) -> Option<(Told, &'a Alike)> {
         let (finish, isa) = (self.finish, self.finish.isa);
-        let target = self.target?;
-        let ending = self.ending(Piece { start: 0, ..piece }, &self.kept[0], target);
+        let ending = self.ending(Piece { start: 0, ..piece }, &self.kept[0], self.target?);
         let alike = finish.alike.get_or_init(|| {
-            let chosen = ending.kind_in_registers(isa).and_then(|kind| F::in_registers(kind, isa))?;
+            let chosen = F::ends(&ending, isa)?;
             let mut shared = Room::new();
             // SAFETY: the ending has the kind that was chosen for, and the machine the instructions.
             unsafe { chosen.share(&ending, &mut shared) };
@@ -265,7 +264,7 @@ impl<'a, F: Product> Finishing<'a, F> {
         let found = alike.as_deref().map(|alike| (Told::of(&ending, &alike.shared), alike));
         self.check_residual();
         self.in_registers.chosen = Some(found.map(|(_, alike)| alike.chosen));
-        (self.in_registers.first, self.in_registers.alike) = found.unzip();
+        (self.in_registers.at_start, self.in_registers.alike) = found.unzip();
         found
     }
 
@@ -274,18 +273,19 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[inline(never)]
     fn share(&mut self, piece: Piece, kept: usize) {
         let Some(target) = self.target else { return };
-        self.check_residual();
+        if self.in_registers.at_start.is_none() {
+            self.check_residual();
+        }
         let ending = self.ending(Piece { start: 0, ..piece }, &self.kept[kept], target);
-        let InRegisters { chosen, first, shared, .. } = &mut self.in_registers;
+        let InRegisters { chosen, at_start, shared, .. } = &mut self.in_registers;
         let isa = self.finish.isa;
-        let choose = || ending.kind_in_registers(isa).and_then(|kind| F::in_registers(kind, isa));
-        let Some(chosen) = chosen.get_or_insert_with(choose) else { return };
+        let Some(chosen) = chosen.get_or_insert_with(|| F::ends(&ending, isa)) else { return };
         let (known, room) = &mut shared[kept];
         // SAFETY: the ending has the kind that was chosen for: endings of one finish that are as wide differ in places
         // and numbers alone. The machine has the instructions, and what is borrowed belongs to this.
         unsafe { chosen.share(&ending, room) };
         *known = piece.column;
-        *first = Some(Told::of(&ending, room));
+        *at_start = Some(Told::of(&ending, room));
     }
 
     /// Pieces of a residual lie as those of the output do.
