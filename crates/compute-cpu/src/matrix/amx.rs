@@ -12,7 +12,7 @@
 //! left operand or the panel, streams from the second-level cache with a hint not to displace the other one from the first
 //! (`tileloaddt1`); measured on Sapphire Rapids that is worth half the speed.
 
-use super::{Ahead, BLOCK, Begin, Block, Factor, Left, STEP_BYTES, Streamed, TILE};
+use super::{Ahead, BLOCK, Begin, Block, Factor, Left, Pending, STEP_BYTES, Streamed, TILE};
 use halimede_platform::chip::{Chip, Feature, permit_matrix_tiles};
 use std::arch::asm;
 
@@ -107,20 +107,34 @@ pub(super) const I8: Products = i8::PRODUCTS;
 /// As [`super::Tiles::block`], tiles configured, at least one step.
 #[inline(always)]
 pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>) {
-    let &Block { ref left, panel, rows, begin, to, ahead, .. } = block;
+    let &Block { ref left, panel, rows, begin, to, ahead, pending, .. } = block;
     let height = if rows > TILE { Height::Whole } else { Height::Half };
-    let heights = match left.streamed {
-        Streamed::Left => products.left,
-        Streamed::Panel => products.panel,
-        Streamed::Neither => products.neither,
-    };
-    let steps = if height == Height::Whole { heights.whole } else { heights.half };
     // SAFETY: the caller's promise.
     unsafe {
         start(height, begin.bits());
-        // The loop asks for one line at least: of what it reads itself, where nothing else is wanted.
-        let ahead = if ahead.lines == 0 { Ahead { start: panel, lines: 1, ..Ahead::NOTHING } } else { ahead };
-        steps(left, panel, &ahead);
+        match pending {
+            Some(pending) => {
+                debug_assert!(height == Height::Whole, "nothing ends beside half a block");
+                let beside = (*pending.ends).beside;
+                let steps = match left.streamed {
+                    Streamed::Left => beside.left,
+                    Streamed::Panel => beside.panel,
+                    Streamed::Neither => beside.neither,
+                };
+                steps(left, panel, ahead, pending);
+            }
+            None => {
+                let heights = match left.streamed {
+                    Streamed::Left => products.left,
+                    Streamed::Panel => products.panel,
+                    Streamed::Neither => products.neither,
+                };
+                let steps = if height == Height::Whole { heights.whole } else { heights.half };
+                // The loop asks for one line at least: of what it reads itself, where nothing else is wanted.
+                let own = Ahead { start: panel, lines: 1, ..Ahead::NOTHING };
+                steps(left, panel, if ahead.lines == 0 { &own } else { ahead });
+            }
+        }
         end(height, to.cast());
     }
 }
@@ -282,3 +296,132 @@ macro_rules! products {
 products!(bf16, "tdpbf16ps");
 products!(u8, "tdpbusd");
 products!(i8, "tdpbssd");
+
+/// What ends rows of sums that are in memory, one after the other.
+pub(crate) trait EndRows: Sized {
+    /// Begins with the first row of what is pending; `None` where that is told to another end.
+    ///
+    /// # Safety
+    /// What is pending is valid, and was told to this end where it is told to any of its type.
+    unsafe fn begin(pending: &Pending) -> Option<Self>;
+
+    /// Ends the next row.
+    ///
+    /// # Safety
+    /// There is one; the machine has AVX-512 with BF16.
+    unsafe fn end_row(&mut self);
+}
+
+/// What ends the rows of a block between the steps of another one.
+///
+/// Sums are there some time behind the last step, and what ends them waits for memory: the steps of the next block, which
+/// nothing of that holds up, fill that time (`docs/benchmarks/gaps-m.md`).
+pub struct Beside {
+    /// By what is streamed.
+    left: StepsBeside,
+    panel: StepsBeside,
+    neither: StepsBeside,
+    /// With no steps at all.
+    pub alone: unsafe fn(&Pending),
+}
+
+/// A loop over the steps of a block of 32 rows that ends the rows of another one meanwhile.
+type StepsBeside = unsafe fn(&Left<'_>, *const u8, &Ahead, &Pending);
+
+/// Rows that are ended beside each of so many steps, of so many rows.
+fn rows_of_a_step(rows: usize, steps: usize) -> usize {
+    const LEAST: usize = 2;
+    const MOST: usize = 8;
+    rows.div_ceil(steps.max(1)).clamp(LEAST, MOST)
+}
+
+/// Ends rows with nothing beside.
+///
+/// # Safety
+/// As [`EndRows`], for what is pending.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+unsafe fn alone<E: EndRows>(pending: &Pending) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
+        for _ in 0..pending.rows {
+            ends.end_row();
+        }
+    }
+}
+
+/// A loop over steps as [`whole`] makes it, that ends rows between them.
+macro_rules! beside {
+    ($name:ident, $dot:literal, $load:literal, $bring:literal) => {
+        /// # Safety
+        /// As [`super::super::block`] for 32 rows, tiles configured, at least one step, and as [`EndRows`] for what is pending.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+        unsafe fn $name<E: EndRows>(left: &Left<'_>, mut panel: *const u8, ahead: &Ahead, pending: &Pending) {
+            let &Left { tiles: [upper, lower], pitch, offsets, .. } = left;
+            let &Ahead { start: mut wanted, lines, apart, each } = ahead;
+            let mut rows = pending.rows;
+            let rows_each = rows_of_a_step(rows, offsets.len());
+            // SAFETY: the caller's promise, for every access below.
+            unsafe {
+                let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
+                for &offset in offsets {
+                    tiles!(
+                        concat!($load, " tmm4, [{a} + {pitch}*1]"),
+                        concat!($bring, " tmm6, [{panel} + {line}*1]"),
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        concat!($bring, " tmm7, [{panel} + {line}*1 + 64]"),
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        a = in(reg) upper.wrapping_add(offset), pitch = in(reg) pitch,
+                        panel = in(reg) panel, line = in(reg) 2 * STEP_BYTES,
+                    );
+                    let mut line = wanted;
+                    for _ in 0..lines {
+                        prefetch::to_second_level(line);
+                        line = line.wrapping_add(apart);
+                    }
+                    wanted = wanted.wrapping_add(each);
+                    tiles!(
+                        concat!($load, " tmm5, [{a} + {pitch}*1]"),
+                        concat!($dot, " tmm2, tmm5, tmm6"),
+                        concat!($dot, " tmm3, tmm5, tmm7"),
+                        a = in(reg) lower.wrapping_add(offset), pitch = in(reg) pitch,
+                    );
+                    panel = panel.wrapping_add(PANEL_STEP_BYTES);
+                    let now = rows.min(rows_each);
+                    for _ in 0..now {
+                        ends.end_row();
+                    }
+                    rows -= now;
+                }
+                for _ in 0..rows {
+                    ends.end_row();
+                }
+            }
+        }
+    };
+}
+
+/// What ends rows beside products by the instruction `$dot`.
+macro_rules! all_beside {
+    ($name:ident, $module:ident, $dot:literal) => {
+        mod $module {
+            use super::{Beside, EndRows, alone, rows_of_a_step};
+            use crate::matrix::{Ahead, Left, PANEL_STEP_BYTES, Pending, STEP_BYTES};
+            use crate::prefetch;
+            use std::arch::asm;
+
+            beside!(left, $dot, "tileloaddt1", "tileloadd");
+            beside!(panel, $dot, "tileloadd", "tileloaddt1");
+            beside!(neither, $dot, "tileloadd", "tileloadd");
+
+            /// Such loops.
+            pub(crate) const fn beside<E: EndRows>() -> &'static Beside {
+                const { &Beside { left: left::<E>, panel: panel::<E>, neither: neither::<E>, alone: alone::<E> } }
+            }
+        }
+        pub(crate) use $module::beside as $name;
+    };
+}
+
+all_beside!(beside_bf16, of_bf16, "tdpbf16ps");
+all_beside!(beside_u8, of_u8, "tdpbusd");

@@ -58,7 +58,7 @@ const HEIGHTS: [u8; BLOCK + 1] = strips::heights(STRIP);
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
 pub(super) unsafe fn block(strips: &Strips, block: &Block<'_, u8>) {
-    let &Block { ref left, panel: start, columns, rows, begin, to, ref ahead, .. } = block;
+    let &Block { ref left, panel: start, columns, rows, begin, to, ahead, .. } = block;
     let panel = Panel { left, start, columns, begin, to: to.cast() };
     strips::by_lines(left, rows, (&HEIGHTS, STRIP), ahead, |height, first, row, ahead| {
         // SAFETY: the caller's promise for these rows; so few have a strip.

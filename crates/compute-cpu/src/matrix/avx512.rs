@@ -3,7 +3,7 @@
 //! near, so that they ask for what comes next as tiles do.
 
 use super::multiply::STRIP;
-use super::{Ahead, BLOCK, Begin, Block, Factor, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
+use super::{Ahead, BLOCK, Begin, Beside, Block, Factor, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
 use crate::prefetch;
 use std::arch::x86_64::*;
 
@@ -54,10 +54,10 @@ impl End for Kept {
     }
 }
 
-/// Strips that end the rows of a block in registers, and what they are told.
-#[derive(Clone, Copy)]
+/// Strips that end the rows of a block in registers, or what ends them beside the steps of the next one, and what these are told.
 pub struct Ends {
     pub strips: &'static Strips,
+    pub beside: &'static Beside,
     pub told: *mut u8,
 }
 
@@ -100,7 +100,7 @@ const HALF_HEIGHTS: [u8; BLOCK + 1] = strips::heights(2 * STRIP);
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with the strips' instructions.
 pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>) {
-    let &Block { ref left, panel, columns, rows, begin, to, ends, ref ahead } = block;
+    let &Block { ref left, panel, columns, rows, begin, to, ends, ahead, .. } = block;
     let told = ends.map_or(to.cast(), |ends| ends.told);
     let (kinds, heights, most): (&[Strip], _, _) = match ends {
         Some(ends) => (ends.strips, &WHOLE_HEIGHTS, STRIP),

@@ -34,6 +34,8 @@ mod sme;
 mod strips;
 
 #[cfg(target_arch = "x86_64")]
+pub(crate) use amx::{Beside, EndRows, beside_bf16, beside_u8};
+#[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{End, Ends, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{
@@ -70,8 +72,19 @@ impl<S: Copy + Default> Default for Sums<S> {
 
 /// No unit here ends rows in registers.
 #[cfg(not(target_arch = "x86_64"))]
-#[derive(Clone, Copy)]
 pub enum Ends {}
+
+/// Rows of the block before, whose sums are there, [`BLOCK`] apart, and are ended beside the steps of the next one.
+#[cfg(target_arch = "x86_64")]
+pub struct Pending {
+    pub ends: *const Ends,
+    pub sums: *const f32,
+    pub rows: usize,
+}
+
+/// No unit here ends rows beside steps.
+#[cfg(not(target_arch = "x86_64"))]
+pub enum Pending {}
 
 /// Something that multiplies blocks of numbers. Having one proves that the machine has its instructions
 /// and that the system lets this process use them.
@@ -289,6 +302,11 @@ impl<F: Factor> MatrixUnit<F> {
         }
     }
 
+    /// Whether it ends the rows of the block before beside the steps of a block of so many rows, where that is told.
+    fn ends_beside(self, rows: usize) -> bool {
+        self.is_amx() && rows > TILE
+    }
+
     /// Prepares the calling thread for [`Tiles::block`].
     pub(crate) fn enter(self) -> Tiles<F> {
         #[cfg(target_arch = "x86_64")]
@@ -416,8 +434,10 @@ pub struct Block<'a, F: Factor> {
     /// May be what the sums begin with. What it holds beyond the rows afterwards is not said.
     pub to: *mut Sums<F::Sum>,
     /// What ends the rows instead of writing sums, for units and blocks that [`MatrixUnit::ends_rows`].
-    pub ends: Option<Ends>,
-    pub ahead: Ahead,
+    pub ends: Option<&'a Ends>,
+    /// What is ended beside the steps, for units and blocks that [`MatrixUnit::ends_beside`].
+    pub pending: Option<&'a Pending>,
+    pub ahead: &'a Ahead,
 }
 
 impl<F: Factor> Tiles<F> {

@@ -23,8 +23,8 @@
 //! it from the second-level cache, and no sums are kept between passes.
 
 use super::{
-    Ahead, BLOCK, Begin, Block, Ends, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, STEP_BYTES,
-    Streamed, Sums, TILE, Tiles,
+    Ahead, BLOCK, Begin, Block, Ends, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, Pending,
+    STEP_BYTES, Streamed, Sums, TILE, Tiles,
 };
 use crate::prefetch::LINE;
 use std::ops::Range;
@@ -35,6 +35,8 @@ pub(crate) const PASS_STEPS: usize = 18;
 const DEPTH_OF_FEW: usize = 10;
 /// Blocks of rows whose panels come from the second-level cache for all of them, on tiles.
 const FEW_BLOCKS: usize = 2;
+/// Steps that a block needs, so that ends beside them are worth it.
+const STEPS_BESIDE: usize = 2;
 /// Bytes of the first-level cache of every machine that has tiles.
 const FIRST_CACHE: usize = 48 << 10;
 /// Steps of a pass on vectors, which read a line of a panel no more often than the second-level cache gives one.
@@ -240,7 +242,7 @@ pub(crate) trait Sink<S> {
 
     /// What ends the first so many rows of a block, if that can be done in registers: then they are not stored. It is
     /// valid until the next call.
-    fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<Ends>;
+    fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<&Ends>;
 }
 
 /// Multiplies `left` by the panels `p0..p1`, panel `p` and its columns being `panel(p)`, and gives each finished block to the
@@ -273,6 +275,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     };
     let begins = sink.begins();
     let mut product = Running {
+        pending: (std::ptr::null(), 0),
         tiles: matrix.enter(),
         left,
         each,
@@ -296,9 +299,9 @@ pub(crate) unsafe fn multiply<F: Factor>(
                     _ if p == p0 => left.below(pair, each, steps),
                     _ => Ahead::NOTHING,
                 };
-                product.block((pair, p), (0, steps), None, None, ahead);
+                product.block((pair, p), (0, steps), None, None, &ahead);
             }
-            return;
+            return product.end_pending();
         }
         let is_small = p1 - p0 <= pairs && (p1 - p0) * steps * PANEL_STEP_BYTES <= PANELS_BYTES;
         if outer == Outer::Rows && passes == 1 && is_small {
@@ -314,9 +317,9 @@ pub(crate) unsafe fn multiply<F: Factor>(
                     Some(_) if p == p0 => left.below(pair, each, steps),
                     _ => Ahead { start, lines, apart: visits * LINE, each: LINE },
                 };
-                product.block((pair, p), (0, steps), None, None, ahead);
+                product.block((pair, p), (0, steps), None, None, &ahead);
             }
-            return;
+            return product.end_pending();
         }
         let mut coming_panels = LastPanel::new(panel);
         for (first, pass) in (p0..p1).step_by(group).flat_map(|p| (0..passes).map(move |pass| (p, pass))) {
@@ -332,9 +335,10 @@ pub(crate) unsafe fn multiply<F: Factor>(
                     Some(_) if p == p0 && passes == 1 => left.below(pair, each, steps),
                     _ => Ahead { start, lines, apart: pairs * (to - from) * LINE, each: LINE },
                 };
-                product.block((pair, p), (from, to), so_far, to_sums, ahead);
+                product.block((pair, p), (from, to), so_far, to_sums, &ahead);
             }
         }
+        product.end_pending();
     }
 }
 
@@ -373,9 +377,39 @@ struct Running<'a, 'b, F: Factor> {
     /// The panel that was asked for last, and what its sums begin with.
     begin: (usize, Begin<F::Sum>),
     sink: &'b mut dyn Sink<F::Sum>,
+    /// What ends the block before beside the next steps, and its rows, whose sums are in `finished`; null where it has been ended.
+    pending: (*const Ends, usize),
 }
 
 impl<F: Factor> Running<'_, '_, F> {
+    /// What is still to be ended.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    fn take_pending(&mut self) -> Option<Pending> {
+        let (ends, rows) = std::mem::replace(&mut self.pending, (std::ptr::null(), 0));
+        let sums = (&raw const *self.finished).cast();
+        (!ends.is_null()).then_some(Pending { ends, sums, rows })
+    }
+
+    /// Nothing ever is.
+    #[cfg(not(target_arch = "x86_64"))]
+    fn take_pending(&mut self) -> Option<Pending> {
+        None
+    }
+
+    /// Ends what is left.
+    ///
+    /// # Safety
+    /// As [`multiply`].
+    #[inline]
+    unsafe fn end_pending(&mut self) {
+        #[cfg(target_arch = "x86_64")]
+        if let Some(pending) = self.take_pending() {
+            // SAFETY: the caller's promise; what ends rows is valid until it is asked for again.
+            unsafe { ((*pending.ends).beside.alone)(&pending) };
+        }
+    }
+
     /// Multiplies 32 rows by a range of steps of a panel, on top of `so_far`; the sums are kept in `to`, or stored.
     ///
     /// # Safety
@@ -387,12 +421,19 @@ impl<F: Factor> Running<'_, '_, F> {
         (from, until): (usize, usize),
         so_far: Option<*const Sums<F::Sum>>,
         to: Option<*mut Sums<F::Sum>>,
-        ahead: Ahead,
+        ahead: &Ahead,
     ) {
-        let Running { tiles, left, each, streamed, panels, finished, begins, begin, sink } = self;
+        let Running { left, each, .. } = self;
         let (group, own) = if left.groups == 1 { (0, pair) } else { (pair / *each, pair % *each) };
         let first = own * left.block;
         let rows = left.block.min(left.count - first);
+        let may_be_beside = from < until && self.tiles.matrix.ends_beside(rows);
+        if !may_be_beside {
+            // SAFETY: the caller's promise.
+            unsafe { self.end_pending() };
+        }
+        let beside = self.take_pending();
+        let Running { tiles, left, each: _, streamed, panels, finished, begins, begin, sink, pending } = self;
         // A division by something known is none.
         let (line, place) = match left.line {
             TILE => (first / TILE, first % TILE),
@@ -412,6 +453,7 @@ impl<F: Factor> Running<'_, '_, F> {
         // Ends take both halves of the columns.
         let in_registers = to.is_none() && from < until && columns == BLOCK && tiles.matrix.ends_rows(rows);
         let ends = if in_registers { sink.ends((pair * left.block, p), rows) } else { None };
+        let is_ended = ends.is_some();
         let lines = Lines { first: place, rows: left.line, apart: left.line_bytes };
         // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
         unsafe {
@@ -439,12 +481,22 @@ impl<F: Factor> Running<'_, '_, F> {
                 begin,
                 to: to.unwrap_or(&raw mut **finished),
                 ends,
+                pending: beside.as_ref(),
                 ahead,
             };
             tiles.block(&block);
         }
-        if to.is_none() && ends.is_none() {
-            sink.store(finished, (pair * left.block, p), rows);
+        if to.is_some() || is_ended {
+            return;
         }
+        if columns == BLOCK
+            && tiles.matrix.is_amx()
+            && until - from >= STEPS_BESIDE
+            && let Some(ends) = sink.ends((pair * left.block, p), rows)
+        {
+            *pending = (std::ptr::from_ref(ends), rows);
+            return;
+        }
+        sink.store(finished, (pair * left.block, p), rows);
     }
 }

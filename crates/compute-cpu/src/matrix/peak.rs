@@ -35,7 +35,8 @@ pub(super) fn work<F: Factor>(matrix: MatrixUnit<F>) -> Work<'static> {
                     begin: Begin::ZERO,
                     to: black_box(&raw mut *sums),
                     ends: None,
-                    ahead,
+                    pending: None,
+                    ahead: &ahead,
                 };
                 tiles.block(&block);
             }

@@ -50,7 +50,7 @@ impl<S: Copy> Sink<S> for Collected<S> {
         }
     }
 
-    fn ends(&mut self, _: (usize, usize), _: usize) -> Option<Ends> {
+    fn ends(&mut self, _: (usize, usize), _: usize) -> Option<&Ends> {
         None
     }
 }

@@ -438,7 +438,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         unsafe { self.finishing.store(piece, &mut sums.0) };
     }
 
-    fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<Ends> {
+    fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<&Ends> {
         if !self.finishing.may_end() {
             return None;
         }

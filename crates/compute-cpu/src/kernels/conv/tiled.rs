@@ -760,7 +760,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         }
     }
 
-    fn ends(&mut self, (row, panel): (usize, usize), rows: usize) -> Option<Ends> {
+    fn ends(&mut self, (row, panel): (usize, usize), rows: usize) -> Option<&Ends> {
         if !self.finishing.may_end() {
             return None;
         }

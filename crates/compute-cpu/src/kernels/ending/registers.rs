@@ -7,7 +7,7 @@ use super::block::{
 };
 use super::{Addend, Ending, PAIR, block};
 use crate::Isa;
-use crate::matrix::{BLOCK, End, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
+use crate::matrix::{BLOCK, Beside, End, EndRows, Pending, Strips, beside_bf16, beside_u8, bf16_strips, u8_strips, u8_strips_to_bf16};
 use crate::real::Numbers;
 use crate::vector::{Avx512, Avx512Bf16, Wide, rows};
 use half::bf16;
@@ -55,15 +55,16 @@ impl Told {
 }
 
 /// Ends so many rows, as is told, whose sums lie [`BLOCK`] numbers apart.
-pub(in crate::kernels) type EndRows = unsafe fn(&Told, *const f32, usize);
+pub(in crate::kernels) type EndsRows = unsafe fn(&Told, *const f32, usize);
 
 /// What ends the rows of a kind of endings.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Chosen {
     share: unsafe fn(&Ending<'_>, &mut Room),
     pub strips: &'static Strips,
+    pub beside: &'static Beside,
     /// Ends rows whose sums are in memory, where that is faster than the ending's own form: not where integers become bf16.
-    pub rows: Option<EndRows>,
+    pub rows: Option<EndsRows>,
 }
 
 impl Chosen {
@@ -107,25 +108,74 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, 
     /// What is told is of this kind, and was shared, on a machine with what the registers need; there are sums for the rows.
     #[inline(always)]
     unsafe fn each_row(told: &Told, sums: *const f32, count: usize) {
-        let &Told { residual, target, apart, ahead, shared } = told;
-        let (Some(added), Some(to)) = (A::of(residual), W::of(target)) else {
-            return debug_assert!(false, "an ending of another kind");
-        };
         // SAFETY: the caller's promise.
         unsafe {
-            // A copy, so that nothing of it is read again behind what is written.
-            let shared = *shared.cast::<Shared<V>>();
-            for row in 0..count {
-                let (at, sums) = (row * apart, sums.add(row * BLOCK));
-                if ahead > 0 {
-                    block::ask(added, to, at + ahead * apart);
-                }
-                let sums = [V::load(sums), V::load(sums.add(V::LANES))];
-                let mut pair = shared.pair::<S, A, F, W>(sums, added, at);
-                shared.apply::<F, W, PAIR>(&mut pair);
-                shared.write::<F, W, true>(to, [at, at + V::LANES], pair);
+            let Some(mut rows) = Rows::<V, S, A, F, W>::of(told, sums) else {
+                return debug_assert!(false, "an ending of another kind");
+            };
+            for _ in 0..count {
+                rows.next();
             }
         }
+    }
+}
+
+/// Rows that are ended one after the other.
+struct Rows<V, S, A, F, W> {
+    shared: Shared<V>,
+    added: A,
+    to: W,
+    apart: usize,
+    ahead: usize,
+    /// Where the next row lies, and its sums.
+    at: usize,
+    sums: *const f32,
+    form: PhantomData<(S, F)>,
+}
+
+impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
+    /// # Safety
+    /// What is told was shared, if it is of this kind.
+    #[inline(always)]
+    unsafe fn of(told: &Told, sums: *const f32) -> Option<Self> {
+        let &Told { residual, target, apart, ahead, shared } = told;
+        let (added, to) = (A::of(residual)?, W::of(target)?);
+        // SAFETY: the caller's promise. A copy, so that nothing of it is read again behind what is written.
+        let shared = unsafe { *shared.cast::<Shared<V>>() };
+        Some(Rows { shared, added, to, apart, ahead: ahead * apart, at: 0, sums, form: PhantomData })
+    }
+
+    /// # Safety
+    /// There is another row, on a machine with what the registers need.
+    #[inline(always)]
+    unsafe fn next(&mut self) {
+        let Rows { shared, added, to, apart, ahead, at, sums, .. } = self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if *ahead > 0 {
+                block::ask(*added, *to, *at + *ahead);
+            }
+            let pair = [V::load(*sums), V::load(sums.add(V::LANES))];
+            let mut pair = shared.pair::<S, A, F, W>(pair, *added, *at);
+            shared.apply::<F, W, PAIR>(&mut pair);
+            shared.write::<F, W, true>(*to, [*at, *at + V::LANES], pair);
+        }
+        *at += *apart;
+        *sums = sums.wrapping_add(BLOCK);
+    }
+}
+
+impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> EndRows for Rows<V, S, A, F, W> {
+    #[inline(always)]
+    unsafe fn begin(pending: &Pending) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        unsafe { Rows::of(&*(*pending.ends).told.cast_const().cast::<Told>(), pending.sums) }
+    }
+
+    #[inline(always)]
+    unsafe fn end_row(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.next() }
     }
 }
 
@@ -175,11 +225,21 @@ unsafe fn rounded_rows<S: Summed, A: Added, F: Applied, W: Written>(told: &Told,
 pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>() -> Chosen {
         type Ends<A, W> = InRegisters<Avx512, Integers, A, Plain, W>;
-        Chosen { share: Ends::<A, W>::share, strips: u8_strips::<Ends<A, W>>(), rows: Some(Ends::<A, W>::rows) }
+        Chosen {
+            share: Ends::<A, W>::share,
+            strips: u8_strips::<Ends<A, W>>(),
+            beside: beside_u8::<Rows<Avx512, Integers, A, Plain, W>>(),
+            rows: Some(Ends::<A, W>::rows),
+        }
     }
     fn rounding<A: Added>() -> Chosen {
         type Ends<A> = InRegisters<Avx512Bf16, Integers, A, Plain, *mut bf16>;
-        Chosen { share: Ends::<A>::share, strips: u8_strips_to_bf16::<Ends<A>>(), rows: None }
+        Chosen {
+            share: Ends::<A>::share,
+            strips: u8_strips_to_bf16::<Ends<A>>(),
+            beside: beside_u8::<Rows<Avx512Bf16, Integers, A, Plain, *mut bf16>>(),
+            rows: None,
+        }
     }
     if kind.curved.is_some() {
         return None;
@@ -206,22 +266,27 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
 
 /// What ends sums of products of bf16, on a machine with AVX-512 BF16.
 pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
-    fn chosen<A: Added, W: Written>(rows: EndRows) -> Chosen {
+    fn chosen<A: Added, W: Written>(rows: EndsRows, beside: &'static Beside) -> Chosen {
         // Strips have both bounds: each form of them is eight functions.
         type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, Unbiased<true, true>, W>;
-        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), rows: Some(rows) }
+        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), beside, rows: Some(rows) }
+    }
+    const fn beside<S: Summed, A: Added, F: Applied, W: Written>() -> &'static Beside {
+        beside_bf16::<Rows<Avx512Bf16, S, A, F, W>>()
     }
     // Their sums have begun with a bias.
     let bounds = kind.unbiased?;
-    let rows: EndRows = block::with_unbiased_types!(kind, bounds, rounded_rows);
+    let rows: EndsRows = block::with_unbiased_types!(kind, bounds, rounded_rows);
+    let beside: fn() -> &'static Beside = block::with_unbiased_types!(kind, bounds, beside);
+    let beside = beside();
     Some(match kind {
-        Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => chosen::<(), *mut bf16>(rows),
-        Kind { is_wide: true, scaled: false, added: None, written: Width::F32, .. } => chosen::<(), *mut f32>(rows),
+        Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => chosen::<(), *mut bf16>(rows, beside),
+        Kind { is_wide: true, scaled: false, added: None, written: Width::F32, .. } => chosen::<(), *mut f32>(rows, beside),
         Kind { is_wide: true, scaled: false, added: Some(Width::Bf16), written: Width::Bf16, .. } => {
-            chosen::<*mut bf16, *mut bf16>(rows)
+            chosen::<*mut bf16, *mut bf16>(rows, beside)
         }
         Kind { is_wide: true, scaled: false, added: Some(Width::F32), written: Width::F32, .. } => {
-            chosen::<*mut f32, *mut f32>(rows)
+            chosen::<*mut f32, *mut f32>(rows, beside)
         }
         _ => return None,
     })

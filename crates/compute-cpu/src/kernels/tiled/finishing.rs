@@ -53,6 +53,8 @@ struct InRegisters<'a> {
     /// What is told of a piece where the output begins, and what was told of the last one.
     at_start: Option<Told>,
     told: Option<Told>,
+    /// What was given last, which points to that.
+    ends: Option<Ends>,
     /// What ends pieces of all columns, where they share the same.
     alike: Option<&'a Alike>,
     /// What the rows of kept panels share, and the first column of each.
@@ -87,6 +89,7 @@ impl<'a, F: Product> Finishing<'a, F> {
                 chosen: is_general.then_some(None),
                 at_start: None,
                 told: None,
+                ends: None,
                 alike: None,
                 shared: std::array::from_fn(|_| (usize::MAX, Room::new())),
             },
@@ -210,10 +213,11 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// As [`Finishing::store`], for whoever uses it.
     #[cfg(target_arch = "x86_64")]
     #[inline]
-    pub unsafe fn ends(&mut self, piece: Piece) -> Option<Ends> {
+    pub unsafe fn ends(&mut self, piece: Piece) -> Option<&Ends> {
         // SAFETY: the caller's promise.
-        let (chosen, told) = unsafe { self.tell(piece) }?;
-        Some(Ends { strips: chosen.strips, told: std::ptr::from_mut(told).cast() })
+        let (Chosen { strips, beside, .. }, told) = unsafe { self.tell(piece) }?;
+        let told = std::ptr::from_mut(told).cast();
+        Some(self.in_registers.ends.insert(Ends { strips, beside, told }))
     }
 
     /// What ends a piece, and what it is told; none where registers do not do that.
@@ -305,7 +309,7 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// # Safety
     /// None is needed.
     #[cfg(not(target_arch = "x86_64"))]
-    pub unsafe fn ends(&mut self, _: Piece) -> Option<Ends> {
+    pub unsafe fn ends(&mut self, _: Piece) -> Option<&Ends> {
         None
     }
 
