@@ -12,7 +12,7 @@
 //! left operand or the panel, streams from the second-level cache with a hint not to displace the other one from the first
 //! (`tileloaddt1`); measured on Sapphire Rapids that is worth half the speed.
 
-use super::{Ahead, BLOCK, Begin, Block, Factor, Left, Pending, STEP_BYTES, Streamed, TILE};
+use super::{Ahead, BLOCK, Begin, Block, Factor, Left, Pending, Runs, STEP_BYTES, Streamed, TILE};
 use halimede_platform::chip::{Chip, Feature, permit_matrix_tiles};
 use std::arch::asm;
 
@@ -325,6 +325,13 @@ pub struct Beside {
     pub alone: unsafe fn(&Pending),
 }
 
+/// What ends rows of a block later, which ones, and what it is told.
+pub struct Later {
+    pub beside: &'static Beside,
+    pub told: *const u8,
+    pub runs: Runs,
+}
+
 /// A loop over the steps of a block of 32 rows that ends the rows of another one meanwhile.
 type StepsBeside = unsafe fn(&Left<'_>, *const u8, &Ahead, &Pending);
 
@@ -344,7 +351,7 @@ unsafe fn alone<E: EndRows>(pending: &Pending) {
     // SAFETY: the caller's promise.
     unsafe {
         let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
-        for _ in 0..pending.rows {
+        for _ in 0..(*pending.ends).runs.rows {
             ends.end_row();
         }
     }
@@ -359,11 +366,11 @@ macro_rules! beside {
         unsafe fn $name<E: EndRows>(left: &Left<'_>, mut panel: *const u8, ahead: &Ahead, pending: &Pending) {
             let &Left { tiles: [upper, lower], pitch, offsets, .. } = left;
             let &Ahead { start: mut wanted, lines, apart, each } = ahead;
-            let mut rows = pending.rows;
-            let rows_each = rows_of_a_step(rows, offsets.len());
             // SAFETY: the caller's promise, for every access below.
             unsafe {
                 let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
+                let mut rows = (*pending.ends).runs.rows;
+                let rows_each = rows_of_a_step(rows, offsets.len());
                 for &offset in offsets {
                     tiles!(
                         concat!($load, " tmm4, [{a} + {pitch}*1]"),

@@ -3,7 +3,7 @@
 //! near, so that they ask for what comes next as tiles do.
 
 use super::multiply::STRIP;
-use super::{Ahead, BLOCK, Begin, Beside, Block, Factor, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
+use super::{Ahead, BLOCK, Begin, Block, Factor, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
 use crate::prefetch;
 use std::arch::x86_64::*;
 
@@ -54,10 +54,9 @@ impl End for Kept {
     }
 }
 
-/// Strips that end the rows of a block in registers, or what ends them beside the steps of the next one, and what these are told.
+/// Strips that end the rows of a block in registers, and what they are told.
 pub struct Ends {
     pub strips: &'static Strips,
-    pub beside: &'static Beside,
     pub told: *mut u8,
 }
 

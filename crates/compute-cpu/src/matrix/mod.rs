@@ -34,7 +34,7 @@ mod sme;
 mod strips;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use amx::{Beside, EndRows, beside_bf16, beside_u8};
+pub(crate) use amx::{Beside, EndRows, Later, beside_bf16, beside_u8};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{End, Ends, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
@@ -77,14 +77,47 @@ pub enum Ends {}
 /// Rows of the block before, whose sums are there, [`BLOCK`] apart, and are ended beside the steps of the next one.
 #[cfg(target_arch = "x86_64")]
 pub struct Pending {
-    pub ends: *const Ends,
+    pub ends: *const Later,
     pub sums: *const f32,
-    pub rows: usize,
 }
 
 /// No unit here ends rows beside steps.
 #[cfg(not(target_arch = "x86_64"))]
 pub enum Pending {}
+
+/// No unit here ends rows beside steps.
+#[cfg(not(target_arch = "x86_64"))]
+pub enum Later {}
+
+/// Rows of a block that are ended, in runs that follow each other at some distance, as the pixels of lines of an image do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Runs {
+    /// How many there are.
+    pub rows: usize,
+    /// Rows of the block before the first of them.
+    pub before: usize,
+    /// Rows of the first run, and of each that follows.
+    pub first: usize,
+    pub each: usize,
+    /// Rows of the block between two runs, and how many numbers farther the second one lies than the rows of one.
+    pub skipped: usize,
+    pub farther: usize,
+}
+
+impl Runs {
+    /// All of so many rows.
+    pub const fn one(rows: usize) -> Runs {
+        Runs { rows, before: 0, first: usize::MAX, each: usize::MAX, skipped: 0, farther: 0 }
+    }
+
+    /// Numbers from the first row to the last, where rows lie so many apart.
+    #[inline]
+    pub fn extent(&self, apart: usize) -> usize {
+        // Most are one run, and need no division.
+        let breaks = if self.rows <= self.first { 0 } else { (self.rows - self.first).div_ceil(self.each) };
+        self.rows.saturating_sub(1) * apart + breaks * self.farther
+    }
+}
 
 /// Something that multiplies blocks of numbers. Having one proves that the machine has its instructions
 /// and that the system lets this process use them.

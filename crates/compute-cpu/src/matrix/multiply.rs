@@ -23,7 +23,7 @@
 //! it from the second-level cache, and no sums are kept between passes.
 
 use super::{
-    Ahead, BLOCK, Begin, Block, Ends, Factor, GROUP_BYTES, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, Pending,
+    Ahead, BLOCK, Begin, Block, Ends, Factor, GROUP_BYTES, Later, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, Pending,
     STEP_BYTES, Streamed, Sums, TILE, Tiles,
 };
 use crate::prefetch::LINE;
@@ -243,6 +243,10 @@ pub(crate) trait Sink<S> {
     /// What ends the first so many rows of a block, if that can be done in registers: then they are not stored. It is
     /// valid until the next call.
     fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<&Ends>;
+
+    /// What ends the first so many rows of a block, if that can be done beside the steps of the next one: then they are not
+    /// stored. It is valid until the next call.
+    fn ends_later(&mut self, block: (usize, usize), rows: usize) -> Option<&Later>;
 }
 
 /// Multiplies `left` by the panels `p0..p1`, panel `p` and its columns being `panel(p)`, and gives each finished block to the
@@ -275,7 +279,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     };
     let begins = sink.begins();
     let mut product = Running {
-        pending: (std::ptr::null(), 0),
+        pending: std::ptr::null(),
         tiles: matrix.enter(),
         left,
         each,
@@ -377,8 +381,8 @@ struct Running<'a, 'b, F: Factor> {
     /// The panel that was asked for last, and what its sums begin with.
     begin: (usize, Begin<F::Sum>),
     sink: &'b mut dyn Sink<F::Sum>,
-    /// What ends the block before beside the next steps, and its rows, whose sums are in `finished`; null where it has been ended.
-    pending: (*const Ends, usize),
+    /// What ends the block before, whose sums are in `finished`, beside the next steps; null where it has been ended.
+    pending: *const Later,
 }
 
 impl<F: Factor> Running<'_, '_, F> {
@@ -386,9 +390,9 @@ impl<F: Factor> Running<'_, '_, F> {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn take_pending(&mut self) -> Option<Pending> {
-        let (ends, rows) = std::mem::replace(&mut self.pending, (std::ptr::null(), 0));
+        let ends = std::mem::replace(&mut self.pending, std::ptr::null());
         let sums = (&raw const *self.finished).cast();
-        (!ends.is_null()).then_some(Pending { ends, sums, rows })
+        (!ends.is_null()).then_some(Pending { ends, sums })
     }
 
     /// Nothing ever is.
@@ -492,9 +496,9 @@ impl<F: Factor> Running<'_, '_, F> {
         if columns == BLOCK
             && tiles.matrix.is_amx()
             && until - from >= STEPS_BESIDE
-            && let Some(ends) = sink.ends((pair * left.block, p), rows)
+            && let Some(later) = sink.ends_later((pair * left.block, p), rows)
         {
-            *pending = (std::ptr::from_ref(ends), rows);
+            *pending = later;
             return;
         }
         sink.store(finished, (pair * left.block, p), rows);

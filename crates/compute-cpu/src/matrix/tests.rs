@@ -53,6 +53,10 @@ impl<S: Copy> Sink<S> for Collected<S> {
     fn ends(&mut self, _: (usize, usize), _: usize) -> Option<&Ends> {
         None
     }
+
+    fn ends_later(&mut self, _: (usize, usize), _: usize) -> Option<&super::Later> {
+        None
+    }
 }
 
 /// Multiplies operands of every layout on every unit; `fill` is garbage that would show wherever zeros are

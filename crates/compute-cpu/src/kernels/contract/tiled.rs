@@ -16,7 +16,7 @@ use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
-    self, BLOCK, Begin, Ends, Factor, LeftRows, MatrixUnit, Panels, Rows, STEP_BYTES, Sink, Sums, TILE,
+    self, BLOCK, Begin, Ends, Factor, Later, LeftRows, MatrixUnit, Panels, Rows, Runs, STEP_BYTES, Sink, Sums, TILE,
 };
 use crate::real::Converts;
 use halimede_compute::{Arguments, Prepared, Step, Tasks};
@@ -445,6 +445,15 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         let piece = self.piece(block, rows);
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
+    }
+
+    fn ends_later(&mut self, block: (usize, usize), rows: usize) -> Option<&Later> {
+        if !self.finishing.may_end() {
+            return None;
+        }
+        let piece = self.piece(block, rows);
+        // SAFETY: as above.
+        unsafe { self.finishing.ends_later(piece, Runs::one(rows)) }
     }
 }
 

@@ -41,7 +41,7 @@ use crate::kernels::Machine;
 use crate::kernels::lines::{Lines, Raster};
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
-    self, BLOCK, Begin, Below, Ends, Factor, MatrixUnit, Rows, STEP_BYTES, Seen, Sink, Sums, TILE, step,
+    self, BLOCK, Begin, Below, Ends, Factor, Later, MatrixUnit, Rows, Runs, STEP_BYTES, Seen, Sink, Sums, TILE, step,
 };
 use crate::real::Converts;
 use half::bf16;
@@ -706,6 +706,26 @@ impl<F: Product> Target<'_, F> {
         (piece, run)
     }
 
+    /// The pixels among so many rows of a block, of a panel, from a place on: the first run of them, and all runs.
+    #[inline(always)]
+    fn runs(&self, place: Place, panel: PanelPlace, rows: usize) -> (Piece, Runs) {
+        let &Pixels { across, width, to: Raster { grid, lines }, .. } = &self.pixels;
+        let Place { image, y, x } = place;
+        // Pixels among so many rows from the beginning of a line on.
+        let pixels = |rows: usize| rows / across * width + (rows % across).min(width);
+        let count = pixels(x + rows) - x.min(width);
+        let (before, y, x) = if x < width { (0, y, x) } else { (across - x, y + 1, 0) };
+        let target = self.parts[panel.part].0;
+        let start = |y: usize, x: usize| {
+            let [row, at] = target.place(self.first + y, x).map(|place| place as isize);
+            grid.pixel(image, row, at) * lines.row + panel.start
+        };
+        let row = target.step[1] * lines.row;
+        let farther = start(y + 1, 0) - start(y, 0) - width * row;
+        let piece = Piece { rows: count, columns: panel.columns, column: panel.column, start: start(y, x), row };
+        (piece, Runs { rows: count, before, first: width - x, each: width, skipped: across - width, farther })
+    }
+
     /// Where a panel is.
     #[inline]
     fn panel(&mut self, panel: usize) -> PanelPlace {
@@ -772,6 +792,20 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         }
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
+    }
+
+    fn ends_later(&mut self, (row, panel): (usize, usize), rows: usize) -> Option<&Later> {
+        if !self.finishing.may_end() {
+            return None;
+        }
+        let panel = self.panel(panel);
+        if let Some(piece) = self.in_one_row(row, panel, rows) {
+            // SAFETY: as above.
+            return unsafe { self.finishing.ends_later(piece, Runs::one(rows)) };
+        }
+        let (piece, runs) = self.runs(self.place(row), panel, rows);
+        // SAFETY: as above.
+        unsafe { self.finishing.ends_later(piece, runs) }
     }
 }
 

@@ -7,7 +7,7 @@ use super::block::{
 };
 use super::{Addend, Ending, PAIR, block};
 use crate::Isa;
-use crate::matrix::{BLOCK, Beside, End, EndRows, Pending, Strips, beside_bf16, beside_u8, bf16_strips, u8_strips, u8_strips_to_bf16};
+use crate::matrix::{BLOCK, Beside, End, EndRows, Later, Pending, Runs, Strips, beside_bf16, beside_u8, bf16_strips, u8_strips, u8_strips_to_bf16};
 use crate::real::Numbers;
 use crate::vector::{Avx512, Avx512Bf16, Wide, rows};
 use half::bf16;
@@ -110,7 +110,7 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, 
     unsafe fn each_row(told: &Told, sums: *const f32, count: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            let Some(mut rows) = Rows::<V, S, A, F, W>::of(told, sums) else {
+            let Some(mut rows) = Rows::<V, S, A, F, W>::of(told, sums, &Runs::one(count)) else {
                 return debug_assert!(false, "an ending of another kind");
             };
             for _ in 0..count {
@@ -127,9 +127,14 @@ struct Rows<V, S, A, F, W> {
     to: W,
     apart: usize,
     ahead: usize,
-    /// Where the next row lies, and its sums.
+    /// Where the next row lies, its sums, and rows that are left of its run.
     at: usize,
     sums: *const f32,
+    left: usize,
+    /// As [`Runs`].
+    each: usize,
+    skipped: usize,
+    farther: usize,
     form: PhantomData<(S, F)>,
 }
 
@@ -137,19 +142,22 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
     /// # Safety
     /// What is told was shared, if it is of this kind.
     #[inline(always)]
-    unsafe fn of(told: &Told, sums: *const f32) -> Option<Self> {
+    unsafe fn of(told: &Told, sums: *const f32, runs: &Runs) -> Option<Self> {
         let &Told { residual, target, apart, ahead, shared } = told;
         let (added, to) = (A::of(residual)?, W::of(target)?);
         // SAFETY: the caller's promise. A copy, so that nothing of it is read again behind what is written.
         let shared = unsafe { *shared.cast::<Shared<V>>() };
-        Some(Rows { shared, added, to, apart, ahead: ahead * apart, at: 0, sums, form: PhantomData })
+        let &Runs { before, first, each, skipped, farther, .. } = runs;
+        let (sums, skipped) = (sums.wrapping_add(before * BLOCK), skipped * BLOCK);
+        let (ahead, left, form) = (ahead * apart, first, PhantomData);
+        Some(Rows { shared, added, to, apart, ahead, at: 0, sums, left, each, skipped, farther, form })
     }
 
     /// # Safety
     /// There is another row, on a machine with what the registers need.
     #[inline(always)]
     unsafe fn next(&mut self) {
-        let Rows { shared, added, to, apart, ahead, at, sums, .. } = self;
+        let Rows { shared, added, to, apart, ahead, at, sums, left, each, skipped, farther, .. } = self;
         // SAFETY: the caller's promise.
         unsafe {
             if *ahead > 0 {
@@ -162,6 +170,12 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
         }
         *at += *apart;
         *sums = sums.wrapping_add(BLOCK);
+        *left -= 1;
+        if *left == 0 {
+            *left = *each;
+            *at += *farther;
+            *sums = sums.wrapping_add(*skipped);
+        }
     }
 }
 
@@ -169,7 +183,10 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> EndRows for Rows<V, S
     #[inline(always)]
     unsafe fn begin(pending: &Pending) -> Option<Self> {
         // SAFETY: the caller's promise.
-        unsafe { Rows::of(&*(*pending.ends).told.cast_const().cast::<Told>(), pending.sums) }
+        unsafe {
+            let Later { told, runs, .. } = &*pending.ends;
+            Rows::of(&*told.cast::<Told>(), pending.sums, runs)
+        }
     }
 
     #[inline(always)]

@@ -8,7 +8,7 @@ use crate::kernels::ending::registers::{Chosen, Room, Told};
 use crate::kernels::ending::{Ending, Form, Scaling, add_bias, scale};
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::map::Register;
-use crate::matrix::{Begin, Ends};
+use crate::matrix::{Begin, Ends, Later, Runs};
 use crate::real::Numbers;
 use halimede_compute::Arguments;
 use halimede_tensor::{DType, View};
@@ -55,6 +55,7 @@ struct InRegisters<'a> {
     told: Option<Told>,
     /// What was given last, which points to that.
     ends: Option<Ends>,
+    later: Option<Later>,
     /// What ends pieces of all columns, where they share the same.
     alike: Option<&'a Alike>,
     /// What the rows of kept panels share, and the first column of each.
@@ -90,6 +91,7 @@ impl<'a, F: Product> Finishing<'a, F> {
                 at_start: None,
                 told: None,
                 ends: None,
+                later: None,
                 alike: None,
                 shared: std::array::from_fn(|_| (usize::MAX, Room::new())),
             },
@@ -147,7 +149,7 @@ impl<'a, F: Product> Finishing<'a, F> {
             let sums = &sums[..piece.rows * BLOCK];
             // SAFETY: the caller's promise; there are sums for the rows.
             unsafe {
-                if let Some((Chosen { rows: Some(rows), .. }, told)) = self.tell(piece) {
+                if let Some((Chosen { rows: Some(rows), .. }, told)) = self.tell(piece, &Runs::one(piece.rows)) {
                     return rows(told, sums.as_ptr().cast(), piece.rows);
                 }
             }
@@ -215,9 +217,22 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[inline]
     pub unsafe fn ends(&mut self, piece: Piece) -> Option<&Ends> {
         // SAFETY: the caller's promise.
-        let (Chosen { strips, beside, .. }, told) = unsafe { self.tell(piece) }?;
+        let (Chosen { strips, .. }, told) = unsafe { self.tell(piece, &Runs::one(piece.rows)) }?;
         let told = std::ptr::from_mut(told).cast();
-        Some(self.in_registers.ends.insert(Ends { strips, beside, told }))
+        Some(self.in_registers.ends.insert(Ends { strips, told }))
+    }
+
+    /// What ends a piece later, in registers, of whose rows there are these runs. It is valid until the next call.
+    ///
+    /// # Safety
+    /// As [`Finishing::store`], for whoever uses it.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub unsafe fn ends_later(&mut self, piece: Piece, runs: Runs) -> Option<&Later> {
+        // SAFETY: the caller's promise.
+        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, &runs) }?;
+        let told = std::ptr::from_mut(told).cast_const().cast();
+        Some(self.in_registers.later.insert(Later { beside, told, runs }))
     }
 
     /// What ends a piece, and what it is told; none where registers do not do that.
@@ -226,12 +241,12 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// As [`Finishing::store`], for whoever ends it.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn tell(&mut self, piece: Piece) -> Option<(Chosen, &mut Told)> {
-        let Piece { rows, columns, column, start, row } = piece;
+    unsafe fn tell(&mut self, piece: Piece, runs: &Runs) -> Option<(Chosen, &mut Told)> {
+        let Piece { columns, column, start, row, .. } = piece;
         if columns != BLOCK {
             return None;
         }
-        assert!(start + (rows - 1) * row + columns <= self.elements, "a piece outside of the output");
+        assert!(start + runs.extent(row) + columns <= self.elements, "a piece outside of the output");
         if matches!(self.in_registers.chosen, Some(None)) {
             return None;
         }
@@ -310,6 +325,15 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// None is needed.
     #[cfg(not(target_arch = "x86_64"))]
     pub unsafe fn ends(&mut self, _: Piece) -> Option<&Ends> {
+        None
+    }
+
+    /// As above.
+    ///
+    /// # Safety
+    /// None is needed.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub unsafe fn ends_later(&mut self, _: Piece, _: Runs) -> Option<&Later> {
         None
     }
 
