@@ -147,6 +147,13 @@ pub(crate) trait Vector: Copy {
         unsafe { Self::store_pair(pair, bytes, to) };
     }
 
+    /// The same of numbers of at most 31 bits, within the bounds of a byte.
+    #[inline(always)]
+    unsafe fn store_small_pair(pair: [Self; 2], to: *mut u8) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::store_bytes_of_pair(pair, (0, 255), to) };
+    }
+
     /// Logistic function of every lane, as near as [`sigmoid_near`].
     #[inline(always)]
     unsafe fn logistic(self) -> Self {

@@ -57,6 +57,8 @@ pub(super) struct Ending<'a> {
     pub quantize: Option<(Grid, f32)>,
     /// What is summed was rounded for speed: integers need not be the nearest.
     pub is_rounded: bool,
+    /// Whatever the sums are, what is rounded to integers has no more than 31 bits.
+    pub is_small: bool,
     pub target: Numbers,
     /// Distance of rows in residual and target.
     pub apart: usize,
@@ -80,6 +82,7 @@ impl<'a> Ending<'a> {
             bounds: UNBOUNDED,
             quantize: None,
             is_rounded: false,
+            is_small: false,
             target,
             apart,
             ahead: 0,

@@ -119,6 +119,9 @@ pub(super) trait Product: Factor {
     /// The same where sums are integers; `None` where they are f32.
     fn integers(columns: &Self::Columns) -> Option<&Columns>;
 
+    /// The largest of the numbers that sums of integers are multiplied by, of all columns.
+    fn largest_scale(scaling: &Self::Scaling, arguments: &Arguments<'_>) -> f32;
+
     /// What stands beyond the border of a convolution's data.
     fn border(scaling: &Self::Scaling, arguments: &Arguments<'_>) -> Self;
 
@@ -144,6 +147,10 @@ impl Product for bf16 {
 
     fn integers((): &()) -> Option<&Columns> {
         None
+    }
+
+    fn largest_scale((): &(), _: &Arguments<'_>) -> f32 {
+        1.0
     }
 
     fn border((): &(), _: &Arguments<'_>) -> bf16 {

@@ -216,6 +216,14 @@ macro_rules! avx512_vector {
                 unsafe { store_bytes_of_pair_16([a.0, b.0], bounds, to) }
             },
             #[inline(always)]
+            unsafe fn store_small_pair([a, b]: [Self; 2], to: *mut u8) {
+                // SAFETY: the caller's promise.
+                unsafe {
+                    let words = x86::_mm512_packs_epi32(x86::_mm512_cvtps_epi32(a.0), x86::_mm512_cvtps_epi32(b.0));
+                    x86::_mm256_storeu_si256(to.cast(), bytes_of_words_16(words));
+                }
+            },
+            #[inline(always)]
             unsafe fn logistic(self) -> Self {
                 // SAFETY: the caller's promise.
                 unsafe {

@@ -136,16 +136,19 @@ impl<V: Vector> Limits<V> {
     #[inline(always)]
     unsafe fn of(ending: &Ending<'_>) -> Limits<V> {
         let (low, high) = ending.bounds;
-        let mut bytes = Bytes { zero: 0, low: 0, high: 255 };
-        let mut inverse = 1.0;
-        if let Some((grid, zero)) = ending.quantize {
-            // Rounding keeps the order of numbers: bounds may be rounded themselves.
-            let bound = |number: f32| (grid.nearest(number) + zero).clamp(0.0, 255.0) as i16;
-            (bytes, inverse) = (Bytes { zero: zero as i16, low: bound(low), high: bound(high) }, grid.inverse);
-        }
+        let (bytes, inverse) = (bytes_of(ending), ending.quantize.map_or(1.0, |(grid, _)| grid.inverse));
         // SAFETY: the caller's promise.
         unsafe { Limits { low: V::splat(low), high: V::splat(high), inverse: V::splat(inverse), bytes } }
     }
+}
+
+/// How the bytes that an ending writes are counted, and their bounds.
+fn bytes_of(ending: &Ending<'_>) -> Bytes {
+    let (low, high) = ending.bounds;
+    let Some((grid, zero)) = ending.quantize else { return Bytes { zero: 0, low: 0, high: 255 } };
+    // Rounding keeps the order of numbers: bounds may be rounded themselves.
+    let bound = |number: f32| (grid.nearest(number) + zero).clamp(0.0, 255.0) as i16;
+    Bytes { zero: zero as i16, low: bound(low), high: bound(high) }
 }
 
 /// How a row is written.
@@ -382,6 +385,36 @@ impl Written for Near {
     }
 }
 
+/// The same, of numbers of at most 31 bits and with no bounds but those of a byte.
+#[derive(Clone, Copy)]
+pub(super) struct Bare(*mut u8);
+
+impl Written for Bare {
+    const FOLDED: bool = true;
+
+    #[inline(always)]
+    fn of(target: Numbers) -> Option<Self> {
+        <*mut u8>::of(target).map(Bare)
+    }
+
+    #[inline(always)]
+    fn place(self, at: usize) -> *const u8 {
+        self.0.wrapping_add(at)
+    }
+
+    #[inline(always)]
+    #[expect(private_interfaces, reason = "as above")]
+    unsafe fn write<V: Vector, F: Applied, const WIDE: bool>(
+        self,
+        [at, _]: [usize; PAIR],
+        pair: [V; PAIR],
+        _: &Limits<V>,
+    ) {
+        // SAFETY: as above.
+        unsafe { V::store_small_pair(pair, self.0.wrapping_add(at)) };
+    }
+}
+
 /// Which of the forms of this module an ending has.
 #[derive(Clone, Copy)]
 pub(in crate::kernels) struct Kind {
@@ -392,6 +425,8 @@ pub(in crate::kernels) struct Kind {
     pub written: Width,
     /// As [`Written::FOLDED`].
     pub folded: bool,
+    /// And is written as [`Bare`] bytes.
+    pub bare: bool,
     /// As [`Applied::CURVED`].
     pub curved: Option<bool>,
     /// [`Unbiased`], with these bounds below and above.
@@ -444,9 +479,11 @@ pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
     let fits = is_wide || written != Width::U8 && (V::LANES..PAIR * V::LANES).contains(&ending.columns);
     let curved = gate.map(Gate::is_curved);
     let is_unbiased = is_wide && !scaled && curved.is_none() && written != Width::U8 && ending.bias.is_empty();
-    let (low, high) = ending.bounds;
-    let unbiased = is_unbiased.then_some((low != f32::NEG_INFINITY, high != f32::INFINITY));
-    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written, folded, curved, unbiased })
+    let bounds = ending.bounds;
+    let unbiased = is_unbiased.then_some((bounds.0 != f32::NEG_INFINITY, bounds.1 != f32::INFINITY));
+    let Bytes { low, high, .. } = bytes_of(ending);
+    let bare = folded && ending.is_small && (low, high) == (0, 255);
+    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written, folded, bare, curved, unbiased })
 }
 
 /// `$rows::<S, A, F, W>` for a kind.

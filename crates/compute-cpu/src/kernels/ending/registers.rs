@@ -3,11 +3,14 @@
 
 pub(in crate::kernels) use super::block::Kind;
 use super::block::{
-    Added, Applied, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Unbiased, Width, Written,
+    Added, Applied, Bare, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Unbiased, Width, Written,
 };
 use super::{Addend, Ending, PAIR, block};
 use crate::Isa;
-use crate::matrix::{BLOCK, Beside, End, EndRows, Later, Pending, Runs, Strips, beside_bf16, beside_u8, bf16_strips, u8_strips, u8_strips_to_bf16};
+use crate::matrix::{
+    BLOCK, Beside, End, EndRows, Later, Pending, Runs, Strips, beside_bf16, beside_u8, bf16_strips, u8_strips,
+    u8_strips_to_bf16,
+};
 use crate::real::Numbers;
 use crate::vector::{Avx512, Avx512Bf16, Wide, rows};
 use half::bf16;
@@ -267,6 +270,10 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
             Some(Width::Bf16) => rounding::<*mut bf16>(),
             Some(_) => return None,
         },
+        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, bare: true, .. } => chosen::<(), Bare>(),
+        Kind { is_wide: true, scaled: true, added: Some(Width::U8), written: Width::U8, bare: true, .. } => {
+            chosen::<Quantized, Bare>()
+        }
         Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: true, .. } => chosen::<(), Near>(),
         Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: false, .. } => {
             chosen::<(), *mut u8>()
@@ -297,8 +304,12 @@ pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
     let beside: fn() -> &'static Beside = block::with_unbiased_types!(kind, bounds, beside);
     let beside = beside();
     Some(match kind {
-        Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => chosen::<(), *mut bf16>(rows, beside),
-        Kind { is_wide: true, scaled: false, added: None, written: Width::F32, .. } => chosen::<(), *mut f32>(rows, beside),
+        Kind { is_wide: true, scaled: false, added: None, written: Width::Bf16, .. } => {
+            chosen::<(), *mut bf16>(rows, beside)
+        }
+        Kind { is_wide: true, scaled: false, added: None, written: Width::F32, .. } => {
+            chosen::<(), *mut f32>(rows, beside)
+        }
         Kind { is_wide: true, scaled: false, added: Some(Width::Bf16), written: Width::Bf16, .. } => {
             chosen::<*mut bf16, *mut bf16>(rows, beside)
         }
@@ -317,6 +328,8 @@ mod tests {
     use crate::matrix::{Ahead, Begin, Left, Sums};
 
     const APART: usize = 40;
+    /// Of the rows of a block, and what lies between some of them.
+    const LEN: usize = 2 * BLOCK * APART;
 
     /// Numbers of every kind for the rows of a block.
     struct Places {
@@ -327,9 +340,9 @@ mod tests {
 
     impl Places {
         fn new(number: &dyn Fn(usize) -> f32) -> Places {
-            let floats: Vec<f32> = (0..BLOCK * APART).map(number).collect();
+            let floats: Vec<f32> = (0..LEN).map(number).collect();
             let narrow = floats.iter().map(|&float| bf16::from_f32(float)).collect();
-            let bytes = (0..BLOCK * APART).map(|at| (at * 31 % 256) as u8).collect();
+            let bytes = (0..LEN).map(|at| (at * 31 % 256) as u8).collect();
             Places { floats, narrow, bytes }
         }
 
@@ -361,10 +374,11 @@ mod tests {
         let widths = [Width::F32, Width::Bf16, Width::U8];
         let kinds = widths.into_iter().flat_map(|written| {
             let residuals = [None].into_iter().chain(widths.map(Some));
-            residuals.flat_map(move |added| [true, false].map(|is_rounded| (written, added, is_rounded)))
+            let rounded = [(true, true), (true, false), (false, false)];
+            residuals.flat_map(move |added| rounded.map(|rounded| (written, added, rounded)))
         });
         let mut found = 0;
-        for ((written, residual, is_rounded), ahead) in kinds.flat_map(|kind| [(kind, 0), (kind, BLOCK)]) {
+        for ((written, residual, (is_rounded, is_small)), ahead) in kinds.flat_map(|kind| [(kind, 0), (kind, BLOCK)]) {
             let mut read = Places::new(&|at| 30.0 * number(5, at));
             let grid = Grid { inverse: 1.0 / 0.4, low: -9.0, high: 246.0 };
             let residual = residual.map(|residual| Addend { numbers: read.of(residual), zero: 120.0, scale: 0.25 });
@@ -375,6 +389,7 @@ mod tests {
                 bounds: if written == Width::U8 { UNBOUNDED } else { (-15.0, 20.0) },
                 quantize: (written == Width::U8).then_some((grid, 9.0)),
                 is_rounded,
+                is_small,
                 ahead,
                 ..Ending::new((rows, BLOCK), BLOCK, if integers && is_rounded { &bias } else { &[] }, target, APART)
             };
@@ -408,6 +423,41 @@ mod tests {
             }
             assert!(want.bits() != Places::new(&|at| at as f32).bits(), "nothing was written");
             assert_eq!(chosen.rows.is_none(), integers && written == Width::Bf16);
+            if isa.has_avx512_bf16() {
+                // Lines of 14 pixels and 2 of a border, from the first pixel, within a line, in the border on, and one run.
+                let lines = Runs { rows: 0, before: 0, first: 14, each: 14, skipped: 2, farther: 3 * APART };
+                let later = [
+                    Runs { rows: 28, ..lines },
+                    Runs { rows: 13, first: 4, ..lines },
+                    Runs { rows: 17, before: 1, ..lines },
+                    Runs { rows: 0, ..lines },
+                    Runs::one(BLOCK - 1),
+                ];
+                for runs in later {
+                    let [mut all, mut in_runs] = [(); 2].map(|()| Places::new(&|at| at as f32));
+                    let (ending, mut room) = (ending_of(in_runs.of(written), BLOCK), Room::new());
+                    // SAFETY: as above.
+                    unsafe {
+                        chosen.share(&ending, &mut room);
+                        let told = Told::of(&ending, &room);
+                        let later = Later { beside: chosen.beside, told: (&raw const told).cast(), runs };
+                        (chosen.beside.alone)(&Pending { ends: &later, sums: sums.0.as_ptr() });
+                    }
+                    let (mut row, mut at, mut left, mut last) = (runs.before, 0, runs.first, 0);
+                    for _ in 0..runs.rows {
+                        let residual = residual.map(|of| Addend { numbers: of.numbers.from(at), ..of });
+                        let ending = Ending { residual, ..ending_of(all.of(written).from(at), 1) };
+                        // SAFETY: as above.
+                        unsafe { ending.run(isa, &mut sums.0[row * BLOCK..][..BLOCK].to_vec()) };
+                        (row, at, left, last) = (row + 1, at + APART, left - 1, at);
+                        if left == 0 {
+                            (row, at, left) = (row + runs.skipped, at + runs.farther, runs.each);
+                        }
+                    }
+                    assert!(all.bits() == in_runs.bits(), "{runs:?}, rounded: {is_rounded}, ahead: {ahead}");
+                    assert_eq!(last, runs.extent(APART), "{runs:?}");
+                }
+            }
             let Some(rows) = chosen.rows else { continue };
             // All rows but the first, from there on.
             let [mut all, mut from_memory] = [(); 2].map(|()| Places::new(&|at| at as f32));
@@ -431,12 +481,12 @@ mod tests {
     fn rows_end_in_registers_as_they_do_from_memory() {
         if is_x86_feature_detected!("avx512vnni") && Isa::detect().has_avx512() {
             let found = check(of_integers, true);
-            assert_eq!(found, if Isa::detect().has_avx512_bf16() { 16 } else { 8 });
+            assert_eq!(found, if Isa::detect().has_avx512_bf16() { 24 } else { 12 });
         } else {
             println!("skipped: ends of integers, for this machine has no AVX-512 VNNI");
         }
         if Isa::detect().has_avx512_bf16() {
-            assert_eq!(check(of_bf16, false), 16);
+            assert_eq!(check(of_bf16, false), 24);
         } else {
             println!("skipped: ends of bf16, for this machine has no AVX-512 BF16");
         }

@@ -295,7 +295,8 @@ impl<'a, F: Product> Finishing<'a, F> {
         if self.in_registers.at_start.is_none() {
             self.check_residual();
         }
-        let ending = self.ending(Piece { start: 0, ..piece }, &self.kept[kept], target);
+        let is_small = self.in_registers.chosen.is_none() && self.is_small();
+        let ending = Ending { is_small, ..self.ending(Piece { start: 0, ..piece }, &self.kept[kept], target) };
         let InRegisters { chosen, at_start, shared, .. } = &mut self.in_registers;
         let isa = self.finish.isa;
         let Some(chosen) = chosen.get_or_insert_with(|| F::ends(&ending, isa)) else { return };
@@ -305,6 +306,24 @@ impl<'a, F: Product> Finishing<'a, F> {
         unsafe { chosen.share(&ending, room) };
         *known = piece.column;
         *at_start = Some(Told::of(&ending, room));
+    }
+
+    /// Whether whatever the sums are, what becomes an integer has no more than 31 bits.
+    #[cfg(target_arch = "x86_64")]
+    fn is_small(&self) -> bool {
+        /// Of 32 bits, and what a zero point adds to them.
+        const SUM: f32 = (1u64 << 33) as f32;
+        const MOST: f32 = (1 << 29) as f32;
+        let Some((grid, _)) = self.common.and_then(|common| common.quantize) else { return false };
+        let residual = self.common.and_then(|common| common.residual);
+        let residual = residual.map_or(0.0, |residual| 2.0 * f32::from(u8::MAX) * residual.scale.abs());
+        let biases = self.biases.into_iter().flatten().map(|input| {
+            let view = self.arguments.inputs.get(input).copied().flatten().unwrap_or(View::empty());
+            // SAFETY: inputs are not written during the step.
+            integers::farthest(unsafe { view.slice::<f32>() })
+        });
+        let sums = F::largest_scale(&self.finish.scaling, self.arguments) * SUM;
+        (sums + residual + biases.sum::<f32>()) * grid.inverse.abs() < MOST
     }
 
     /// Pieces of a residual lie as those of the output do.

@@ -78,6 +78,19 @@ impl Scaling {
         zero + self.lift
     }
 
+    /// The largest scale of a column, or more.
+    fn largest(&self, arguments: &Arguments<'_>) -> f32 {
+        let factors = self.factors.iter().map(|factor| match *factor {
+            Scale::Number(number) => number.abs(),
+            Scale::Input(index) => {
+                let view = arguments.inputs.get(EXTRA - 1 + index).copied().flatten().unwrap_or(View::empty());
+                // SAFETY: inputs are not written during the step.
+                farthest(unsafe { view.slice::<f32>() })
+            }
+        });
+        factors.product()
+    }
+
     fn columns(&self, arguments: &Arguments<'_>, columns: Range<usize>, made: &mut Columns) {
         let input = |index: usize| arguments.inputs.get(EXTRA - 1 + index).copied().flatten().unwrap_or(View::empty());
         let zero = self.zero_point(arguments);
@@ -108,6 +121,19 @@ impl Scaling {
             }
         }
     }
+}
+
+/// How far the number that is farthest from zero is from it.
+pub(super) fn farthest(numbers: &[f32]) -> f32 {
+    // By lanes, which the compiler takes together.
+    let (chunks, rest) = numbers.as_chunks::<16>();
+    let mut most = [0.0; 16];
+    let farther = |most: &mut f32, number: &f32| *most = if number.abs() > *most { number.abs() } else { *most };
+    for chunk in chunks {
+        most.iter_mut().zip(chunk).for_each(|(most, number)| farther(most, number));
+    }
+    most.iter_mut().zip(rest).for_each(|(most, number)| farther(most, number));
+    most.into_iter().fold(0.0, f32::max)
 }
 
 /// Stores sums in i32.
@@ -160,6 +186,10 @@ macro_rules! integers {
 
             fn integers(columns: &Columns) -> Option<&Columns> {
                 Some(columns)
+            }
+
+            fn largest_scale(scaling: &Scaling, arguments: &Arguments<'_>) -> f32 {
+                scaling.largest(arguments)
             }
 
             fn border(scaling: &Scaling, arguments: &Arguments<'_>) -> $factor {
