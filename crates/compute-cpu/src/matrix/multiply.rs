@@ -5,7 +5,7 @@
 //!     for each pass of some steps                     a pass of a panel fills 36 KiB of the first, or 64 of both
 //!         for each 32 rows or less                    stream from the second-level cache
 //!             sums += rows · panel
-//!             after the last pass: store, while the sums are in the first-level cache
+//!             after the last pass: store, while the sums are in the first-level cache, or beside the next block's steps
 //! ```
 //!
 //! Tiles read the rows of a block once for a group of panels, of which all together are a pass: beyond the first panel
@@ -35,7 +35,7 @@ pub(crate) const PASS_STEPS: usize = 18;
 const DEPTH_OF_FEW: usize = 10;
 /// Blocks of rows whose panels come from the second-level cache for all of them, on tiles.
 const FEW_BLOCKS: usize = 2;
-/// Steps that a block needs, so that ends beside them are worth it.
+/// Steps of the last pass of a block from which on its end is worth leaving to the next block (`docs/benchmarks/gaps-m.md`).
 const STEPS_BESIDE: usize = 2;
 /// Bytes of the first-level cache of every machine that has tiles.
 const FIRST_CACHE: usize = 48 << 10;
@@ -250,8 +250,7 @@ pub(crate) trait Sink<S> {
 }
 
 /// Multiplies `left` by the panels `p0..p1`, panel `p` and its columns being `panel(p)`, and gives each finished block to the
-/// sink. Tiles could multiply the next one meanwhile, but it is faster to take sums from the first-level cache
-/// (`docs/benchmarks/gaps-m.md`).
+/// sink. Where that knows what ends a block later, tiles multiply the next one meanwhile.
 ///
 /// # Safety
 /// `left` can be read as [`Rows`] says, in whole tiles; each panel holds as many steps as `left`.

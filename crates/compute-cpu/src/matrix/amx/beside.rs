@@ -1,0 +1,139 @@
+//! Steps of a block of tiles, and what ends the rows of the block before between them.
+
+use crate::matrix::{Ahead, Left, Pending, Runs};
+
+/// What ends rows of sums that are in memory, one after the other.
+pub(crate) trait EndRows: Sized {
+    /// Begins with the first row of what is pending; `None` where that is told to another end.
+    ///
+    /// # Safety
+    /// What is pending is valid, and was told to this end where it is told to any of its type.
+    unsafe fn begin(pending: &Pending) -> Option<Self>;
+
+    /// Ends the next row.
+    ///
+    /// # Safety
+    /// There is one; the machine has AVX-512 with BF16.
+    unsafe fn end_row(&mut self);
+}
+
+/// What ends the rows of a block between the steps of another one.
+///
+/// Sums are there some time behind the last step, and what ends them waits for memory: the steps of the next block, which
+/// nothing of that holds up, fill that time (`docs/benchmarks/gaps-m.md`).
+pub struct Beside {
+    /// By what is streamed.
+    pub(super) left: StepsBeside,
+    pub(super) panel: StepsBeside,
+    pub(super) neither: StepsBeside,
+    /// With no steps at all.
+    pub alone: unsafe fn(&Pending),
+}
+
+/// What ends rows of a block later, which ones, and what it is told.
+pub struct Later {
+    pub beside: &'static Beside,
+    pub told: *const u8,
+    pub runs: Runs,
+}
+
+/// A loop over the steps of a block of 32 rows that ends the rows of another one meanwhile.
+type StepsBeside = unsafe fn(&Left<'_>, *const u8, &Ahead, &Pending);
+
+/// Rows that are ended beside each of so many steps, of so many rows.
+fn rows_of_a_step(rows: usize, steps: usize) -> usize {
+    const LEAST: usize = 2;
+    const MOST: usize = 8;
+    rows.div_ceil(steps.max(1)).clamp(LEAST, MOST)
+}
+
+/// Ends rows with nothing beside.
+///
+/// # Safety
+/// As [`EndRows`], for what is pending.
+#[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+unsafe fn alone<E: EndRows>(pending: &Pending) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
+        for _ in 0..(*pending.ends).runs.rows {
+            ends.end_row();
+        }
+    }
+}
+
+/// A loop over steps as [`whole`] makes it, that ends rows between them.
+macro_rules! beside {
+    ($name:ident, $dot:literal, $load:literal, $bring:literal) => {
+        /// # Safety
+        /// As [`super::super::block`] for 32 rows, tiles configured, at least one step, and as [`EndRows`] for what is pending.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+        unsafe fn $name<E: EndRows>(left: &Left<'_>, mut panel: *const u8, ahead: &Ahead, pending: &Pending) {
+            let &Left { tiles: [upper, lower], pitch, offsets, .. } = left;
+            let &Ahead { start: mut wanted, lines, apart, each } = ahead;
+            // SAFETY: the caller's promise, for every access below.
+            unsafe {
+                let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
+                let mut rows = (*pending.ends).runs.rows;
+                let rows_each = rows_of_a_step(rows, offsets.len());
+                for &offset in offsets {
+                    tiles!(
+                        concat!($load, " tmm4, [{a} + {pitch}*1]"),
+                        concat!($bring, " tmm6, [{panel} + {line}*1]"),
+                        concat!($dot, " tmm0, tmm4, tmm6"),
+                        concat!($bring, " tmm7, [{panel} + {line}*1 + 64]"),
+                        concat!($dot, " tmm1, tmm4, tmm7"),
+                        a = in(reg) upper.wrapping_add(offset), pitch = in(reg) pitch,
+                        panel = in(reg) panel, line = in(reg) 2 * STEP_BYTES,
+                    );
+                    let mut line = wanted;
+                    for _ in 0..lines {
+                        prefetch::to_second_level(line);
+                        line = line.wrapping_add(apart);
+                    }
+                    wanted = wanted.wrapping_add(each);
+                    tiles!(
+                        concat!($load, " tmm5, [{a} + {pitch}*1]"),
+                        concat!($dot, " tmm2, tmm5, tmm6"),
+                        concat!($dot, " tmm3, tmm5, tmm7"),
+                        a = in(reg) lower.wrapping_add(offset), pitch = in(reg) pitch,
+                    );
+                    panel = panel.wrapping_add(PANEL_STEP_BYTES);
+                    let now = rows.min(rows_each);
+                    for _ in 0..now {
+                        ends.end_row();
+                    }
+                    rows -= now;
+                }
+                for _ in 0..rows {
+                    ends.end_row();
+                }
+            }
+        }
+    };
+}
+
+/// What ends rows beside products by the instruction `$dot`.
+macro_rules! all_beside {
+    ($name:ident, $module:ident, $dot:literal) => {
+        mod $module {
+            use super::{Beside, EndRows, alone, rows_of_a_step};
+            use crate::matrix::{Ahead, Left, PANEL_STEP_BYTES, Pending, STEP_BYTES};
+            use crate::prefetch;
+            use std::arch::asm;
+
+            beside!(left, $dot, "tileloaddt1", "tileloadd");
+            beside!(panel, $dot, "tileloadd", "tileloaddt1");
+            beside!(neither, $dot, "tileloadd", "tileloadd");
+
+            /// Such loops.
+            pub(crate) const fn beside<E: EndRows>() -> &'static Beside {
+                const { &Beside { left: left::<E>, panel: panel::<E>, neither: neither::<E>, alone: alone::<E> } }
+            }
+        }
+        pub(crate) use $module::beside as $name;
+    };
+}
+
+all_beside!(beside_bf16, of_bf16, "tdpbf16ps");
+all_beside!(beside_u8, of_u8, "tdpbusd");
