@@ -58,6 +58,7 @@ pub(super) struct Ending<'a> {
     /// What is summed was rounded for speed: integers need not be the nearest.
     pub is_rounded: bool,
     /// Whatever the sums are, what is rounded to integers has no more than 31 bits.
+    #[cfg(target_arch = "x86_64")]
     pub is_small: bool,
     pub target: Numbers,
     /// Distance of rows in residual and target.
@@ -82,6 +83,7 @@ impl<'a> Ending<'a> {
             bounds: UNBOUNDED,
             quantize: None,
             is_rounded: false,
+            #[cfg(target_arch = "x86_64")]
             is_small: false,
             target,
             apart,

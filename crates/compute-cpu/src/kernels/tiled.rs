@@ -120,6 +120,7 @@ pub(super) trait Product: Factor {
     fn integers(columns: &Self::Columns) -> Option<&Columns>;
 
     /// The largest of the numbers that sums of integers are multiplied by, of all columns.
+    #[cfg(target_arch = "x86_64")]
     fn largest_scale(scaling: &Self::Scaling, arguments: &Arguments<'_>) -> f32;
 
     /// What stands beyond the border of a convolution's data.
@@ -149,6 +150,7 @@ impl Product for bf16 {
         None
     }
 
+    #[cfg(target_arch = "x86_64")]
     fn largest_scale((): &(), _: &Arguments<'_>) -> f32 {
         1.0
     }

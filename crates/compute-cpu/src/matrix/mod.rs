@@ -111,6 +111,7 @@ impl Runs {
     }
 
     /// Numbers from the first row to the last, where rows lie so many apart.
+    #[cfg(target_arch = "x86_64")]
     #[inline]
     pub fn extent(&self, apart: usize) -> usize {
         // Most are one run, and need no division.

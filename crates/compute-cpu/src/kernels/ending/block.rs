@@ -386,9 +386,11 @@ impl Written for Near {
 }
 
 /// The same, of numbers of at most 31 bits and with no bounds but those of a byte.
+#[cfg(target_arch = "x86_64")]
 #[derive(Clone, Copy)]
 pub(super) struct Bare(*mut u8);
 
+#[cfg(target_arch = "x86_64")]
 impl Written for Bare {
     const FOLDED: bool = true;
 
@@ -426,6 +428,7 @@ pub(in crate::kernels) struct Kind {
     /// As [`Written::FOLDED`].
     pub folded: bool,
     /// And is written as [`Bare`] bytes.
+    #[cfg(target_arch = "x86_64")]
     pub bare: bool,
     /// As [`Applied::CURVED`].
     pub curved: Option<bool>,
@@ -481,9 +484,17 @@ pub(super) fn kind<V: Vector>(ending: &Ending<'_>) -> Option<Kind> {
     let is_unbiased = is_wide && !scaled && curved.is_none() && written != Width::U8 && ending.bias.is_empty();
     let bounds = ending.bounds;
     let unbiased = is_unbiased.then_some((bounds.0 != f32::NEG_INFINITY, bounds.1 != f32::INFINITY));
-    let Bytes { low, high, .. } = bytes_of(ending);
-    let bare = folded && ending.is_small && (low, high) == (0, 255);
-    (is_plain && is_known && fits).then_some(Kind { is_wide, scaled, added, written, folded, bare, curved, unbiased })
+    (is_plain && is_known && fits).then_some(Kind {
+        is_wide,
+        scaled,
+        added,
+        written,
+        folded,
+        #[cfg(target_arch = "x86_64")]
+        bare: folded && ending.is_small && matches!(bytes_of(ending), Bytes { low: 0, high: 255, .. }),
+        curved,
+        unbiased,
+    })
 }
 
 /// `$rows::<S, A, F, W>` for a kind.

@@ -79,6 +79,7 @@ impl Scaling {
     }
 
     /// The largest scale of a column, or more.
+    #[cfg(target_arch = "x86_64")]
     fn largest(&self, arguments: &Arguments<'_>) -> f32 {
         let factors = self.factors.iter().map(|factor| match *factor {
             Scale::Number(number) => number.abs(),
@@ -124,6 +125,7 @@ impl Scaling {
 }
 
 /// How far the number that is farthest from zero is from it.
+#[cfg(target_arch = "x86_64")]
 pub(super) fn farthest(numbers: &[f32]) -> f32 {
     // By lanes, which the compiler takes together.
     let (chunks, rest) = numbers.as_chunks::<16>();
@@ -188,6 +190,7 @@ macro_rules! integers {
                 Some(columns)
             }
 
+            #[cfg(target_arch = "x86_64")]
             fn largest_scale(scaling: &Scaling, arguments: &Arguments<'_>) -> f32 {
                 scaling.largest(arguments)
             }
