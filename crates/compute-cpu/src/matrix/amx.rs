@@ -12,7 +12,7 @@
 //! left operand or the panel, streams from the second-level cache with a hint not to displace the other one from the first
 //! (`tileloaddt1`); measured on Sapphire Rapids that is worth half the speed.
 
-pub(crate) use beside::{Beside, EndRows, Later, beside_bf16, beside_u8};
+pub(crate) use beside::{Beside, Later, RowByRow, beside_bf16, beside_u8};
 
 use super::{Ahead, BLOCK, Begin, Block, Factor, Left, STEP_BYTES, Streamed, TILE};
 use halimede_platform::chip::{Chip, Feature, permit_matrix_tiles};

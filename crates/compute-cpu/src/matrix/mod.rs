@@ -34,7 +34,7 @@ mod sme;
 mod strips;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use amx::{Beside, EndRows, Later, beside_bf16, beside_u8};
+pub(crate) use amx::{Beside, Later, RowByRow, beside_bf16, beside_u8};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{End, Ends, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
@@ -99,9 +99,9 @@ pub struct Runs {
     /// Rows of the first run, and of each that follows.
     pub first: usize,
     pub each: usize,
-    /// Rows of the block between two runs, and how many numbers farther the second one lies than the rows of one.
+    /// Rows of the block between two runs, and how many numbers farther the second one lies than the next row of the first would, or nearer.
     pub skipped: usize,
-    pub farther: usize,
+    pub farther: isize,
 }
 
 impl Runs {
@@ -116,7 +116,7 @@ impl Runs {
     pub fn extent(&self, apart: usize) -> usize {
         // Most are one run, and need no division.
         let breaks = if self.rows <= self.first { 0 } else { (self.rows - self.first).div_ceil(self.each) };
-        self.rows.saturating_sub(1) * apart + breaks * self.farther
+        (self.rows.saturating_sub(1) * apart).wrapping_add_signed(breaks as isize * self.farther)
     }
 }
 

@@ -245,7 +245,7 @@ pub(crate) trait Sink<S> {
     fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<&Ends>;
 
     /// What ends the first so many rows of a block, if that can be done beside the steps of the next one: then they are not
-    /// stored. It is valid until the next call.
+    /// stored. It is valid until it is asked for again, or sums are stored.
     fn ends_later(&mut self, block: (usize, usize), rows: usize) -> Option<&Later>;
 }
 

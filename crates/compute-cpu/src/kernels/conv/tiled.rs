@@ -721,7 +721,8 @@ impl<F: Product> Target<'_, F> {
             grid.pixel(image, row, at) * lines.row + panel.start
         };
         let row = target.step[1] * lines.row;
-        let farther = start(y + 1, 0) - start(y, 0) - width * row;
+        // Lines of every second pixel can begin before the next pixel of the one before would.
+        let farther = (start(y + 1, 0) - start(y, 0)).wrapping_sub(width * row) as isize;
         let piece = Piece { rows: count, columns: panel.columns, column: panel.column, start: start(y, x), row };
         (piece, Runs { rows: count, before, first: width - x, each: width, skipped: across - width, farther })
     }

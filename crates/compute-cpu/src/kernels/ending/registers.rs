@@ -8,7 +8,7 @@ use super::block::{
 use super::{Addend, Ending, PAIR, block};
 use crate::Isa;
 use crate::matrix::{
-    BLOCK, Beside, End, EndRows, Later, Pending, Runs, Strips, beside_bf16, beside_u8, bf16_strips, u8_strips,
+    BLOCK, Beside, End, Later, Pending, RowByRow, Runs, Strips, beside_bf16, beside_u8, bf16_strips, u8_strips,
     u8_strips_to_bf16,
 };
 use crate::real::Numbers;
@@ -58,7 +58,7 @@ impl Told {
 }
 
 /// Ends so many rows, as is told, whose sums lie [`BLOCK`] numbers apart.
-pub(in crate::kernels) type EndsRows = unsafe fn(&Told, *const f32, usize);
+pub(in crate::kernels) type EndRows = unsafe fn(&Told, *const f32, usize);
 
 /// What ends the rows of a kind of endings.
 #[derive(Clone, Copy)]
@@ -67,7 +67,7 @@ pub(in crate::kernels) struct Chosen {
     pub strips: &'static Strips,
     pub beside: &'static Beside,
     /// Ends rows whose sums are in memory, where that is faster than the ending's own form: not where integers become bf16.
-    pub rows: Option<EndsRows>,
+    pub rows: Option<EndRows>,
 }
 
 impl Chosen {
@@ -137,7 +137,7 @@ struct Rows<V, S, A, F, W> {
     /// As [`Runs`].
     each: usize,
     skipped: usize,
-    farther: usize,
+    farther: isize,
     form: PhantomData<(S, F)>,
 }
 
@@ -176,13 +176,13 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
         *left -= 1;
         if *left == 0 {
             *left = *each;
-            *at += *farther;
+            *at = at.wrapping_add_signed(*farther);
             *sums = sums.wrapping_add(*skipped);
         }
     }
 }
 
-impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> EndRows for Rows<V, S, A, F, W> {
+impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> RowByRow for Rows<V, S, A, F, W> {
     #[inline(always)]
     unsafe fn begin(pending: &Pending) -> Option<Self> {
         // SAFETY: the caller's promise.
@@ -290,7 +290,7 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
 
 /// What ends sums of products of bf16, on a machine with AVX-512 BF16.
 pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
-    fn chosen<A: Added, W: Written>(rows: EndsRows, beside: &'static Beside) -> Chosen {
+    fn chosen<A: Added, W: Written>(rows: EndRows, beside: &'static Beside) -> Chosen {
         // Strips have both bounds: each form of them is eight functions.
         type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, Unbiased<true, true>, W>;
         Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), beside, rows: Some(rows) }
@@ -300,7 +300,7 @@ pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
     }
     // Their sums have begun with a bias.
     let bounds = kind.unbiased?;
-    let rows: EndsRows = block::with_unbiased_types!(kind, bounds, rounded_rows);
+    let rows: EndRows = block::with_unbiased_types!(kind, bounds, rounded_rows);
     let beside: fn() -> &'static Beside = block::with_unbiased_types!(kind, bounds, beside);
     let beside = beside();
     Some(match kind {
@@ -425,11 +425,13 @@ mod tests {
             assert_eq!(chosen.rows.is_none(), integers && written == Width::Bf16);
             if isa.has_avx512_bf16() {
                 // Lines of 14 pixels and 2 of a border, from the first pixel, within a line, in the border on, and one run.
-                let lines = Runs { rows: 0, before: 0, first: 14, each: 14, skipped: 2, farther: 3 * APART };
+                let lines = Runs { rows: 0, before: 0, first: 14, each: 14, skipped: 2, farther: 3 * APART as isize };
                 let later = [
                     Runs { rows: 28, ..lines },
                     Runs { rows: 13, first: 4, ..lines },
                     Runs { rows: 17, before: 1, ..lines },
+                    // Runs that begin before the next row of the one before would.
+                    Runs { rows: 26, first: 12, farther: 32 - APART as isize, ..lines },
                     Runs { rows: 0, ..lines },
                     Runs::one(BLOCK - 1),
                 ];
@@ -451,7 +453,7 @@ mod tests {
                         unsafe { ending.run(isa, &mut sums.0[row * BLOCK..][..BLOCK].to_vec()) };
                         (row, at, left, last) = (row + 1, at + APART, left - 1, at);
                         if left == 0 {
-                            (row, at, left) = (row + runs.skipped, at + runs.farther, runs.each);
+                            (row, at, left) = (row + runs.skipped, at.wrapping_add_signed(runs.farther), runs.each);
                         }
                     }
                     assert!(all.bits() == in_runs.bits(), "{runs:?}, rounded: {is_rounded}, ahead: {ahead}");

@@ -3,7 +3,7 @@
 use crate::matrix::{Ahead, Left, Pending, Runs};
 
 /// What ends rows of sums that are in memory, one after the other.
-pub(crate) trait EndRows: Sized {
+pub(crate) trait RowByRow: Sized {
     /// Begins with the first row of what is pending; `None` where that is told to another end.
     ///
     /// # Safety
@@ -13,7 +13,7 @@ pub(crate) trait EndRows: Sized {
     /// Ends the next row.
     ///
     /// # Safety
-    /// There is one; the machine has AVX-512 with BF16.
+    /// There is one, and what was pending is still valid; the machine has AVX-512 with BF16.
     unsafe fn end_row(&mut self);
 }
 
@@ -50,9 +50,9 @@ fn rows_of_a_step(rows: usize, steps: usize) -> usize {
 /// Ends rows with nothing beside.
 ///
 /// # Safety
-/// As [`EndRows`], for what is pending.
+/// As [`RowByRow`], for what is pending.
 #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-unsafe fn alone<E: EndRows>(pending: &Pending) {
+unsafe fn alone<E: RowByRow>(pending: &Pending) {
     // SAFETY: the caller's promise.
     unsafe {
         let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
@@ -62,13 +62,13 @@ unsafe fn alone<E: EndRows>(pending: &Pending) {
     }
 }
 
-/// A loop over steps as [`whole`] makes it, that ends rows between them.
+/// A loop over the steps of a block as that of `whole`, with ends of rows between them.
 macro_rules! beside {
     ($name:ident, $dot:literal, $load:literal, $bring:literal) => {
         /// # Safety
-        /// As [`super::super::block`] for 32 rows, tiles configured, at least one step, and as [`EndRows`] for what is pending.
+        /// As [`super::super::block`] for 32 rows, tiles configured, at least one step, and as [`RowByRow`] for what is pending.
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
-        unsafe fn $name<E: EndRows>(left: &Left<'_>, mut panel: *const u8, ahead: &Ahead, pending: &Pending) {
+        unsafe fn $name<E: RowByRow>(left: &Left<'_>, mut panel: *const u8, ahead: &Ahead, pending: &Pending) {
             let &Left { tiles: [upper, lower], pitch, offsets, .. } = left;
             let &Ahead { start: mut wanted, lines, apart, each } = ahead;
             // SAFETY: the caller's promise, for every access below.
@@ -117,7 +117,7 @@ macro_rules! beside {
 macro_rules! all_beside {
     ($name:ident, $module:ident, $dot:literal) => {
         mod $module {
-            use super::{Beside, EndRows, alone, rows_of_a_step};
+            use super::{Beside, RowByRow, alone, rows_of_a_step};
             use crate::matrix::{Ahead, Left, PANEL_STEP_BYTES, Pending, STEP_BYTES};
             use crate::prefetch;
             use std::arch::asm;
@@ -127,7 +127,7 @@ macro_rules! all_beside {
             beside!(neither, $dot, "tileloadd", "tileloadd");
 
             /// Such loops.
-            pub(crate) const fn beside<E: EndRows>() -> &'static Beside {
+            pub(crate) const fn beside<E: RowByRow>() -> &'static Beside {
                 const { &Beside { left: left::<E>, panel: panel::<E>, neither: neither::<E>, alone: alone::<E> } }
             }
         }
