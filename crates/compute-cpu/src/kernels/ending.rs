@@ -57,7 +57,7 @@ pub(super) struct Ending<'a> {
     pub quantize: Option<(Grid, f32)>,
     /// What is summed was rounded for speed: integers need not be the nearest.
     pub is_rounded: bool,
-    /// Whatever the sums are, what is rounded to integers has no more than 31 bits.
+    /// Whatever the sums and a residual of bytes are, what is rounded to integers has no more than 31 bits.
     #[cfg(target_arch = "x86_64")]
     pub is_small: bool,
     pub target: Numbers,

@@ -69,7 +69,7 @@ enum Term {
 }
 
 impl Residual {
-    fn is_float(self) -> bool {
+    pub fn is_float(self) -> bool {
         matches!(self.dtype, DType::F32 | DType::Bf16)
     }
 }

@@ -574,6 +574,37 @@ fn transposed_convolutions_with_the_channels_last() {
 }
 
 #[test]
+fn transposed_convolutions_that_enlarge_images() {
+    // A phase of them has a single tap, and an image as large as the data. Lines of 15 pixels have 8 of one phase and 7 of the other.
+    for (strides, end, x, out) in [
+        ([2, 2], [1, 1], [2, 5, 6], [2, 10, 12]),
+        ([2, 2], [1, 1], [1, 2, 2], [1, 4, 4]),
+        ([1, 2], [0, 0], [1, 4, 8], [1, 4, 15]),
+    ] {
+        let op = Conv {
+            transposed: Some(Transposed { output_padding: end.as_slice().into(), ..Default::default() }),
+            channels_last: true,
+            multiply: Some(Factors::Bf16),
+            ..conv(&strides, &[1, 1], &[1, 1, 1, 1], 1)
+        };
+        let shape = |[batch, height, width]: [usize; 3], channels| [batch, height, width, channels];
+        let (x, w, bias) = (floats(&shape(x, 64), 1), floats(&[64, 64, 3, 3], 2), floats(&[64], 3));
+        let residual = narrow(&floats(&shape(out, 64), 4));
+        check(Op::Conv(op.clone()), &[Some(x.clone()), Some(w.clone())], &[1], 3e-6);
+        for bias in [None, Some(bias)] {
+            let mut rounded = Map::default();
+            let (result, added) = (rounded.push(Instruction::Input(0)), rounded.push(Instruction::Input(1)));
+            let added = rounded.push(Instruction::Cast(DType::F32, added));
+            let sum = rounded.push(Instruction::Binary(Binary::Add, result, added));
+            rounded.push(Instruction::Cast(DType::Bf16, sum));
+            let op = Conv { epilogue: Some(rounded), ..op.clone() };
+            let inputs = [Some(narrow(&x)), Some(w.clone()), bias, Some(residual.clone())];
+            check(Op::Conv(op), &inputs, &[1], 3e-6);
+        }
+    }
+}
+
+#[test]
 fn softmax_along_any_axis() {
     for axis in 0..3 {
         for log in [false, true] {

@@ -153,8 +153,9 @@ impl Factor for u8 {
             if is_x86_feature_detected!("avx512vnni") && avx512::is_available() {
                 kinds.push(Kind::Avx512);
             }
-            // Tiles leave few rows to vectors.
-            if kinds.contains(&Kind::Avx512) && amx::permitted(Feature::AmxInt8) {
+            // Tiles leave few rows to vectors, and what ends blocks beside them rounds to bf16.
+            let has_vectors = kinds.contains(&Kind::Avx512) && is_x86_feature_detected!("avx512bf16");
+            if has_vectors && amx::permitted(Feature::AmxInt8) {
                 kinds.push(Kind::Amx);
             }
         }

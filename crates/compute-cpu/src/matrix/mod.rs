@@ -465,7 +465,8 @@ pub struct Block<'a, F: Factor> {
     /// 16 rows or fewer compute one tile's, more than that both's.
     pub rows: usize,
     pub begin: Begin<F::Sum>,
-    /// May be what the sums begin with. What it holds beyond the rows afterwards is not said.
+    /// May be what the sums begin with, or what is pending: both are read before it is written. What it holds beyond the rows
+    /// afterwards is not said.
     pub to: *mut Sums<F::Sum>,
     /// What ends the rows instead of writing sums, for units and blocks that [`MatrixUnit::ends_rows`].
     pub ends: Option<&'a Ends>,

@@ -279,7 +279,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let mut size = parts.first().map_or([0; 2], |(target, _)| target.size);
         let mut window = window;
         let are_next = layouts.input(0).border() == 0 && layouts.output.border() == 0;
-        if are_next && parts.len() == 1 && window.is_pointwise() && window.out[0] == 1 {
+        // Pixels of a phase of a transposed convolution have others between them.
+        let is_whole = parts.len() == 1 && parts.iter().all(|(target, _)| target.step == [1; 2]);
+        if are_next && is_whole && window.is_pointwise() && window.out[0] == 1 {
             // Images of 7 x 7 pixels would each end with half a block.
             window = window.of_one_image();
             size = [window.out[1], window.out[2]];

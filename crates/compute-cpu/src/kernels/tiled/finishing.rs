@@ -222,7 +222,8 @@ impl<'a, F: Product> Finishing<'a, F> {
         Some(self.in_registers.ends.insert(Ends { strips, told }))
     }
 
-    /// What ends a piece later, in registers, of whose rows there are these runs. It is valid until the next call.
+    /// What ends a piece later, in registers, of whose rows there are these runs. It is valid until the next call of this, or of
+    /// [`Finishing::store`].
     ///
     /// # Safety
     /// As [`Finishing::store`], for whoever uses it.
@@ -235,7 +236,7 @@ impl<'a, F: Product> Finishing<'a, F> {
         Some(self.in_registers.later.insert(Later { beside, told, runs }))
     }
 
-    /// What ends a piece, and what it is told; none where registers do not do that.
+    /// What ends a piece whose rows are these runs, and what it is told; none where registers do not do that.
     ///
     /// # Safety
     /// As [`Finishing::store`], for whoever ends it.
@@ -272,7 +273,8 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[inline(never)]
     fn find_alike(&mut self, piece: Piece) -> Option<(Told, &'a Alike)> {
         let (finish, isa) = (self.finish, self.finish.isa);
-        let ending = self.ending(Piece { start: 0, ..piece }, &self.kept[0], self.target?);
+        // Of the first row alone: where the others lie is not told here.
+        let ending = self.ending(Piece { start: 0, rows: 1, ..piece }, &self.kept[0], self.target?);
         let alike = finish.alike.get_or_init(|| {
             let chosen = F::ends(&ending, isa)?;
             let mut shared = Room::new();
@@ -296,7 +298,8 @@ impl<'a, F: Product> Finishing<'a, F> {
             self.check_residual();
         }
         let is_small = self.in_registers.chosen.is_none() && self.is_small();
-        let ending = Ending { is_small, ..self.ending(Piece { start: 0, ..piece }, &self.kept[kept], target) };
+        // Of the first row alone, as above.
+        let ending = Ending { is_small, ..self.ending(Piece { start: 0, rows: 1, ..piece }, &self.kept[kept], target) };
         let InRegisters { chosen, at_start, shared, .. } = &mut self.in_registers;
         let isa = self.finish.isa;
         let Some(chosen) = chosen.get_or_insert_with(|| F::ends(&ending, isa)) else { return };
@@ -315,8 +318,12 @@ impl<'a, F: Product> Finishing<'a, F> {
         const SUM: f32 = (1u64 << 33) as f32;
         const MOST: f32 = (1 << 29) as f32;
         let Some((grid, _)) = self.common.and_then(|common| common.quantize) else { return false };
-        let residual = self.common.and_then(|common| common.residual);
-        let residual = residual.map_or(0.0, |residual| 2.0 * f32::from(u8::MAX) * residual.scale.abs());
+        let residual = match self.common.and_then(|common| common.residual) {
+            None => 0.0,
+            // Floats may be as large as they are.
+            Some(residual) if residual.is_float() => return false,
+            Some(residual) => (f32::from(u8::MAX) + residual.zero.abs()) * residual.scale.abs(),
+        };
         let biases = self.biases.into_iter().flatten().map(|input| {
             let view = self.arguments.inputs.get(input).copied().flatten().unwrap_or(View::empty());
             // SAFETY: inputs are not written during the step.
