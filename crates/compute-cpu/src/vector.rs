@@ -148,7 +148,6 @@ pub(crate) trait Vector: Copy {
     }
 
     /// The same of numbers of at most 31 bits, within the bounds of a byte.
-    #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn store_small_pair(pair: [Self; 2], to: *mut u8) {
         // SAFETY: the caller's promise.

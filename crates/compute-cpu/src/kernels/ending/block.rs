@@ -352,11 +352,11 @@ impl Written for *mut u8 {
     }
 }
 
-/// Bytes of sums that were rounded for speed.
+/// Bytes of sums that were rounded for speed: `BARE` ones of numbers of at most 31 bits, with no bounds but those of a byte.
 #[derive(Clone, Copy)]
-pub(super) struct Near(*mut u8);
+pub(super) struct Near<const BARE: bool = false>(*mut u8);
 
-impl Written for Near {
+impl<const BARE: bool> Written for Near<BARE> {
     const FOLDED: bool = true;
 
     #[inline(always)]
@@ -379,41 +379,12 @@ impl Written for Near {
     ) {
         // SAFETY: as above.
         unsafe {
+            if BARE {
+                return V::store_small_pair(pair, self.0.wrapping_add(at));
+            }
             let Bytes { low, high, .. } = limits.bytes;
             V::store_bytes_of_pair(pair, (low as u8, high as u8), self.0.wrapping_add(at));
         }
-    }
-}
-
-/// The same, of numbers of at most 31 bits and with no bounds but those of a byte.
-#[cfg(target_arch = "x86_64")]
-#[derive(Clone, Copy)]
-pub(super) struct Bare(*mut u8);
-
-#[cfg(target_arch = "x86_64")]
-impl Written for Bare {
-    const FOLDED: bool = true;
-
-    #[inline(always)]
-    fn of(target: Numbers) -> Option<Self> {
-        <*mut u8>::of(target).map(Bare)
-    }
-
-    #[inline(always)]
-    fn place(self, at: usize) -> *const u8 {
-        self.0.wrapping_add(at)
-    }
-
-    #[inline(always)]
-    #[expect(private_interfaces, reason = "as above")]
-    unsafe fn write<V: Vector, F: Applied, const WIDE: bool>(
-        self,
-        [at, _]: [usize; PAIR],
-        pair: [V; PAIR],
-        _: &Limits<V>,
-    ) {
-        // SAFETY: as above.
-        unsafe { V::store_small_pair(pair, self.0.wrapping_add(at)) };
     }
 }
 
@@ -427,7 +398,7 @@ pub(in crate::kernels) struct Kind {
     pub written: Width,
     /// As [`Written::FOLDED`].
     pub folded: bool,
-    /// And is written as [`Bare`] bytes.
+    /// And is written as bare bytes ([`Near`]).
     #[cfg(target_arch = "x86_64")]
     pub bare: bool,
     /// As [`Applied::CURVED`].

@@ -3,7 +3,7 @@
 
 pub(in crate::kernels) use super::block::Kind;
 use super::block::{
-    Added, Applied, Bare, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Unbiased, Width, Written,
+    Added, Applied, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Unbiased, Width, Written,
 };
 use super::{Addend, Ending, PAIR, block};
 use crate::Isa;
@@ -117,7 +117,7 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, 
                 return debug_assert!(false, "an ending of another kind");
             };
             for _ in 0..count {
-                rows.next();
+                rows.end_row();
             }
         }
     }
@@ -155,11 +155,20 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
         let (ahead, left, form) = (ahead * apart, first, PhantomData);
         Some(Rows { shared, added, to, apart, ahead, at: 0, sums, left, each, skipped, farther, form })
     }
+}
 
-    /// # Safety
-    /// There is another row, on a machine with what the registers need.
+impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> RowByRow for Rows<V, S, A, F, W> {
     #[inline(always)]
-    unsafe fn next(&mut self) {
+    unsafe fn begin(pending: &Pending) -> Option<Self> {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let Later { told, runs, .. } = &*pending.ends;
+            Rows::of(&*told.cast::<Told>(), pending.sums, runs)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn end_row(&mut self) {
         let Rows { shared, added, to, apart, ahead, at, sums, left, each, skipped, farther, .. } = self;
         // SAFETY: the caller's promise.
         unsafe {
@@ -179,23 +188,6 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
             *at = at.wrapping_add_signed(*farther);
             *sums = sums.wrapping_add(*skipped);
         }
-    }
-}
-
-impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> RowByRow for Rows<V, S, A, F, W> {
-    #[inline(always)]
-    unsafe fn begin(pending: &Pending) -> Option<Self> {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let Later { told, runs, .. } = &*pending.ends;
-            Rows::of(&*told.cast::<Told>(), pending.sums, runs)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn end_row(&mut self) {
-        // SAFETY: the caller's promise.
-        unsafe { self.next() }
     }
 }
 
@@ -270,9 +262,11 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
             Some(Width::Bf16) => rounding::<*mut bf16>(),
             Some(_) => return None,
         },
-        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, bare: true, .. } => chosen::<(), Bare>(),
+        Kind { is_wide: true, scaled: true, added: None, written: Width::U8, bare: true, .. } => {
+            chosen::<(), Near<true>>()
+        }
         Kind { is_wide: true, scaled: true, added: Some(Width::U8), written: Width::U8, bare: true, .. } => {
-            chosen::<Quantized, Bare>()
+            chosen::<Quantized, Near<true>>()
         }
         Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: true, .. } => chosen::<(), Near>(),
         Kind { is_wide: true, scaled: true, added: None, written: Width::U8, folded: false, .. } => {

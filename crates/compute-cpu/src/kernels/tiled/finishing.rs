@@ -317,7 +317,9 @@ impl<'a, F: Product> Finishing<'a, F> {
         /// Of 32 bits, and what a zero point adds to them.
         const SUM: f32 = (1u64 << 33) as f32;
         const MOST: f32 = (1 << 29) as f32;
-        let Some((grid, _)) = self.common.and_then(|common| common.quantize) else { return false };
+        // Sums that were not rounded for speed have ends that do not ask.
+        let quantize = self.common.and_then(|common| common.quantize).filter(|_| self.finish.is_rounded);
+        let Some((grid, _)) = quantize else { return false };
         let residual = match self.common.and_then(|common| common.residual) {
             None => 0.0,
             // Floats may be as large as they are.

@@ -13,7 +13,7 @@ pub(crate) trait RowByRow: Sized {
     /// Ends the next row.
     ///
     /// # Safety
-    /// There is one, and what was pending is still valid; the machine has AVX-512 with BF16.
+    /// There is one, and what was pending is still valid; the machine has AVX-512 with what the end needs of it.
     unsafe fn end_row(&mut self);
 }
 
