@@ -61,6 +61,8 @@ class TritonPythonModel:
 
 # Answers with views of its input, in memory that has not been copied; tells how many segments the process has.
 VIEWS = """
+from halimede_host.channel import server
+
 VIEWS = {"all": lambda x: x, "grid": lambda x: x.reshape(2, -1), "rest": lambda x: x[1000:], "half": lambda x: x[::2],
          "twice": lambda x: np.multiply(x, 2, out=x)}
 
@@ -70,7 +72,8 @@ class TritonPythonModel:
         answers = []
         for request in requests:
             view = VIEWS[json.loads(request.parameters())["view"]](request.inputs()[0].as_numpy())
-            count = sum("/dev/shm/hm" in line for line in open("/proc/self/maps"))
+            # The ones for outputs: of those for inputs there are two where the next request comes before this one's was given back.
+            count = len(server().output_segments)
             answers.append(pb_utils.InferenceResponse([pb_utils.Tensor("OUT", view)], parameters={"segments": count}))
         return answers
 """
@@ -172,7 +175,6 @@ def test_what_stands_in_for_a_request_is_answered_as_one_and_costs_nothing(tmp_p
         assert mappings(pid) <= before + 2
 
 
-@pytest.mark.skipif(not os.path.exists("/proc/self/maps"), reason="mappings are counted in /proc")
 def test_views_of_inputs_are_answers_without_copies(tmp_path, serve):
     repository = models.Repository(tmp_path / "models")
     add(repository, "views", VIEWS, config({"IN": "FP32"}, {"OUT": "FP32"}))
@@ -191,13 +193,12 @@ def test_views_of_inputs_are_answers_without_copies(tmp_path, serve):
             for view, function in expected.items():
                 x, answer, segments = told(view, 1 << 17)
                 np.testing.assert_array_equal(answer, function(x))
-                # The one of the input.
-                assert segments == 1, view
+                assert segments == 0, view
         # What lies scattered is copied into one for outputs, and so is what is short.
         for view, size in [("half", 1 << 17), ("all", 16)]:
             x, answer, _ = told(view, size)
             np.testing.assert_array_equal(answer, x[::2] if view == "half" else x)
-            assert told(view, size)[2] == 2
+            assert told(view, size)[2] == 1
 
 
 @pytest.mark.parametrize("size", [250, 65_000, 1 << 17, 1 << 18, 1 << 20])
