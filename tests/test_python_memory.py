@@ -59,7 +59,7 @@ class TritonPythonModel:
         return [pb_utils.InferenceResponse([self.first]) for _ in requests]
 """
 
-# Answers with views of its input, in memory that has not been copied; tells how many segments the process has.
+# Answers with views of its input, in memory that has not been copied; tells how many segments it has for outputs.
 VIEWS = """
 from halimede_host.channel import server
 
