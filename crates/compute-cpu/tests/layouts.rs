@@ -139,6 +139,25 @@ fn light_images(side: usize) -> Graph {
 }
 
 /// Many channels that a convolution copies, then the largest number of each channel.
+/// The same with bounds alone behind channels that are seen by themselves, and channels that fill no whole lines.
+fn narrow_images(side: usize) -> Graph {
+    let (mut graph, image) = graph_of_images(24, side);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let mut x = conv(b, image, 24, 24, 1, 1);
+    for (wide, size, stride) in [(144, 3, 1), (56, 5, 2)] {
+        let y = conv(b, x, 24, wide, 1, 1);
+        let y = relu(b, y);
+        let y = conv_of_groups(b, y, (wide, wide, wide), size, stride);
+        let y = relu(b, y);
+        let y = conv(b, y, wide, 24, 1, 1);
+        x = if stride == 1 { b.binary(Binary::Add, y, x).unwrap() } else { y };
+    }
+    let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
+    graph.outputs = vec![b.add(Op::Reduce(mean), &[x]).unwrap()];
+    graph
+}
+
 fn small_images() -> Graph {
     let (mut graph, image) = graph_of_images(32, 6);
     let mut builder = Builder::new(&mut graph);
@@ -349,6 +368,26 @@ fn channels_by_themselves_answer_alike() {
             let input = numbers(&[batch, 32, 11, 11], batch);
             let (plain, made, steps) = both(&light_images(11), Precision::Balanced, matrix, threads, &input);
             assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {batch}", matrix.name());
+            // What the mean reads is in f32.
+            assert_eq!(blocked(&steps), 6, "{steps:?}");
+        }
+    }
+}
+
+#[test]
+fn lines_that_are_filled_up_answer_alike() {
+    for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
+        for (batch, odd) in [(1, None), (3, None), (3, Some(f32::INFINITY)), (2, Some(f32::NAN))] {
+            let mut input = numbers(&[batch, 24, 11, 11], batch);
+            if let Some(odd) = odd {
+                // What weights of zero would make of it must not spread.
+                let mut elements = input.slice::<f32>().unwrap().to_vec();
+                elements[1234] = odd;
+                input = Tensor::from_slice(&[batch, 24, 11, 11], &elements).unwrap();
+            }
+            let (plain, made, steps) = both(&narrow_images(11), Precision::Balanced, matrix, threads, &input);
+            let numbers = |tensor: &Tensor| tensor.slice::<f32>().unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            assert_eq!(numbers(&plain), numbers(&made), "{} {batch} {odd:?}", matrix.name());
             // What the mean reads is in f32.
             assert_eq!(blocked(&steps), 6, "{steps:?}");
         }

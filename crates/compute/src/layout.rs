@@ -8,6 +8,9 @@
 //! blocked     [columns / line][rows][line]     columns 0.. row 0 ████ row 1 ████ ...   columns 32.. row 0 ████ row 1 ████ ...
 //! ```
 //!
+//! Where columns leave a rest of a line, zeros fill it up: they are multiplied by weights of zero, which only finite numbers bear.
+//! Who writes a blocked value writes them, every time: the memory may have held something else.
+//!
 //! A convolution that looks beyond a pixel copies what it sees, with zeros around it, unless they are there already: images of
 //! blocked values may have a border. Two rows share what lies between them:
 //!
@@ -46,9 +49,10 @@ pub enum Layout {
     #[default]
     RowMajor,
     /// The last axis cut into pieces of [`LINE_BYTES`], all rows of the first piece first, those of the next
-    /// [`rows_apart`]. Rows are those of all other axes together, and whole lines.
+    /// [`rows_apart`]. Rows are those of all other axes together; zeros fill up their last lines.
     Blocked,
-    /// The same of `[images, height, width, columns]` where each image has a border of so many pixels, at least one, which are zeros.
+    /// The same of `[images, height, width, columns]`, in whole lines, where each image has a border of so many pixels, at least
+    /// one, which are zeros.
     /// Where pixels lie says [`Grid`].
     Bordered(u8),
 }
@@ -63,8 +67,8 @@ impl Layout {
             (Layout::Bordered(_), &[images, height, width, _]) => Grid::of(self, [height, width]).rows(images),
             (Layout::Bordered(_), _) => return None,
         };
-        let is_whole = columns > 0 && columns.is_multiple_of(LINE_BYTES);
-        is_whole.then(|| columns / LINE_BYTES * rows_apart(rows) * LINE_BYTES)
+        let can_be = columns > 0 && (self == Layout::Blocked || columns.is_multiple_of(LINE_BYTES));
+        can_be.then(|| columns.div_ceil(LINE_BYTES) * rows_apart(rows) * LINE_BYTES)
     }
 
     /// Pixels around each image.
@@ -215,7 +219,8 @@ mod tests {
         }
         let desc = |shape: &[usize]| TensorDesc { dtype: DType::Bf16, shape: shape.into() };
         assert_eq!(Layout::Blocked.bytes(&desc(&[2, 64, 96])), Some(3 * 144 * 64));
-        assert_eq!([&[4, 40][..], &[4, 0], &[]].map(|shape| Layout::Blocked.bytes(&desc(shape))), [None; 3]);
+        assert_eq!(Layout::Blocked.bytes(&desc(&[2, 64, 72])), Some(3 * 144 * 64), "the last line is filled up");
+        assert_eq!([&[4, 0][..], &[]].map(|shape| Layout::Blocked.bytes(&desc(shape))), [None; 2]);
         // Two images of 4 x 7 pixels in rows of 8, a row above and below each.
         assert_eq!(Layout::Bordered(1).bytes(&desc(&[2, 4, 7, 32])), Some(rows_apart(2 * 6 * 8 + 1) * 64));
         assert_eq!([&[4, 7, 32][..], &[2, 4, 7, 40]].map(|shape| Layout::Bordered(1).bytes(&desc(shape))), [None; 2]);

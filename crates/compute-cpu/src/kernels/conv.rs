@@ -21,6 +21,7 @@ mod winograd;
 use super::Machine;
 use super::contract::{Layout, TiledStep};
 use super::epilogue::Epilogue;
+use super::lines::fill_whole_lines;
 use super::packed::{PackedWeights, f32_bytes};
 use super::tiled::{Finish, IntegerWeights, TiledWeights};
 use super::tuning::{self, Offer};
@@ -325,13 +326,25 @@ impl Kernel for ConvKernel {
         };
         // The data are copied line by line either way, and what is multiplied is the copy, where they are not what is multiplied.
         let mut stances = if window.is_pointwise() { stances } else { stances.indifferent() };
+        let are_whole = [(window.inputs, x), (window.rows, output)];
+        let are_whole = are_whole.map(|(channels, desc)| fill_whole_lines(channels * desc.dtype.size()));
+        if !window.is_pointwise() || matches!(weights, Packed::TiledPhases(_)) {
+            // What is copied, and what has other pixels between its own, is so line by line.
+            if !are_whole[0] {
+                stances.inputs[0] = Stance::RowMajor;
+            }
+            if !are_whole[1] {
+                stances.output = Stance::RowMajor;
+            }
+        }
         // What is around integers is their zero point, which who writes them does not know.
         let border = match weights {
             Packed::Tiled(_) => window.border(),
             Packed::TiledPhases(phases) => phases.border(&window),
             _ => return Some(stances),
         };
-        stances.takes_borders = self.machine.matrix.is_some_and(|matrix| !matrix.takes_lines());
+        let reads_tiles = self.machine.matrix.is_some_and(|matrix| !matrix.takes_lines());
+        stances.takes_borders = reads_tiles && are_whole == [true; 2];
         // Narrower images are copied as fast as their rows are written apart.
         let is_worth_it = stances.takes_borders && window.out[2] >= matrix::TILE && x.shape.len() == IMAGES;
         let border = border.filter(|&border| border == 0 || is_worth_it && border <= BORDER_MOST);

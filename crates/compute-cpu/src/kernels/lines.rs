@@ -40,6 +40,41 @@ impl Lines {
     }
 }
 
+/// Whether rows of so many bytes are worth being blocked: in whole lines, or with a last one that makes them at most a third longer.
+pub(super) fn fill_lines(bytes: usize) -> bool {
+    let lines = bytes.next_multiple_of(LINE_BYTES);
+    bytes > 0 && 3 * (lines - bytes) <= bytes
+}
+
+/// Whether they are in whole lines.
+pub(super) fn fill_whole_lines(bytes: usize) -> bool {
+    bytes > 0 && bytes.is_multiple_of(LINE_BYTES)
+}
+
+/// Fills up the last line of some rows of a blocked value, which lie a line apart, behind that byte.
+///
+/// # Safety
+/// Nobody else touches those bytes meanwhile.
+pub(super) unsafe fn fill_up(output: View<'_>, start: usize, rows: usize) {
+    /// What most rows lack: their numbers come in groups of 8 of two bytes.
+    const PARTS: [usize; 3] = [16, 32, 48];
+    let rest = start.next_multiple_of(LINE_BYTES) - start;
+    assert!(rows == 0 || start + (rows - 1) * LINE_BYTES + rest <= output.len());
+    let first = output.as_ptr().wrapping_add(start);
+    let lines = (0..rows).map(|row| first.wrapping_add(row * LINE_BYTES));
+    // SAFETY: inside the output (just checked), and the caller's promise. So many bytes each, as the compiler knows, are one
+    // instruction instead of a call.
+    unsafe {
+        match rest {
+            0 => {}
+            rest if rest == PARTS[0] => lines.for_each(|line| line.cast::<[u8; PARTS[0]]>().write([0; PARTS[0]])),
+            rest if rest == PARTS[1] => lines.for_each(|line| line.cast::<[u8; PARTS[1]]>().write([0; PARTS[1]])),
+            rest if rest == PARTS[2] => lines.for_each(|line| line.cast::<[u8; PARTS[2]]>().write([0; PARTS[2]])),
+            rest => lines.for_each(|line| line.write_bytes(0, rest)),
+        }
+    }
+}
+
 /// A tensor whose channels lie last as images of a line of channels each, in the order in which they lie where it is
 /// blocked; `None` where channels fill no whole lines.
 pub(super) fn in_lines(desc: &TensorDesc) -> Option<TensorDesc> {

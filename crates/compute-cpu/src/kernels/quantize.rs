@@ -5,7 +5,7 @@ mod avx512;
 
 use super::Machine;
 use super::copy::split;
-use super::lines::Lines;
+use super::lines::{Lines, in_lines};
 use super::parameters::desc;
 use crate::Isa;
 use crate::isa::multiversion;
@@ -184,7 +184,7 @@ impl QuantizeStep {
 
     /// Whether it can read such data in blocks.
     fn reads_blocks(&self, x: &TensorDesc) -> bool {
-        self.makes_bytes() && self.x == DType::Bf16 && Layout::Blocked.bytes(x).is_some()
+        self.makes_bytes() && self.x == DType::Bf16 && in_lines(x).is_some_and(|lines| !lines.is_empty())
     }
 }
 

@@ -1,7 +1,7 @@
 //! Any contraction as a batch of matrix products, by merging axes that lie together.
 
-use crate::kernels::lines::Lines;
-use halimede_compute::layout::{LINE_BYTES, Layout::Blocked, Layouts};
+use crate::kernels::lines::{Lines, fill_lines};
+use halimede_compute::layout::{Layout::Blocked, Layouts};
 use halimede_graph::ops::Contract;
 use smallvec::SmallVec;
 
@@ -141,16 +141,21 @@ impl Layout {
         })
     }
 
-    /// Whether the left operand, whose numbers have so many bytes, may be blocked: it is one matrix without gaps, of
-    /// whole lines.
+    /// Whether the left operand, whose numbers have so many bytes, may be blocked: it is one matrix without gaps,
+    /// whose rows fill lines.
     pub fn takes_blocked_left(&self, bytes: usize) -> bool {
         let is_plain = self.left == Operand { free: self.k, k: 1 } && self.batches() == 1 && !self.swapped;
-        is_plain && (self.k * bytes).is_multiple_of(LINE_BYTES)
+        is_plain && fill_lines(self.k * bytes)
     }
 
     /// The same of the output.
     pub fn takes_blocked_output(&self, bytes: usize) -> bool {
-        self.out_row == self.n && self.batches() == 1 && (self.n * bytes).is_multiple_of(LINE_BYTES)
+        self.out_row == self.n && self.batches() == 1 && fill_lines(self.n * bytes)
+    }
+
+    /// Whether rows of a blocked output end with zeros that fill up their lines.
+    pub fn filled_up(&self) -> bool {
+        self.out_lines.is_some_and(|lines| !self.n.is_multiple_of(lines.len))
     }
 
     /// The layout where operands lie so; `left` and `output` are the bytes of their numbers.

@@ -14,13 +14,14 @@ use super::layout::{Layout, Operand};
 use crate::gemm::CACHE_PERIOD;
 use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
+use crate::kernels::lines::fill_up;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
     self, BLOCK, Begin, Ends, Factor, Later, LeftRows, MatrixUnit, Panels, Rows, Runs, STEP_BYTES, Sink, Sums, TILE,
 };
 use crate::real::Converts;
 use halimede_compute::{Arguments, Prepared, Step, Tasks};
-use halimede_tensor::DType;
+use halimede_tensor::{DType, View};
 use std::marker::PhantomData;
 
 /// Bytes of packed rows that a task keeps in the second-level cache.
@@ -400,7 +401,9 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         unsafe {
             let outer = self.finish.outer(arguments);
             let finishing = self.finish.begin(arguments, registers).biased(layout.n);
-            let mut target = Target { finishing, start: out_offset + m0 * layout.out_row, layout };
+            let start = out_offset + m0 * layout.out_row;
+            let filled = layout.filled_up().then_some((arguments.outputs[0], self.finish.output_bytes()));
+            let mut target = Target { finishing, start, layout, filled };
             matrix::multiply(self.matrix, &left, panels, &panel, outer, sums, &mut target);
         }
     }
@@ -412,6 +415,8 @@ struct Target<'a, F: Product> {
     /// Place of the task's first row in the output.
     start: usize,
     layout: &'a Layout,
+    /// Where rows end with zeros that fill up their lines: the output, and the bytes of a number.
+    filled: Option<(View<'a>, usize)>,
 }
 
 impl<F: Product> Target<'_, F> {
@@ -419,6 +424,19 @@ impl<F: Product> Target<'_, F> {
         let (column, layout) = (p * BLOCK, self.layout);
         let start = self.start + row * layout.out_row + layout.out_column(column);
         Piece { rows, columns: BLOCK.min(layout.n - column), column, start, row: layout.out_row }
+    }
+
+    /// The same, whose lines it fills up, if it is the last of its rows: before they are ended, so that they are near then.
+    #[inline(always)]
+    fn begin_piece(&self, block: (usize, usize), rows: usize) -> Piece {
+        let piece = self.piece(block, rows);
+        if let Some((output, bytes)) = self.filled
+            && piece.column + piece.columns == self.layout.n
+        {
+            // SAFETY: tasks have disjoint rows of the output, or columns: one of them the last.
+            unsafe { fill_up(output, (piece.start + piece.columns) * bytes, rows) };
+        }
+        piece
     }
 }
 
@@ -433,7 +451,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
     }
 
     fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), rows: usize) {
-        let piece = self.piece(block, rows);
+        let piece = self.begin_piece(block, rows);
         // SAFETY: tasks have disjoint parts of the output.
         unsafe { self.finishing.store(piece, &mut sums.0) };
     }
@@ -442,7 +460,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         if !self.finishing.may_end() {
             return None;
         }
-        let piece = self.piece(block, rows);
+        let piece = self.begin_piece(block, rows);
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
     }
@@ -451,7 +469,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         if !self.finishing.may_end() {
             return None;
         }
-        let piece = self.piece(block, rows);
+        let piece = self.begin_piece(block, rows);
         // SAFETY: as above.
         unsafe { self.finishing.ends_later(piece, Runs::one(rows)) }
     }

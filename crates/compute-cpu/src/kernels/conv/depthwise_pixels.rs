@@ -16,7 +16,7 @@ use crate::Isa;
 use crate::kernels::Machine;
 use crate::kernels::ending::{Ending, UNBOUNDED};
 use crate::kernels::epilogue::{Common, Epilogue};
-use crate::kernels::lines::{Images, Raster};
+use crate::kernels::lines::{Images, Raster, fill_lines, fill_whole_lines};
 use crate::kernels::packed::{PackedWeights, f32_bytes};
 use crate::kernels::rows::{part_mut, registers_of};
 use crate::map::{BLOCK, Register};
@@ -43,25 +43,28 @@ const FIRST_EXTRA: usize = 3;
 /// Bytes of the input that a strip of rows reads: they stay near while the channels take their turns.
 const STRIP_BYTES: usize = 256 << 10;
 
-/// Weights as `[taps, channels]`.
+/// Weights as `[taps, channels]`, zeros filling up the channels to a block of the widest registers.
 pub(super) struct TapWeights {
     pub shape: Vec<usize>,
     pub elements: PackedWeights,
 }
 
 impl TapWeights {
-    fn channels(&self) -> usize {
-        self.shape.first().copied().unwrap_or(0)
+    /// Weights from one tap to the next, of so many channels.
+    fn apart(channels: usize) -> usize {
+        channels.next_multiple_of(WIDE * MOST_LANES)
     }
 
     pub fn pack(tensor: &Tensor, packer: &Packer) -> Option<TapWeights> {
         let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape().to_vec());
         let (&channels, taps) = (shape.first()?, shape[1..].iter().product::<usize>());
-        let elements = PackedWeights::new(packer, "taps", channels * taps, |target| {
+        let apart = TapWeights::apart(channels);
+        let elements = PackedWeights::new(packer, "taps, channels filled up", apart * taps, |target| {
             let source = bytes.as_ptr().cast::<f32>();
+            target.fill(0.0);
             for (channel, tap) in (0..channels).flat_map(|channel| (0..taps).map(move |tap| (channel, tap))) {
                 // SAFETY: an element of the tensor, read where it lies.
-                target[tap * channels + channel] = unsafe { source.add(channel * taps + tap).read_unaligned() };
+                target[tap * apart + channel] = unsafe { source.add(channel * taps + tap).read_unaligned() };
             }
         })?;
         Some(TapWeights { shape, elements })
@@ -75,8 +78,8 @@ pub(super) struct DepthwisePixelsStep {
     epilogue: Option<Epilogue>,
     data: DType,
     output: DType,
-    /// Images that share a line of channels, where both are blocked: the lines are the images of the window then.
-    in_line: Option<usize>,
+    /// Images that share a line of channels, where both are blocked, and channels: the lines are the images of the window then.
+    in_line: Option<(usize, usize)>,
     machine: Machine,
 }
 
@@ -95,18 +98,18 @@ impl DepthwisePixelsStep {
 
     /// The same where data, result and what is added to it are blocked.
     pub fn in_blocks(self) -> DepthwisePixelsStep {
-        let (line, images) = (LINE_BYTES / self.data.size(), self.window.batch);
-        let window = Window { batch: images * self.window.groups / line, groups: line, ..self.window };
-        DepthwisePixelsStep { window, in_line: Some(images), ..self }
+        let (line, images, channels) = (LINE_BYTES / self.data.size(), self.window.batch, self.window.groups);
+        let window = Window { batch: images * channels.div_ceil(line), groups: line, ..self.window };
+        DepthwisePixelsStep { window, in_line: Some((images, channels)), ..self }
     }
 
     /// How operands may lie.
     pub fn stances(&self) -> Option<Stances> {
-        let is_whole = (self.window.groups * self.data.size()).is_multiple_of(LINE_BYTES);
-        // A general epilogue reads what it knows the shape of.
-        let common = match self.end() {
-            End::Bounds(_) => None,
-            End::Blocks(common) => Some(common),
+        let row_bytes = self.window.groups * self.data.size();
+        // A general epilogue reads what it knows the shape of. Zeros that fill up lines stay zeros.
+        let (common, can_fill) = match self.end() {
+            End::Bounds((low, high)) => (None, low <= 0.0 && high >= 0.0),
+            End::Blocks(common) => (Some(common), false),
             End::Rows(_) => return None,
         };
         let residual = common.and_then(|common| common.residual);
@@ -118,7 +121,8 @@ impl DepthwisePixelsStep {
             stances.inputs.resize(input + 1, Stance::RowMajor);
             stances.inputs[input] = Stance::AsOutput;
         }
-        (is_whole && is_alike).then_some(stances)
+        let can_be = fill_whole_lines(row_bytes) || can_fill && fill_lines(row_bytes);
+        (can_be && is_alike).then_some(stances)
     }
 
     fn row_len(&self) -> usize {
@@ -174,7 +178,7 @@ impl DepthwisePixelsStep {
             (view(0).slice::<T>(), bias)
         };
         let images = [window.x, window.out].map(|[_, height, width]| match self.in_line {
-            Some(count) => {
+            Some((count, _)) => {
                 let raster = Raster::of(Layout::Blocked, count, [height, width], window.groups, size_of::<T>());
                 Images::blocked(count, &raster)
             }
@@ -189,9 +193,20 @@ impl DepthwisePixelsStep {
             let start = to + first * self.row_len();
             let target = Numbers::of(arguments.outputs[0], self.output, start, rows.len() * self.row_len());
             // The first channel of a line.
-            let line = self.in_line.map_or(0, |count| image / count * window.groups);
-            let bias = bias.get(line..).unwrap_or_default();
-            let weights = Weights { elements: &self.weights.elements[line..], apart: self.weights.channels() };
+            let (channels, line) = match self.in_line {
+                Some((count, channels)) => (channels, image / count * window.groups),
+                None => (window.groups, 0),
+            };
+            let mut filled_up = [0.0; LINE_BYTES / size_of::<bf16>()];
+            let bias = match bias.get(line..).unwrap_or_default() {
+                [] => &[],
+                rest if rest.len() < window.groups => {
+                    filled_up[..rest.len()].copy_from_slice(rest);
+                    &filled_up[..]
+                }
+                whole => whole,
+            };
+            let weights = Weights { elements: &self.weights.elements[line..], apart: TapWeights::apart(channels) };
             let block =
                 Block { window, weights, x, bias, rows, bounds: UNBOUNDED, channel: 0, target, apart: window.groups };
             // SAFETY: each task has rows of the output and each thread its part of the workspace.
