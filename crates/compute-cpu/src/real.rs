@@ -30,11 +30,11 @@ pub(crate) trait Real: Converts<bf16> {
     /// # Safety
     /// As [`Vector`].
     unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2];
-    /// What [`Real::split`] does, undone.
+    /// Writes two registers in that order as neighbours, in whatever type, `at` numbers behind the first.
     ///
     /// # Safety
-    /// As [`Vector`].
-    unsafe fn join<V: Vector>(pair: [V; 2]) -> [V; 2];
+    /// As [`Vector::store`].
+    unsafe fn store_joined<V: Vector>(pair: [V; 2], to: Numbers, at: usize);
     /// Writes a register of numbers.
     ///
     /// # Safety
@@ -187,8 +187,12 @@ impl Real for f32 {
     }
 
     #[inline(always)]
-    unsafe fn join<V: Vector>(pair: [V; 2]) -> [V; 2] {
-        pair
+    unsafe fn store_joined<V: Vector>([a, b]: [V; 2], to: Numbers, at: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            to.store(at, a);
+            to.store(at + V::LANES, b);
+        }
     }
 
     #[inline(always)]
@@ -237,9 +241,14 @@ impl Real for bf16 {
     }
 
     #[inline(always)]
-    unsafe fn join<V: Vector>(pair: [V; 2]) -> [V; 2] {
-        // SAFETY: the caller's promise.
-        unsafe { V::join(pair) }
+    unsafe fn store_joined<V: Vector>(pair: [V; 2], to: Numbers, at: usize) {
+        // SAFETY: the caller's promise, here and below.
+        unsafe {
+            match to {
+                Numbers::Bf16(to) => V::narrow_joined(pair, to.add(at)),
+                to => f32::store_joined(V::join(pair), to, at),
+            }
+        }
     }
 
     #[inline(always)]

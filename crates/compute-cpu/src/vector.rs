@@ -94,6 +94,13 @@ pub(crate) trait Vector: Copy {
         pair
     }
 
+    /// Writes what [`Vector::join`] gives, as [`Vector::narrow_pair`].
+    #[inline(always)]
+    unsafe fn narrow_joined(pair: [Self; 2], to: *mut bf16) {
+        // SAFETY: the caller's promise.
+        unsafe { Self::narrow_pair(Self::join(pair), to) }
+    }
+
     unsafe fn plus(self, other: Self) -> Self;
     unsafe fn minus(self, other: Self) -> Self;
     unsafe fn times(self, other: Self) -> Self;

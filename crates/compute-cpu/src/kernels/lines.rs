@@ -40,10 +40,10 @@ impl Lines {
     }
 }
 
-/// Whether rows of so many bytes are worth being blocked: in whole lines, or with a last one that makes them at most a third longer.
+/// Whether rows of so many bytes are worth being blocked: in whole lines, or with a last one that makes them at most twice as long.
 pub(super) fn fill_lines(bytes: usize) -> bool {
     let lines = bytes.next_multiple_of(LINE_BYTES);
-    bytes > 0 && 3 * (lines - bytes) <= bytes
+    bytes > 0 && (lines - bytes) <= bytes
 }
 
 /// Whether they are in whole lines.

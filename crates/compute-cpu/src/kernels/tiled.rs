@@ -212,6 +212,8 @@ pub(super) struct Piece {
     pub start: usize,
     /// Distance of rows there.
     pub row: usize,
+    /// What lies behind its columns, up to those of a block, may be read and written, whatever comes of it.
+    pub has_room: bool,
 }
 
 impl Finish {

@@ -316,6 +316,25 @@ avx512_vector!(
             let rounded: x86::__m512i = std::mem::transmute(x86::_mm512_cvtne2ps_pbh(second.0, first.0));
             x86::_mm512_storeu_si512(to.cast(), rounded);
         }
+    },
+    #[inline(always)]
+    unsafe fn narrow_joined([even, odd]: [Self; 2], to: *mut bf16) {
+        /// Of each pair of results the place among the even ones, and behind them among the odd.
+        const TURNS: [u16; 32] = {
+            let mut turns = [0; 32];
+            let mut at = 0;
+            while at < 32 {
+                turns[at] = (at / 2 + at % 2 * 16) as u16;
+                at += 1;
+            }
+            turns
+        };
+        // SAFETY: as above. Rounded first, one permutation joins both.
+        unsafe {
+            let rounded: x86::__m512i = std::mem::transmute(x86::_mm512_cvtne2ps_pbh(odd.0, even.0));
+            let turns = x86::_mm512_loadu_si512(TURNS.as_ptr().cast());
+            x86::_mm512_storeu_si512(to.cast(), x86::_mm512_permutexvar_epi16(turns, rounded));
+        }
     }
 );
 

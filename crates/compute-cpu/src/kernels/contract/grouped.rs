@@ -190,6 +190,7 @@ impl<L: Real> GroupedStep<L> {
             column,
             start: out + column,
             row: layout.out_row,
+            has_room: false,
         };
         // SAFETY: the piece lies inside the output, and each panel has one of its own.
         unsafe { finishing.store(piece, to.as_flattened_mut()) };

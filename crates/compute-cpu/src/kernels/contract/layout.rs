@@ -154,7 +154,7 @@ impl Layout {
     }
 
     /// Whether rows of a blocked output end with zeros that fill up their lines.
-    pub fn filled_up(&self) -> bool {
+    pub fn is_filled_up(&self) -> bool {
         self.out_lines.is_some_and(|lines| !self.n.is_multiple_of(lines.len))
     }
 

@@ -400,9 +400,9 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.
         unsafe {
             let outer = self.finish.outer(arguments);
-            let finishing = self.finish.begin(arguments, registers).biased(layout.n);
+            let finishing = self.finish.begin(arguments, registers).biased();
             let start = out_offset + m0 * layout.out_row;
-            let filled = layout.filled_up().then_some((arguments.outputs[0], self.finish.output_bytes()));
+            let filled = layout.is_filled_up().then_some((arguments.outputs[0], self.finish.output_bytes()));
             let mut target = Target { finishing, start, layout, filled };
             matrix::multiply(self.matrix, &left, panels, &panel, outer, sums, &mut target);
         }
@@ -423,20 +423,30 @@ impl<F: Product> Target<'_, F> {
     fn piece(&self, (row, p): (usize, usize), rows: usize) -> Piece {
         let (column, layout) = (p * BLOCK, self.layout);
         let start = self.start + row * layout.out_row + layout.out_column(column);
-        Piece { rows, columns: BLOCK.min(layout.n - column), column, start, row: layout.out_row }
+        let (columns, has_room) = (BLOCK.min(layout.n - column), self.filled.is_some());
+        Piece { rows, columns, column, start, row: layout.out_row, has_room }
     }
 
-    /// The same, whose lines it fills up, if it is the last of its rows: before they are ended, so that they are near then.
+    /// Fills up the lines of a piece, if it is the last of its rows.
     #[inline(always)]
-    fn begin_piece(&self, block: (usize, usize), rows: usize) -> Piece {
-        let piece = self.piece(block, rows);
+    fn fill_up(&self, piece: &Piece) {
         if let Some((output, bytes)) = self.filled
             && piece.column + piece.columns == self.layout.n
         {
             // SAFETY: tasks have disjoint rows of the output, or columns: one of them the last.
-            unsafe { fill_up(output, (piece.start + piece.columns) * bytes, rows) };
+            unsafe { fill_up(output, (piece.start + piece.columns) * bytes, piece.rows) };
         }
-        piece
+    }
+
+    /// A piece that is ended by somebody else, who writes no more than it has. None is there where somebody would.
+    #[inline(always)]
+    fn whole_piece(&self, block: (usize, usize), rows: usize) -> Option<Piece> {
+        let piece = self.piece(block, rows);
+        if piece.columns < BLOCK {
+            return None;
+        }
+        self.fill_up(&piece);
+        Some(piece)
     }
 }
 
@@ -451,16 +461,18 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
     }
 
     fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), rows: usize) {
-        let piece = self.begin_piece(block, rows);
+        let piece = self.piece(block, rows);
         // SAFETY: tasks have disjoint parts of the output.
         unsafe { self.finishing.store(piece, &mut sums.0) };
+        // Behind that, which may write into what is filled up.
+        self.fill_up(&piece);
     }
 
     fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<&Ends> {
         if !self.finishing.may_end() {
             return None;
         }
-        let piece = self.begin_piece(block, rows);
+        let piece = self.whole_piece(block, rows)?;
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
     }
@@ -469,7 +481,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         if !self.finishing.may_end() {
             return None;
         }
-        let piece = self.begin_piece(block, rows);
+        let piece = self.whole_piece(block, rows)?;
         // SAFETY: as above.
         unsafe { self.finishing.ends_later(piece, Runs::one(rows)) }
     }

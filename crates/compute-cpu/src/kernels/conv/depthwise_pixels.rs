@@ -139,9 +139,18 @@ impl DepthwisePixelsStep {
         }
     }
 
-    /// Per thread, a row of sums where they do not become results in registers: of a block of channels, or of all, and
-    /// the registers of what follows.
+    /// Numbers of a block's bias and weights in the order in which the data are read.
+    fn split_len(&self) -> usize {
+        (1 + self.window.taps()) * WIDE * MOST_LANES
+    }
+
+    /// Per thread, what a block of channels shares, and a row of sums where they do not become results in registers: of a block of
+    /// channels, or of all, and the registers of what follows.
     fn thread_bytes(&self) -> usize {
+        self.split_len() * size_of::<f32>() + self.end_bytes()
+    }
+
+    fn end_bytes(&self) -> usize {
         let bytes = match self.end() {
             End::Bounds(_) => 0,
             End::Blocks(_) => self.window.out[2] * WIDE * MOST_LANES * size_of::<f32>(),
@@ -207,11 +216,13 @@ impl DepthwisePixelsStep {
                 whole => whole,
             };
             let weights = Weights { elements: &self.weights.elements[line..], apart: TapWeights::apart(channels) };
-            let block =
-                Block { window, weights, x, bias, rows, bounds: UNBOUNDED, channel: 0, target, apart: window.groups };
             // SAFETY: each task has rows of the output and each thread its part of the workspace.
             unsafe {
                 let scratch = arguments.workspace.part(thread * self.thread_bytes(), self.thread_bytes());
+                let split = part_mut::<f32>(scratch, 0, self.split_len()).as_mut_ptr();
+                let scratch = scratch.part(self.split_len() * size_of::<f32>(), self.end_bytes());
+                let (bounds, apart) = (UNBOUNDED, window.groups);
+                let block = Block { window, weights, x, bias, rows, bounds, channel: 0, target, apart, split };
                 match self.end() {
                     End::Bounds(bounds) => {
                         for channel in blocks(convolve.channels, window.groups) {
@@ -341,6 +352,8 @@ struct Block<'a, T> {
     target: Numbers,
     /// Distance of pixels in the target.
     apart: usize,
+    /// Room for the bias and the weights of a block of channels, in the order in which its data are read.
+    split: *mut f32,
 }
 
 /// Computes a block. Having one proves that the machine has its instructions.
@@ -376,7 +389,7 @@ impl<T: Real> Convolve<T> {
     }
 
     /// # Safety
-    /// The target of `block` is valid, and nobody else touches it.
+    /// The target of `block` is valid and nobody else touches it, as is its room for bias and weights.
     unsafe fn run(self, block: &Block<'_, T>) {
         // SAFETY: `new` chose instructions that the machine has; the caller's promise.
         unsafe { (self.run)(block) }
@@ -398,8 +411,8 @@ mod x86 {
     }
 
     /// # Safety
-    /// As [`convolve`], on a machine with AVX-512 F and BF16.
-    #[target_feature(enable = "avx512f,avx512bf16")]
+    /// As [`convolve`], on a machine with AVX-512 F, BW and BF16.
+    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
     pub(super) unsafe fn avx512_bf16<T: Real>(block: &Block<'_, T>) {
         // SAFETY: as above.
         unsafe { convolve::<Avx512Bf16, T>(block) }
@@ -493,6 +506,8 @@ impl<T: Real> Block<'_, T> {
     #[inline(always)]
     unsafe fn columns<V: Vector, const TAPS: usize, const STRIDE: usize>(&self) {
         let width = self.window.out[2];
+        // SAFETY: the caller's promise.
+        unsafe { self.split_shared::<V>() };
         // Each piece costs about as much as a pixel beside its pixels.
         let cost = |pixels: usize| width.div_ceil(pixels) * (pixels + 1);
         for row in self.rows.clone() {
@@ -515,10 +530,34 @@ impl<T: Real> Block<'_, T> {
         }
     }
 
-    /// `P` neighbouring pixels.
+    /// Puts the bias and the weights of the block into the order in which its data are read: once for all pixels.
     ///
     /// # Safety
     /// As [`convolve`].
+    #[inline(always)]
+    unsafe fn split_shared<V: Vector>(&self) {
+        let (channel, len, taps) = (self.channel, WIDE * V::LANES, self.window.taps());
+        let Weights { elements: weights, apart } = self.weights;
+        assert!(weights.len() >= taps.saturating_sub(1) * apart + channel + len);
+        // SAFETY: the caller's promise; the bias has those channels, and so have the taps (just checked).
+        unsafe {
+            for index in 0..=taps {
+                let shared: [V; WIDE] = match (index, self.bias.get(channel..channel + len)) {
+                    (0, None) => [V::splat(0.0); WIDE],
+                    (0, Some(bias)) => f32::load_pair(bias.as_ptr()),
+                    (index, _) => f32::load_pair(weights.as_ptr().add((index - 1) * apart + channel)),
+                };
+                let [a, b] = T::split(shared);
+                a.store(self.split.add(index * len));
+                b.store(self.split.add(index * len + V::LANES));
+            }
+        }
+    }
+
+    /// `P` neighbouring pixels.
+    ///
+    /// # Safety
+    /// As [`convolve`], once bias and weights were split.
     #[inline(always)]
     unsafe fn pixels<V: Vector, const TAPS: usize, const STRIDE: usize, const P: usize>(
         &self,
@@ -528,15 +567,10 @@ impl<T: Real> Block<'_, T> {
         let (window, channels, channel) = (self.window, self.window.groups, self.channel);
         let (width, len) = (window.x[2], WIDE * V::LANES);
         assert!(channel + len <= channels && self.x.len() >= window.x[1] * width * channels);
-        let Weights { elements: weights, apart: taps_apart } = self.weights;
-        assert!(weights.len() >= (window.kernel[1] * window.kernel[2] - 1) * taps_apart + channels);
         // SAFETY: the caller's promise; pixels inside the image and taps of the kernel have `len` channels
         // from the first on (just checked).
         unsafe {
-            let mut sums = [[V::splat(0.0); WIDE]; P];
-            if let Some(bias) = self.bias.get(channel..channel + len) {
-                sums = [T::split(f32::load_pair(bias.as_ptr())); P];
-            }
+            let mut sums: [[V; WIDE]; P] = [f32::load_pair(self.split); P];
             // Several taps are all of a row of the kernel.
             let pieces = if TAPS == 1 { window.kernel[2] } else { 1 };
             // Of several taps the pixels that are seen touch; one tap sees one for each pixel.
@@ -548,10 +582,10 @@ impl<T: Real> Block<'_, T> {
                     continue;
                 }
                 for piece in 0..pieces {
-                    let taps = weights.as_ptr().add((tap_y * pieces + piece) * TAPS * taps_apart + channel);
+                    let taps = self.split.add((1 + (tap_y * pieces + piece) * TAPS) * len);
                     let mut weights = [[V::splat(0.0); WIDE]; TAPS];
                     for tap in 0..TAPS {
-                        weights[tap] = T::split(f32::load_pair(taps.add(tap * taps_apart)));
+                        weights[tap] = f32::load_pair(taps.add(tap * len));
                     }
                     let first = (column * window.stride[2] + piece * window.dilation[2]) as isize - window.before[2];
                     let from = (y * width) as isize + first;
@@ -576,10 +610,8 @@ impl<T: Real> Block<'_, T> {
             let start = (row - self.rows.start) * window.out[2] + column;
             for pixel in 0..P {
                 let [a, b] = sums[pixel];
-                let [a, b] = T::join([a.at_least(low).at_most(high), b.at_least(low).at_most(high)]);
-                let at = (start + pixel) * self.apart;
-                self.target.store(at, a);
-                self.target.store(at + V::LANES, b);
+                let pair = [a.at_least(low).at_most(high), b.at_least(low).at_most(high)];
+                T::store_joined(pair, self.target, (start + pixel) * self.apart);
             }
         }
     }

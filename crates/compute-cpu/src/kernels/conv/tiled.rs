@@ -495,7 +495,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let each = window.rows.div_ceil(BLOCK);
         let panels = self.parts.len() * each;
         let range = (panels * part / self.panel_parts, panels * (part + 1) / self.panel_parts);
-        let finishing = self.finish.begin(arguments, registers).biased(window.rows);
+        let finishing = self.finish.begin(arguments, registers).biased();
         let (parts, image) = (&self.parts, images.0);
         let mut target =
             Target { finishing, parts, each, image, apart, first, pixels, in_one_row, panel: PanelPlace::NONE };
@@ -703,6 +703,7 @@ impl<F: Product> Target<'_, F> {
                 column: panel.column,
                 start: grid.pixel(image, row, at) * lines.row + panel.start,
                 row: target.step[1] * lines.row,
+                has_room: false,
             }
         });
         (piece, run)
@@ -725,7 +726,8 @@ impl<F: Product> Target<'_, F> {
         let row = target.step[1] * lines.row;
         // Lines of every second pixel can begin before the next pixel of the one before would.
         let farther = (start(y + 1, 0) - start(y, 0)).wrapping_sub(width * row) as isize;
-        let piece = Piece { rows: count, columns: panel.columns, column: panel.column, start: start(y, x), row };
+        let PanelPlace { columns, column, .. } = panel;
+        let piece = Piece { rows: count, columns, column, start: start(y, x), row, has_room: false };
         (piece, Runs { rows: count, before, first: width - x, each: width, skipped: across - width, farther })
     }
 
@@ -750,7 +752,7 @@ impl<F: Product> Target<'_, F> {
         let (image, row) = if row < self.apart { (0, row) } else { (row / self.apart, row % self.apart) };
         let PanelPlace { column, columns, start, .. } = panel;
         let start = (first + image * grid.image() + row) * lines.row + start;
-        Some(Piece { rows, columns, column, start, row: lines.row })
+        Some(Piece { rows, columns, column, start, row: lines.row, has_room: false })
     }
 }
 

@@ -98,12 +98,12 @@ impl<'a, F: Product> Finishing<'a, F> {
         }
     }
 
-    /// The same for sums of floats that begin with their bias, which then costs nothing, as [`Finishing::begin_of`] says: where all of so many columns
-    /// are in whole blocks and no function comes behind, for ends of other kinds add it anyway. Those of integers begin with nothing.
-    pub fn biased(self, columns: usize) -> Self {
+    /// The same for sums of floats that begin with their bias, which then costs nothing, as [`Finishing::begin_of`] says: where no function
+    /// comes behind, for ends with one add it anyway. Those of integers begin with nothing.
+    pub fn biased(self) -> Self {
         let has_function = self.common.is_some_and(|common| common.function.is_some());
         let has_bias = self.are_floats() && self.biases != [None; 2];
-        let begins_biased = has_bias && columns.is_multiple_of(BLOCK) && !has_function;
+        let begins_biased = has_bias && !has_function;
         let first_bias = match self.biases {
             [Some(bias), None] | [None, Some(bias)] if begins_biased => {
                 let bias = self.arguments.inputs.get(bias).copied().flatten().unwrap_or(View::empty());
@@ -164,7 +164,7 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// As [`Finishing::store`].
     #[inline(never)]
     unsafe fn store_any(&mut self, piece: Piece, sums: &mut [F::Sum]) {
-        let Piece { rows, columns, column, start, row } = piece;
+        let Piece { rows, columns, column, start, row, .. } = piece;
         assert!(start + (rows - 1) * row + columns <= self.elements, "a piece outside of the output");
         let finish = self.finish;
         let sums: &mut [f32] = bytemuck::cast_slice_mut(&mut sums[..rows * BLOCK]);
@@ -243,11 +243,11 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     unsafe fn tell(&mut self, piece: Piece, runs: &Runs) -> Option<(Chosen, &mut Told)> {
-        let Piece { columns, column, start, row, .. } = piece;
-        if columns != BLOCK {
+        let Piece { columns, column, start, row, has_room, .. } = piece;
+        if columns != BLOCK && !has_room {
             return None;
         }
-        assert!(start + runs.extent(row) + columns <= self.elements, "a piece outside of the output");
+        assert!(start + runs.extent(row) + BLOCK <= self.elements, "a piece outside of the output");
         if matches!(self.in_registers.chosen, Some(None)) {
             return None;
         }
@@ -274,7 +274,7 @@ impl<'a, F: Product> Finishing<'a, F> {
     fn find_alike(&mut self, piece: Piece) -> Option<(Told, &'a Alike)> {
         let (finish, isa) = (self.finish, self.finish.isa);
         // Of the first row alone: where the others lie is not told here.
-        let ending = self.ending(Piece { start: 0, rows: 1, ..piece }, &self.kept[0], self.target?);
+        let ending = self.ending(Piece { start: 0, rows: 1, columns: BLOCK, ..piece }, &self.kept[0], self.target?);
         let alike = finish.alike.get_or_init(|| {
             let chosen = F::ends(&ending, isa)?;
             let mut shared = Room::new();
@@ -293,13 +293,15 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[cfg(target_arch = "x86_64")]
     #[inline(never)]
     fn share(&mut self, piece: Piece, kept: usize) {
+        let column = piece.column;
         let Some(target) = self.target else { return };
         if self.in_registers.at_start.is_none() {
             self.check_residual();
         }
         let is_small = self.in_registers.chosen.is_none() && self.is_small();
         // Of the first row alone, as above.
-        let ending = Ending { is_small, ..self.ending(Piece { start: 0, rows: 1, ..piece }, &self.kept[kept], target) };
+        let piece = Piece { start: 0, rows: 1, columns: BLOCK, ..piece };
+        let ending = Ending { is_small, ..self.ending(piece, &self.kept[kept], target) };
         let InRegisters { chosen, at_start, shared, .. } = &mut self.in_registers;
         let isa = self.finish.isa;
         let Some(chosen) = chosen.get_or_insert_with(|| F::ends(&ending, isa)) else { return };
@@ -307,7 +309,7 @@ impl<'a, F: Product> Finishing<'a, F> {
         // SAFETY: the ending has the kind that was chosen for: endings of one finish that are as wide differ in places
         // and numbers alone. The machine has the instructions, and what is borrowed belongs to this.
         unsafe { chosen.share(&ending, room) };
-        *known = piece.column;
+        *known = column;
         *at_start = Some(Told::of(&ending, room));
     }
 

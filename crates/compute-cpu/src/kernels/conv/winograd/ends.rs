@@ -69,7 +69,7 @@ impl Ending<'_> {
     pub unsafe fn store(&mut self, piece: Piece, sums: &mut [f32]) {
         match self {
             Ending::Floats { arguments, registers, bias, epilogue, isa, nr } => {
-                let Piece { rows, columns, column, start, row } = piece;
+                let Piece { rows, columns, column, start, row, .. } = piece;
                 let bias = bias.get(column..column + columns).unwrap_or_default();
                 let extra = arguments.inputs.get(3..).unwrap_or_default();
                 let finish = Finish { bias, epilogue: *epilogue, extra, isa: *isa, nr: *nr };

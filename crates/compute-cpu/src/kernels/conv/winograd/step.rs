@@ -284,7 +284,8 @@ impl<T: Real> WinogradStep<T> {
                     let sums = &mut scratch.strip[row * row_len..][..columns * nr];
                     let y = place.image * window.out[1] + place.row + row;
                     let start = (y * window.out[2] + place.column) * window.rows + channel;
-                    let piece = Piece { rows: columns, columns: wide, column: channel, start, row: window.rows };
+                    let (rows, row) = (columns, window.rows);
+                    let piece = Piece { rows, columns: wide, column: channel, start, row, has_room: false };
                     // SAFETY: this task alone writes these channels of these pixels, which lie inside.
                     unsafe { ending.store(piece, sums) };
                 }
