@@ -386,7 +386,8 @@ fn lines_that_are_filled_up_answer_alike() {
                 input = Tensor::from_slice(&[batch, 24, 11, 11], &elements).unwrap();
             }
             let (plain, made, steps) = both(&narrow_images(11), Precision::Balanced, matrix, threads, &input);
-            let numbers = |tensor: &Tensor| tensor.slice::<f32>().unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
+            let numbers =
+                |tensor: &Tensor| tensor.slice::<f32>().unwrap().iter().map(|x| x.to_bits()).collect::<Vec<_>>();
             assert_eq!(numbers(&plain), numbers(&made), "{} {batch} {odd:?}", matrix.name());
             // What the mean reads is in f32.
             assert_eq!(blocked(&steps), 6, "{steps:?}");

@@ -111,10 +111,14 @@ pub(super) const I8: Products = i8::PRODUCTS;
 /// As [`super::Tiles::block`], tiles configured, at least one step.
 #[inline(always)]
 pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>) {
-    let &Block { ref left, panel, rows, begin, to, ahead, pending, .. } = block;
+    let &Block { ref left, panel, rows, begin, to, ahead, pending, leaves_lower, .. } = block;
     let height = if rows > TILE { Height::Whole } else { Height::Half };
     // SAFETY: the caller's promise.
     unsafe {
+        if let (Some(pending), true) = (pending, leaves_lower) {
+            debug_assert!(height == Height::Whole && left.offsets.len() == 1);
+            return ((*pending.ends).beside.one)(left, panel, begin.bits(), ahead, pending);
+        }
         start(height, begin.bits());
         match pending {
             Some(pending) => {
@@ -149,24 +153,48 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>) 
 /// Tiles are configured; what it begins with can be read for their rows.
 #[inline(always)]
 unsafe fn start(height: Height, begin: Begin<u32>) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        start_upper(begin);
+        if height == Height::Whole {
+            start_lower(begin);
+        }
+    }
+}
+
+/// The same of the upper tiles alone.
+///
+/// # Safety
+/// As [`start`].
+#[inline(always)]
+unsafe fn start_upper(begin: Begin<u32>) {
     let apart = begin.apart * size_of::<u32>();
     // SAFETY: the caller's promise.
     unsafe {
-        let Some(upper) = begin.of_row(0) else {
-            return tiles!("tilezero tmm0", "tilezero tmm1", "tilezero tmm2", "tilezero tmm3",);
-        };
+        let Some(upper) = begin.of_row(0) else { return tiles!("tilezero tmm0", "tilezero tmm1",) };
         tiles!(
             "tileloadd tmm0, [{upper} + {apart}*1]",
             "tileloadd tmm1, [{upper} + {apart}*1 + 64]",
             upper = in(reg) upper, apart = in(reg) apart,
         );
-        if height == Height::Whole {
-            tiles!(
-                "tileloadd tmm2, [{lower} + {apart}*1]",
-                "tileloadd tmm3, [{lower} + {apart}*1 + 64]",
-                lower = in(reg) upper.wrapping_add(TILE * begin.apart), apart = in(reg) apart,
-            );
-        }
+    }
+}
+
+/// The same of the lower tiles alone.
+///
+/// # Safety
+/// As [`start`].
+#[inline(always)]
+unsafe fn start_lower(begin: Begin<u32>) {
+    let apart = begin.apart * size_of::<u32>();
+    // SAFETY: the caller's promise.
+    unsafe {
+        let Some(lower) = begin.of_row(TILE) else { return tiles!("tilezero tmm2", "tilezero tmm3",) };
+        tiles!(
+            "tileloadd tmm2, [{lower} + {apart}*1]",
+            "tileloadd tmm3, [{lower} + {apart}*1 + 64]",
+            lower = in(reg) lower, apart = in(reg) apart,
+        );
     }
 }
 
@@ -174,22 +202,46 @@ unsafe fn start(height: Height, begin: Begin<u32>) {
 ///
 /// # Safety
 /// Tiles are configured; the sums can be written.
+#[inline(always)]
 unsafe fn end(height: Height, sums: *mut u8) {
-    let upper = sums;
+    // SAFETY: the caller's promise.
+    unsafe {
+        write_upper(sums);
+        if height == Height::Whole {
+            write_lower(sums);
+        }
+    }
+}
+
+/// The same of the upper tiles alone.
+///
+/// # Safety
+/// As [`end`].
+#[inline(always)]
+unsafe fn write_upper(sums: *mut u8) {
     // SAFETY: the caller's promise; the rows of a tile lie inside the sums.
     unsafe {
         tiles!(
             "tilestored [{upper} + {row}*1], tmm0",
             "tilestored [{upper} + {row}*1 + 64], tmm1",
-            upper = in(reg) upper, row = in(reg) SUMS_ROW,
+            upper = in(reg) sums, row = in(reg) SUMS_ROW,
         );
-        if height == Height::Whole {
-            tiles!(
-                "tilestored [{lower} + {row}*1], tmm2",
-                "tilestored [{lower} + {row}*1 + 64], tmm3",
-                lower = in(reg) upper.add(TILE * SUMS_ROW), row = in(reg) SUMS_ROW,
-            );
-        }
+    }
+}
+
+/// The same of the lower tiles alone.
+///
+/// # Safety
+/// As [`end`].
+#[inline(always)]
+pub(super) unsafe fn write_lower(sums: *mut u8) {
+    // SAFETY: as above.
+    unsafe {
+        tiles!(
+            "tilestored [{lower} + {row}*1], tmm2",
+            "tilestored [{lower} + {row}*1 + 64], tmm3",
+            lower = in(reg) sums.add(TILE * SUMS_ROW), row = in(reg) SUMS_ROW,
+        );
     }
 }
 

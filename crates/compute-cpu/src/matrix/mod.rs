@@ -78,7 +78,9 @@ pub enum Ends {}
 #[cfg(target_arch = "x86_64")]
 pub struct Pending {
     pub ends: *const Later,
-    pub sums: *const f32,
+    pub sums: *mut f32,
+    /// The sums of the lower tiles' rows are still in these, and only those of the others in memory.
+    pub are_in_tiles: bool,
 }
 
 /// No unit here ends rows beside steps.
@@ -472,6 +474,8 @@ pub struct Block<'a, F: Factor> {
     pub ends: Option<&'a Ends>,
     /// What is ended beside the steps, for units and blocks that [`MatrixUnit::ends_beside`].
     pub pending: Option<&'a Pending>,
+    /// With something pending and a single step: leaves the lower tiles' sums where they are ([`Tiles::write_lower`]).
+    pub leaves_lower: bool,
     pub ahead: &'a Ahead,
 }
 
@@ -493,6 +497,22 @@ impl<F: Factor> Tiles<F> {
                 F::block(self.matrix.0, block);
             }
         }
+    }
+}
+
+impl<F: Factor> Tiles<F> {
+    /// Writes the sums that the last block has left in the lower tiles.
+    ///
+    /// # Safety
+    /// It has, and they can be written.
+    pub unsafe fn write_lower(&self, to: *mut Sums<F::Sum>) {
+        #[cfg(target_arch = "x86_64")]
+        if self.matrix.is_amx() {
+            // SAFETY: the caller's promise; tiles are configured while this exists.
+            unsafe { amx::write_lower(to.cast()) };
+        }
+        #[cfg(not(target_arch = "x86_64"))]
+        let _ = to;
     }
 }
 

@@ -35,8 +35,6 @@ pub(crate) const PASS_STEPS: usize = 18;
 const DEPTH_OF_FEW: usize = 10;
 /// Blocks of rows whose panels come from the second-level cache for all of them, on tiles.
 const FEW_BLOCKS: usize = 2;
-/// Steps of the last pass of a block from which on its end is worth leaving to the next block (`docs/benchmarks/gaps-m.md`).
-const STEPS_BESIDE: usize = 2;
 /// Bytes of the first-level cache of every machine that has tiles.
 const FIRST_CACHE: usize = 48 << 10;
 /// Steps of a pass on vectors, which read a line of a panel no more often than the second-level cache gives one.
@@ -247,6 +245,9 @@ pub(crate) trait Sink<S> {
     /// What ends the first so many rows of a block, if that can be done beside the steps of the next one: then they are not
     /// stored. It is valid until it is asked for again, or sums are stored.
     fn ends_later(&mut self, block: (usize, usize), rows: usize) -> Option<&Later>;
+
+    /// All that it knew an end for has been ended.
+    fn done(&mut self) {}
 }
 
 /// Multiplies `left` by the panels `p0..p1`, panel `p` and its columns being `panel(p)`, and gives each finished block to the
@@ -279,6 +280,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let begins = sink.begins();
     let mut product = Running {
         pending: std::ptr::null(),
+        are_in_tiles: false,
         tiles: matrix.enter(),
         left,
         each,
@@ -304,7 +306,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
                 };
                 product.block((pair, p), (0, steps), None, None, &ahead);
             }
-            return product.end_pending();
+            return product.end();
         }
         let is_small = p1 - p0 <= pairs && (p1 - p0) * steps * PANEL_STEP_BYTES <= PANELS_BYTES;
         if outer == Outer::Rows && passes == 1 && is_small {
@@ -322,7 +324,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
                 };
                 product.block((pair, p), (0, steps), None, None, &ahead);
             }
-            return product.end_pending();
+            return product.end();
         }
         let mut coming_panels = LastPanel::new(panel);
         for (first, pass) in (p0..p1).step_by(group).flat_map(|p| (0..passes).map(move |pass| (p, pass))) {
@@ -341,7 +343,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
                 product.block((pair, p), (from, to), so_far, to_sums, &ahead);
             }
         }
-        product.end_pending();
+        product.end();
     }
 }
 
@@ -382,6 +384,8 @@ struct Running<'a, 'b, F: Factor> {
     sink: &'b mut dyn Sink<F::Sum>,
     /// What ends the block before, whose sums are in `finished`, beside the next steps; null where it has been ended.
     pending: *const Later,
+    /// Those of the lower tiles' rows are still there.
+    are_in_tiles: bool,
 }
 
 impl<F: Factor> Running<'_, '_, F> {
@@ -390,14 +394,25 @@ impl<F: Factor> Running<'_, '_, F> {
     #[inline(always)]
     fn take_pending(&mut self) -> Option<Pending> {
         let ends = std::mem::replace(&mut self.pending, std::ptr::null());
-        let sums = (&raw const *self.finished).cast();
-        (!ends.is_null()).then_some(Pending { ends, sums })
+        let sums = (&raw mut *self.finished).cast();
+        let are_in_tiles = std::mem::replace(&mut self.are_in_tiles, false);
+        (!ends.is_null()).then_some(Pending { ends, sums, are_in_tiles })
     }
 
     /// Nothing ever is.
     #[cfg(not(target_arch = "x86_64"))]
     fn take_pending(&mut self) -> Option<Pending> {
         None
+    }
+
+    /// Ends the product.
+    ///
+    /// # Safety
+    /// As [`multiply`].
+    unsafe fn end(mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_pending() };
+        self.sink.done();
     }
 
     /// Ends what is left.
@@ -409,7 +424,12 @@ impl<F: Factor> Running<'_, '_, F> {
         #[cfg(target_arch = "x86_64")]
         if let Some(pending) = self.take_pending() {
             // SAFETY: the caller's promise; what ends rows is valid until it is asked for again.
-            unsafe { ((*pending.ends).beside.alone)(&pending) };
+            unsafe {
+                if pending.are_in_tiles {
+                    self.tiles.write_lower(pending.sums.cast());
+                }
+                ((*pending.ends).beside.alone)(&pending);
+            }
         }
     }
 
@@ -431,12 +451,16 @@ impl<F: Factor> Running<'_, '_, F> {
         let first = own * left.block;
         let rows = left.block.min(left.count - first);
         let may_be_beside = from < until && self.tiles.matrix.ends_beside(rows);
-        if !may_be_beside {
+        // Of a single step half of the sums are left in tiles.
+        let is_one = may_be_beside && until - from == 1 && to.is_none();
+        if !may_be_beside || self.are_in_tiles && !is_one {
             // SAFETY: the caller's promise.
             unsafe { self.end_pending() };
         }
         let beside = self.take_pending();
-        let Running { tiles, left, each: _, streamed, panels, finished, begins, begin, sink, pending } = self;
+        let leaves_lower = is_one && beside.is_some();
+        let Running { tiles, left, each: _, streamed, panels, finished, begins, begin, sink, pending, are_in_tiles } =
+            self;
         // A division by something known is none.
         let (line, place) = match left.line {
             TILE => (first / TILE, first % TILE),
@@ -485,6 +509,7 @@ impl<F: Factor> Running<'_, '_, F> {
                 to: to.unwrap_or(&raw mut **finished),
                 ends,
                 pending: beside.as_ref(),
+                leaves_lower,
                 ahead,
             };
             tiles.block(&block);
@@ -492,13 +517,16 @@ impl<F: Factor> Running<'_, '_, F> {
         if to.is_some() || is_ended {
             return;
         }
-        if columns == BLOCK
-            && tiles.matrix.is_amx()
-            && until - from >= STEPS_BESIDE
+        if tiles.matrix.is_amx()
+            && from < until
             && let Some(later) = sink.ends_later((pair * left.block, p), rows)
         {
-            *pending = later;
+            (*pending, *are_in_tiles) = (later, leaves_lower);
             return;
+        }
+        if leaves_lower {
+            // SAFETY: it has just done so.
+            unsafe { tiles.write_lower(*finished) };
         }
         sink.store(finished, (pair * left.block, p), rows);
     }

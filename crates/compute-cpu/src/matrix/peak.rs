@@ -36,6 +36,7 @@ pub(super) fn work<F: Factor>(matrix: MatrixUnit<F>) -> Work<'static> {
                     to: black_box(&raw mut *sums),
                     ends: None,
                     pending: None,
+                    leaves_lower: false,
                     ahead: &ahead,
                 };
                 tiles.block(&block);

@@ -433,6 +433,7 @@ unsafe fn multiply(tiles: &Tiles<bf16>, left: Left<'_>, panel: *mut bf16, rows: 
     let begin = if on_top { Begin::sums(to) } else { Begin::ZERO };
     // SAFETY: the caller's promise.
     unsafe {
-        tiles.block(&Block { left, panel, columns: BLOCK, rows, begin, to, ends: None, pending: None, ahead: &ahead })
+        let (ends, pending, leaves_lower) = (None, None, false);
+        tiles.block(&Block { left, panel, columns: BLOCK, rows, begin, to, ends, pending, leaves_lower, ahead: &ahead })
     };
 }

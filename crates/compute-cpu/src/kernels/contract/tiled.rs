@@ -403,7 +403,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             let finishing = self.finish.begin(arguments, registers).biased();
             let start = out_offset + m0 * layout.out_row;
             let filled = layout.is_filled_up().then_some((arguments.outputs[0], self.finish.output_bytes()));
-            let mut target = Target { finishing, start, layout, filled };
+            let mut target = Target { finishing, start, layout, filled, later: None };
             matrix::multiply(self.matrix, &left, panels, &panel, outer, sums, &mut target);
         }
     }
@@ -417,6 +417,8 @@ struct Target<'a, F: Product> {
     layout: &'a Layout,
     /// Where rows end with zeros that fill up their lines: the output, and the bytes of a number.
     filled: Option<(View<'a>, usize)>,
+    /// A piece whose lines are to be filled up when it has been ended.
+    later: Option<Piece>,
 }
 
 impl<F: Product> Target<'_, F> {
@@ -438,15 +440,12 @@ impl<F: Product> Target<'_, F> {
         }
     }
 
-    /// A piece that is ended by somebody else, who writes no more than it has. None is there where somebody would.
+    /// The same of the last piece that was ended later, if there is one: it has been by now.
     #[inline(always)]
-    fn whole_piece(&self, block: (usize, usize), rows: usize) -> Option<Piece> {
-        let piece = self.piece(block, rows);
-        if piece.columns < BLOCK {
-            return None;
+    fn fill_up_last(&mut self) {
+        if let Some(piece) = self.later.take() {
+            self.fill_up(&piece);
         }
-        self.fill_up(&piece);
-        Some(piece)
     }
 }
 
@@ -461,6 +460,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
     }
 
     fn store(&mut self, sums: &mut Sums<F::Sum>, block: (usize, usize), rows: usize) {
+        self.fill_up_last();
         let piece = self.piece(block, rows);
         // SAFETY: tasks have disjoint parts of the output.
         unsafe { self.finishing.store(piece, &mut sums.0) };
@@ -472,7 +472,9 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         if !self.finishing.may_end() {
             return None;
         }
-        let piece = self.whole_piece(block, rows)?;
+        let piece = self.piece(block, rows);
+        // Whole blocks alone are ended so, who write no more than that.
+        self.fill_up(&piece);
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
     }
@@ -481,9 +483,15 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         if !self.finishing.may_end() {
             return None;
         }
-        let piece = self.whole_piece(block, rows)?;
+        self.fill_up_last();
+        let piece = self.piece(block, rows);
+        self.later = self.filled.map(|_| piece);
         // SAFETY: as above.
         unsafe { self.finishing.ends_later(piece, Runs::one(rows)) }
+    }
+
+    fn done(&mut self) {
+        self.fill_up_last();
     }
 }
 

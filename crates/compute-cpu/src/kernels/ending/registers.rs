@@ -189,6 +189,11 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> RowByRow for Rows<V, 
             *sums = sums.wrapping_add(*skipped);
         }
     }
+
+    #[inline(always)]
+    fn next(&self) -> *const f32 {
+        self.sums
+    }
 }
 
 impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V, S, A, F, W> {
@@ -437,7 +442,8 @@ mod tests {
                         chosen.share(&ending, &mut room);
                         let told = Told::of(&ending, &room);
                         let later = Later { beside: chosen.beside, told: (&raw const told).cast(), runs };
-                        (chosen.beside.alone)(&Pending { ends: &later, sums: sums.0.as_ptr() });
+                        let sums = sums.0.as_ptr().cast_mut();
+                        (chosen.beside.alone)(&Pending { ends: &later, sums, are_in_tiles: false });
                     }
                     let (mut row, mut at, mut left, mut last) = (runs.before, 0, runs.first, 0);
                     for _ in 0..runs.rows {

@@ -1,6 +1,6 @@
 //! Steps of a block of tiles, and what ends the rows of the block before between them.
 
-use crate::matrix::{Ahead, Left, Pending, Runs};
+use crate::matrix::{Ahead, Begin, Left, Pending, Runs};
 
 /// What ends rows of sums that are in memory, one after the other.
 pub(crate) trait RowByRow: Sized {
@@ -15,17 +15,30 @@ pub(crate) trait RowByRow: Sized {
     /// # Safety
     /// There is one, and what was pending is still valid; the machine has AVX-512 with what the end needs of it.
     unsafe fn end_row(&mut self);
+
+    /// Where the sums of the next row are.
+    fn next(&self) -> *const f32;
 }
 
 /// What ends the rows of a block between the steps of another one.
 ///
 /// Sums are there some time behind the last step, and what ends them waits for memory: the steps of the next block, which
 /// nothing of that holds up, fill that time (`docs/benchmarks/gaps-m.md`).
+///
+/// A single step does not fill it. There half a block waits at a time, for the tiles and for memory in turn:
+///
+/// ```text
+/// tiles      upper half of a block       lower half of it            upper half of the next
+/// written    lower half of the last one  upper half of the block     lower half of it
+/// ended      upper half of the last one  lower half of the last one  upper half of the block
+/// ```
 pub struct Beside {
     /// By what is streamed.
     pub(super) left: StepsBeside,
     pub(super) panel: StepsBeside,
     pub(super) neither: StepsBeside,
+    /// Of a single step.
+    pub(super) one: OneStepBeside,
     /// With no steps at all.
     pub alone: unsafe fn(&Pending),
 }
@@ -39,6 +52,10 @@ pub struct Later {
 
 /// A loop over the steps of a block of 32 rows that ends the rows of another one meanwhile.
 type StepsBeside = unsafe fn(&Left<'_>, *const u8, &Ahead, &Pending);
+
+/// The single step of a block of 32 rows, on top of what it begins with, that ends the rows of another one meanwhile. The sums of the lower
+/// tiles stay there.
+type OneStepBeside = unsafe fn(&Left<'_>, *const u8, Begin<u32>, &Ahead, &Pending);
 
 /// Rows that are ended beside each of so many steps, of so many rows.
 fn rows_of_a_step(rows: usize, steps: usize) -> usize {
@@ -113,22 +130,91 @@ macro_rules! beside {
     };
 }
 
+/// A single step of a block, its upper half and then its lower one, with ends of the rows of another one behind each.
+macro_rules! one_beside {
+    ($name:ident, $dot:literal) => {
+        /// # Safety
+        /// As [`super::super::block`] for 32 rows, tiles configured, one step, and as [`RowByRow`] for what is pending, of whose
+        /// sums those are in memory that are not said to be in tiles.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+        unsafe fn $name<E: RowByRow>(
+            left: &Left<'_>,
+            panel: *const u8,
+            begin: Begin<u32>,
+            ahead: &Ahead,
+            pending: &Pending,
+        ) {
+            let &Left { tiles: [upper, lower], pitch, offsets, .. } = left;
+            let &Ahead { start: mut wanted, lines, apart, .. } = ahead;
+            // SAFETY: the caller's promise, for every access below.
+            unsafe {
+                let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
+                let (sums, mut rows) = (pending.sums.cast::<u8>(), (*pending.ends).runs.rows);
+                let lower_sums = pending.sums.cast_const().add(TILE * BLOCK);
+                start_upper(begin);
+                tiles!(
+                    "tileloadd tmm4, [{a} + {pitch}*1]",
+                    "tileloadd tmm6, [{panel} + {line}*1]",
+                    concat!($dot, " tmm0, tmm4, tmm6"),
+                    "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+                    concat!($dot, " tmm1, tmm4, tmm7"),
+                    a = in(reg) upper.wrapping_add(offsets[0]), pitch = in(reg) pitch,
+                    panel = in(reg) panel, line = in(reg) 2 * STEP_BYTES,
+                );
+                if pending.are_in_tiles {
+                    write_lower(sums);
+                }
+                for _ in 0..lines {
+                    prefetch::to_second_level(wanted);
+                    wanted = wanted.wrapping_add(apart);
+                }
+                while rows > 0 && ends.next() < lower_sums {
+                    ends.end_row();
+                    rows -= 1;
+                }
+                start_lower(begin);
+                tiles!(
+                    "tileloadd tmm5, [{a} + {pitch}*1]",
+                    concat!($dot, " tmm2, tmm5, tmm6"),
+                    concat!($dot, " tmm3, tmm5, tmm7"),
+                    a = in(reg) lower.wrapping_add(offsets[0]), pitch = in(reg) pitch,
+                );
+                // The rows that were there have been ended.
+                write_upper(sums);
+                for _ in 0..rows {
+                    ends.end_row();
+                }
+            }
+        }
+    };
+}
+
 /// What ends rows beside products by the instruction `$dot`.
 macro_rules! all_beside {
     ($name:ident, $module:ident, $dot:literal) => {
         mod $module {
+            use super::super::{start_lower, start_upper, write_lower, write_upper};
             use super::{Beside, RowByRow, alone, rows_of_a_step};
-            use crate::matrix::{Ahead, Left, PANEL_STEP_BYTES, Pending, STEP_BYTES};
+            use crate::matrix::{Ahead, BLOCK, Begin, Left, PANEL_STEP_BYTES, Pending, STEP_BYTES, TILE};
             use crate::prefetch;
             use std::arch::asm;
 
             beside!(left, $dot, "tileloaddt1", "tileloadd");
             beside!(panel, $dot, "tileloadd", "tileloaddt1");
             beside!(neither, $dot, "tileloadd", "tileloadd");
+            one_beside!(one, $dot);
 
             /// Such loops.
             pub(crate) const fn beside<E: RowByRow>() -> &'static Beside {
-                const { &Beside { left: left::<E>, panel: panel::<E>, neither: neither::<E>, alone: alone::<E> } }
+                const {
+                    &Beside {
+                        left: left::<E>,
+                        panel: panel::<E>,
+                        neither: neither::<E>,
+                        one: one::<E>,
+                        alone: alone::<E>,
+                    }
+                }
             }
         }
         pub(crate) use $module::beside as $name;
