@@ -254,6 +254,23 @@ fn seen_beyond(side: usize) -> Graph {
     graph
 }
 
+/// Convolutions that see every second pixel, or every third, and the same of what is beside it.
+fn halved_images(side: usize, stride: usize) -> Graph {
+    let (mut graph, image) = graph_of_images(32, side);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let x = conv(b, image, 32, 64, 1, 1);
+    let x = relu(b, x);
+    let wide = conv(b, x, 64, 32, 3, stride);
+    let near = conv(b, x, 64, 32, 1, stride);
+    let sum = b.binary(Binary::Add, wide, near).unwrap();
+    let sum = relu(b, sum);
+    let x = conv(b, sum, 32, 64, 5, stride);
+    let mean = Reduce { kind: ReduceKind::Mean, axes: [2, 3].as_slice().into(), keep_dims: false };
+    graph.outputs = vec![b.add(Op::Reduce(mean), &[x]).unwrap()];
+    graph
+}
+
 /// Convolutions of large images by few weights.
 fn large_images(side: usize) -> Graph {
     let mut graph = Graph::default();
@@ -462,6 +479,23 @@ fn what_is_seen_beyond_pixels_answers_alike() {
             assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {side}", matrix.name());
             // All but what the transposed convolution and the means read: what a pool makes has a border where what it reads does.
             assert_eq!(bordered(&steps), if reads_tiles(matrix) { 7 } else { 0 }, "{} {steps:?}", matrix.name());
+        }
+    }
+}
+
+#[test]
+fn pixels_with_others_between_them_answer_alike() {
+    for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
+        // Results whose last tile is full or nearly, and one of which it is nearly empty; sides that leave a pixel over.
+        for (side, stride, batch, expected) in
+            [(32, 2, 1, 1), (31, 2, 2, 1), (59, 2, 1, 3), (34, 2, 3, 0), (48, 3, 2, 1), (47, 3, 1, 1)]
+        {
+            let input = numbers(&[batch, 32, side, side], batch);
+            let (plain, made, steps) = both(&halved_images(side, stride), Precision::Balanced, matrix, threads, &input);
+            assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {side}", matrix.name());
+            // What the first two see, and with what they make what the last one sees where that makes nearly a tile.
+            let expected = if reads_tiles(matrix) { expected } else { 0 };
+            assert_eq!(bordered(&steps), expected, "{} {side} {steps:?}", matrix.name());
         }
     }
 }

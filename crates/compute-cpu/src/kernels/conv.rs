@@ -339,14 +339,15 @@ impl Kernel for ConvKernel {
         }
         // What is around integers is their zero point, which who writes them does not know.
         let border = match weights {
-            Packed::Tiled(_) => window.border(),
-            Packed::TiledPhases(phases) => phases.border(&window),
+            Packed::Tiled(_) => tiled::is_seen_in_place(&window).then(|| window.border()),
+            Packed::TiledPhases(phases) => Some(phases.border(&window)),
             _ => return Some(stances),
         };
         let reads_tiles = self.machine.matrix.is_some_and(|matrix| !matrix.takes_lines());
         stances.takes_borders = reads_tiles && are_whole == [true; 2];
-        // Narrower images are copied as fast as their rows are written apart.
-        let is_worth_it = stances.takes_borders && window.out[2] >= matrix::TILE && x.shape.len() == IMAGES;
+        // Narrower images are copied as fast as their rows are written apart, where that is not every second pixel.
+        let is_worth_it =
+            stances.takes_borders && (window.out[2] >= matrix::TILE || !window.is_dense()) && x.shape.len() == IMAGES;
         let border = border.filter(|&border| border == 0 || is_worth_it && border <= BORDER_MOST);
         if let (Some(border), Stance::Either) = (border, stances.inputs[0]) {
             stances.inputs[0] = Stance::Bordered(border as u8);

@@ -125,8 +125,8 @@ impl<W> Phases<W> {
     }
 
     /// How far any of them looks beyond the data.
-    pub fn border(&self, window: &Window) -> Option<usize> {
-        self.groups(window).iter().try_fold(0, |most, (window, _)| Some(window.border()?.max(most)))
+    pub fn border(&self, window: &Window) -> usize {
+        self.groups(window).iter().map(|(window, _)| window.border()).max().unwrap_or(0)
     }
 
     /// The phases for sizes, prepared by `prepare`, in [`Phases::groups`].

@@ -45,7 +45,7 @@ use crate::matrix::{
 };
 use crate::real::Converts;
 use half::bf16;
-use halimede_compute::layout::{LINE_BYTES, Layout, Layouts, rows_apart};
+use halimede_compute::layout::{Grid, LINE_BYTES, Layout, Layouts, rows_apart};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Element, Tensor, View};
@@ -136,6 +136,30 @@ fn whole_blocks<F: Factor>(
     if threads == 1 || height.div_ceil(even) >= TASKS_OF_THREAD * threads { even } else { rows }
 }
 
+/// Whether what neighbouring pixels of the output see can be multiplied where it lies in blocks: neighbouring pixels, or ones with others
+/// between them, of which each row of the output begins a tile. That is worth it where its last one is nearly full, for else a copy
+/// has fewer tiles.
+pub(super) fn is_seen_in_place(window: &Window) -> bool {
+    let [_, down, across] = window.stride;
+    let copied = window.out[2] + (window.kernel[2].max(1) - 1) * window.dilation[2] / across.max(1);
+    let in_tiles = window.out[2].next_multiple_of(TILE);
+    window.is_dense() || (across > 1 && down > 0 && 6 * in_tiles <= 7 * copied)
+}
+
+/// Whether the last tiles of what is seen in place end in the memory of the data, which have some behind the last pixel.
+fn ends_in(window: &Window, grid: &Grid) -> bool {
+    if window.is_dense() || window.batch == 0 || window.out.contains(&0) {
+        return true;
+    }
+    let last = |axis: usize, pixel: usize| {
+        let reach = (window.kernel[axis].max(1) - 1) * window.dilation[axis];
+        (pixel * window.stride[axis] + reach) as isize - window.before[axis]
+    };
+    let behind = (window.out[2].next_multiple_of(TILE) - 1) * window.stride[2];
+    let end = grid.pixel(window.batch - 1, last(1, window.out[1] - 1), last(2, 0)) + behind;
+    end < rows_apart(grid.rows(window.batch))
+}
+
 /// How what a task sees lies.
 #[derive(Clone, Copy)]
 enum Form {
@@ -151,10 +175,11 @@ enum Form {
 struct Copy {
     /// Rows of the output of one task.
     rows: usize,
-    /// Places in a row of the copy.
+    /// Places in a row of the copy, or of the data.
     width: usize,
-    /// Bytes from one place to the next.
+    /// Bytes from what one pixel of the output sees to what the next one does, and from one row of them to the next.
     pitch: usize,
+    row_bytes: usize,
     /// Blocks of places of a plane, which have a step of channels each, and bytes from one to the next; or a single block
     /// whose places have all channels.
     blocks: usize,
@@ -173,25 +198,45 @@ struct Copy {
     seen: Seen,
 }
 
+/// Bytes from where a row begins to what each step reads, whose taps begin so many bytes from there and which has a block of channels so
+/// many farther.
+fn offsets_of<F: Factor>(channels: usize, taps: &[usize], step_bytes: usize) -> Vec<usize> {
+    let order = matrix::order(channels / F::STEP, taps.len());
+    let offsets = order.flat_map(|(tap, steps)| steps.map(move |step| (tap, step)));
+    offsets.map(|(tap, step)| taps[tap] + step * step_bytes).collect()
+}
+
+/// What steps see of a block of rows, of which so many taps see so many places.
+fn seen_of<F: Factor>(channels: usize, taps: usize, places: usize) -> Seen {
+    let steps = matrix::order(channels / F::STEP, taps).next().map_or(0, |(_, steps)| steps.len());
+    match taps {
+        0 | 1 => Seen::default(),
+        _ => Seen { pass: places * steps * STEP_BYTES, whole: places * channels / F::STEP * STEP_BYTES },
+    }
+}
+
 impl Copy {
     /// For tasks of so many rows of the output.
     fn of_taps<F: Factor>(window: &Window, rows: usize, form: Form) -> Copy {
         let channels = window.inputs.next_multiple_of(F::STEP);
+        if let Form::InPlace { line, apart, image } = form {
+            return Copy::in_place::<F>(window, rows, (line, apart, image));
+        }
         let (blocks, mut pitch) = match form {
             Form::Pixels => (1, channels * size_of::<F>()),
-            Form::Blocks | Form::InPlace { .. } => (channels / F::STEP, STEP_BYTES),
+            _ => (channels / F::STEP, STEP_BYTES),
         };
         if pitch.is_multiple_of(CACHE_PERIOD) {
             pitch += STEP_BYTES;
         }
         let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
         let below = reach(1);
-        let width = if let Form::InPlace { line, .. } = form { line } else { window.out[2] + reach(2) };
+        let width = window.out[2] + reach(2);
         let places = (rows + below) * width;
         // With what tiles read behind the last.
         let places = if let Form::Pixels = form { places + TILE } else { rows_apart(places) };
         let plane_bytes = blocks * places * pitch;
-        let apart = if let Form::InPlace { apart, .. } = form { apart } else { places * pitch };
+        let apart = places * pitch;
         let step_bytes = if let Form::Pixels = form { STEP_BYTES } else { apart };
         let mut planes: Vec<([usize; 2], usize)> = Vec::new();
         let mut taps = Vec::new();
@@ -206,21 +251,36 @@ impl Copy {
             let place = y / window.stride[1] * width + x / window.stride[2];
             taps.push(planes[index].1 + place * pitch);
         }
-        let order = matrix::order(channels / F::STEP, taps.len());
-        let offsets = order.flat_map(|(tap, steps)| steps.map(move |step| (tap, step)));
-        let offsets = offsets.map(|(tap, step)| taps[tap] + step * step_bytes).collect();
+        let offsets = offsets_of::<F>(channels, &taps, step_bytes);
         let bytes = planes.len() * plane_bytes;
-        let image = if let Form::InPlace { image, .. } = form { image } else { bytes };
         let depths = matrix::depths::<F>(window.inputs, taps.len());
         // Places of a plane that the taps see from a block: some from each of its rows, or all of them.
         let across = BLOCK + reach(2);
         let places = planes.len() * (across + below * width).min(across * (below + 1));
-        let steps = matrix::order(channels / F::STEP, taps.len()).next().map_or(0, |(_, steps)| steps.len());
-        let seen = match taps.len() {
-            0 | 1 => Seen::default(),
-            _ => Seen { pass: places * steps * STEP_BYTES, whole: places * channels / F::STEP * STEP_BYTES },
-        };
-        Copy { rows, width, pitch, blocks, apart, planes, below, offsets, depths, bytes, image, seen }
+        let seen = seen_of::<F>(channels, taps.len(), places);
+        let row_bytes = width * pitch;
+        Copy { rows, width, pitch, row_bytes, blocks, apart, planes, below, offsets, depths, bytes, image: bytes, seen }
+    }
+
+    /// Of data that are multiplied where they are.
+    fn in_place<F: Factor>(window: &Window, rows: usize, (line, apart, image): (usize, usize, usize)) -> Copy {
+        let channels = window.inputs.next_multiple_of(F::STEP);
+        let blocks = channels / F::STEP;
+        let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis];
+        let [_, down, across] = window.stride;
+        let places = (0..window.kernel[1]).flat_map(|y| (0..window.kernel[2]).map(move |x| (y, x)));
+        let place = |(y, x): (usize, usize)| (y * window.dilation[1] * line + x * window.dilation[2]) * STEP_BYTES;
+        let taps: Vec<usize> = places.map(place).collect();
+        let offsets = offsets_of::<F>(channels, &taps, apart);
+        let depths = matrix::depths::<F>(window.inputs, taps.len());
+        // Of each row that the taps see from a block.
+        let near = (BLOCK - 1) * across + 1 + reach(2);
+        let places = (near + reach(1) * line).min(near * (reach(1) + 1));
+        let seen = seen_of::<F>(channels, taps.len(), places);
+        let bytes = blocks * ((rows.max(1) - 1) * down + 1 + reach(1)) * line * STEP_BYTES;
+        let (pitch, row_bytes, below) = (across * STEP_BYTES, down * line * STEP_BYTES, reach(1));
+        let planes = Vec::new();
+        Copy { rows, width: line, pitch, row_bytes, blocks, apart, planes, below, offsets, depths, bytes, image, seen }
     }
 
     /// The same where a place takes what a pixel sees of a row.
@@ -294,7 +354,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let strips = in_strips::<F>(window.inputs, window.taps(), window.dilation[2]);
         // Data of another type become factors a row at a time, all channels of a pixel together.
         let in_blocks = !matrix.takes_lines() && T::DTYPE == F::DTYPE && !strips;
-        let is_there = window.border().is_some_and(|border| border <= from.grid.border);
+        let is_there = is_seen_in_place(&window) && window.border() <= from.grid.border && ends_in(&window, &from.grid);
         let in_place = in_blocks && layouts.input(0) != Layout::RowMajor && is_there;
         let form = match in_place {
             true => Form::InPlace {
@@ -372,17 +432,19 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let (copy, across, stays) = (&self.copy, self.across, self.stays);
         let count = copy.count(rows, across, &self.window);
         let (line, line_bytes) = match self.matrix.takes_lines() {
-            true if across < copy.width => (across, copy.width * copy.pitch),
+            true if across < copy.width => (across, copy.row_bytes),
             // All in one.
             true => (count.max(1), 0),
             false => (TILE, TILE * copy.pitch),
         };
         let is_in_runs = !self.matrix.takes_lines() && across < copy.width;
-        let runs = is_in_runs.then_some((across / TILE, copy.width * copy.pitch));
+        let runs = is_in_runs.then_some((across / TILE, copy.row_bytes));
         let block = if self.matrix.takes_lines() { matrix::block_rows(line) } else { BLOCK };
         let (pitch, apart) = (copy.pitch, copy.image);
         let down = ((copy.below + 1) * copy.width).max(BLOCK) * copy.pitch;
-        let below = self.in_place.then_some(Below { down, planes: copy.blocks, apart: copy.apart });
+        // With pixels between them rows share few, or none.
+        let shares = self.in_place && self.window.is_dense();
+        let below = shares.then_some(Below { down, planes: copy.blocks, apart: copy.apart });
         let tiles = Rows::tiles(copies, &copy.offsets, count);
         Rows {
             pitch,
@@ -461,7 +523,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         // SAFETY: inputs are not written during the step.
         let data = unsafe { data.slice::<T>() };
         let copies: *const u8 = if self.in_place {
-            let [y, x] = [first as isize - window.before[1], -window.before[2]];
+            let [y, x] = [(first * window.stride[1]) as isize - window.before[1], -window.before[2]];
             data[self.from.start(images.0, y, x)..].as_ptr().cast()
         } else {
             let border = self.finish.border(arguments);
@@ -525,7 +587,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     ) {
         let (window, copy) = (&self.window, &self.copy);
         let lines = self.from.lines;
-        let row_bytes = copy.width * copy.pitch;
+        let row_bytes = copy.row_bytes;
         for &([y, x], start) in &copy.planes {
             let span = self.span(x);
             for row in 0..rows + copy.below {

@@ -73,16 +73,20 @@ impl Window {
         Window { batch: 1, x, out, ..self.clone() }
     }
 
-    /// How far the windows look beyond the data, at most, in rows and columns; `None` where neighbouring ones do not see neighbouring
-    /// pixels.
-    pub fn border(&self) -> Option<usize> {
+    /// How far the windows look beyond the data, at most, in rows and columns.
+    pub fn border(&self) -> usize {
         let beyond = |axis: usize| {
             let before = self.before[axis];
             let reach = (self.kernel[axis].max(1) - 1) * self.dilation[axis];
             let after = (self.out[axis].max(1) - 1 + reach) as isize - before - (self.x[axis].max(1) - 1) as isize;
             before.max(after).max(0).unsigned_abs()
         };
-        (self.stride == [1; 3]).then(|| beyond(1).max(beyond(2)))
+        beyond(1).max(beyond(2))
+    }
+
+    /// Whether neighbouring windows see neighbouring pixels.
+    pub fn is_dense(&self) -> bool {
+        self.stride == [1; 3]
     }
 
     /// Output pixels per channel.
