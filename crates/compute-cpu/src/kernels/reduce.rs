@@ -128,9 +128,8 @@ impl Step for ReduceStep {
     }
 }
 
-/// Columns that are reduced together, and those of a line of a blocked value, in two and four bytes.
+/// Columns that are reduced together.
 const LANES: usize = 64;
-const LANES_OF_LINES: [usize; 2] = [32, 16];
 /// Rows that are summed before their sum is added to the others: an error grows with the length of a
 /// sum, so there are many short ones.
 const SHORT: usize = 64;
@@ -140,20 +139,8 @@ multiversion! {
     fn reduce_columns<T: Real>(kind: ReduceKind, x: &[T], rows: Rows, out: &mut [f32]) = columns
 }
 
-/// With a number of columns that the compiler knows, where it is one of the usual: their sums then stay in registers.
 #[inline(always)]
 fn columns<T: Real>(kind: ReduceKind, x: &[T], rows: Rows, out: &mut [f32]) {
-    const HALF: usize = LANES_OF_LINES[0];
-    const QUARTER: usize = LANES_OF_LINES[1];
-    match out.len() {
-        HALF => columns_in::<T, HALF>(kind, x, rows, out),
-        QUARTER => columns_in::<T, QUARTER>(kind, x, rows, out),
-        _ => columns_in::<T, LANES>(kind, x, rows, out),
-    }
-}
-
-#[inline(always)]
-fn columns_in<T: Real, const LANES: usize>(kind: ReduceKind, x: &[T], rows: Rows, out: &mut [f32]) {
     let start = match kind {
         ReduceKind::Max => f32::NEG_INFINITY,
         ReduceKind::Min => f32::INFINITY,

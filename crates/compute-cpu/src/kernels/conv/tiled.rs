@@ -137,13 +137,13 @@ fn whole_blocks<F: Factor>(
 }
 
 /// Whether what neighbouring pixels of the output see can be multiplied where it lies in blocks: neighbouring pixels, or ones with others
-/// between them, of which each row of the output begins a tile. That is worth it where its last one is nearly full, for else a copy
-/// has fewer tiles.
+/// between them, of which each row of the output begins a tile. That is worth it where several taps see them and its last tile is nearly
+/// full, for else a copy has fewer.
 pub(super) fn is_seen_in_place(window: &Window) -> bool {
     let [_, down, across] = window.stride;
     let copied = window.out[2] + (window.kernel[2].max(1) - 1) * window.dilation[2] / across.max(1);
     let in_tiles = window.out[2].next_multiple_of(TILE);
-    window.is_dense() || (across > 1 && down > 0 && 6 * in_tiles <= 7 * copied)
+    window.is_dense() || (across > 1 && down > 0 && window.taps() > 1 && 6 * in_tiles <= 7 * copied)
 }
 
 /// Whether the last tiles of what is seen in place end in the memory of the data, which have some behind the last pixel.
