@@ -30,7 +30,12 @@ pub(crate) trait Real: Converts<bf16> {
     /// # Safety
     /// As [`Vector`].
     unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2];
-    /// Writes two registers in that order as neighbours, in whatever type, `at` numbers behind the first.
+    /// Writes two registers in that order as neighbours.
+    ///
+    /// # Safety
+    /// As [`Vector::store`].
+    unsafe fn store_pair<V: Vector>(pair: [V; 2], to: *mut Self);
+    /// The same in whatever type, `at` numbers behind the first.
     ///
     /// # Safety
     /// As [`Vector::store`].
@@ -187,6 +192,15 @@ impl Real for f32 {
     }
 
     #[inline(always)]
+    unsafe fn store_pair<V: Vector>([a, b]: [V; 2], to: *mut f32) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            a.store(to);
+            b.store(to.add(V::LANES));
+        }
+    }
+
+    #[inline(always)]
     unsafe fn store_joined<V: Vector>([a, b]: [V; 2], to: Numbers, at: usize) {
         // SAFETY: the caller's promise.
         unsafe {
@@ -241,11 +255,17 @@ impl Real for bf16 {
     }
 
     #[inline(always)]
+    unsafe fn store_pair<V: Vector>(pair: [V; 2], to: *mut bf16) {
+        // SAFETY: the caller's promise.
+        unsafe { V::narrow_joined(pair, to) }
+    }
+
+    #[inline(always)]
     unsafe fn store_joined<V: Vector>(pair: [V; 2], to: Numbers, at: usize) {
         // SAFETY: the caller's promise, here and below.
         unsafe {
             match to {
-                Numbers::Bf16(to) => V::narrow_joined(pair, to.add(at)),
+                Numbers::Bf16(to) => bf16::store_pair(pair, to.add(at)),
                 to => f32::store_joined(V::join(pair), to, at),
             }
         }

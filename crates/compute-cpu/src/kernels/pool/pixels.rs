@@ -14,8 +14,8 @@ use halimede_compute::{Arguments, Step};
 use halimede_graph::ops::PoolKind;
 use halimede_tensor::{DType, Element, View};
 
-/// Registers that go over the taps together.
-const TOGETHER: usize = 4;
+/// Pairs of registers that go over the taps together.
+const PAIRS: usize = 2;
 /// Bytes that do so.
 const BYTES: usize = 64;
 
@@ -223,17 +223,17 @@ unsafe fn channels<V: Vector, T: Real, const MAX: bool>(x: &[T], seen: Seen, fac
     let mut channel = 0;
     // SAFETY: the caller's promise; all taps of these channels lie inside (just checked).
     unsafe {
-        while channel + TOGETHER * V::LANES <= out.len() {
-            registers::<V, T, MAX, TOGETHER>(from.add(channel), seen, factor, to.add(channel));
-            channel += TOGETHER * V::LANES;
+        while channel + PAIRS * 2 * V::LANES <= out.len() {
+            pairs::<V, T, MAX, PAIRS>(from.add(channel), seen, factor, to.add(channel));
+            channel += PAIRS * 2 * V::LANES;
         }
         // A line of a blocked value, in the widest registers.
         while channel + 2 * V::LANES <= out.len() {
-            registers::<V, T, MAX, 2>(from.add(channel), seen, factor, to.add(channel));
+            pairs::<V, T, MAX, 1>(from.add(channel), seen, factor, to.add(channel));
             channel += 2 * V::LANES;
         }
         while channel + V::LANES <= out.len() {
-            registers::<V, T, MAX, 1>(from.add(channel), seen, factor, to.add(channel));
+            one::<V, T, MAX>(from.add(channel), seen, factor, to.add(channel));
             channel += V::LANES;
         }
     }
@@ -246,12 +246,29 @@ unsafe fn channels<V: Vector, T: Real, const MAX: bool>(x: &[T], seen: Seen, fac
     }
 }
 
-/// The same of the channels of `N` registers.
+/// The same of the channels of one register.
+///
+/// # Safety
+/// As [`pairs`].
+#[inline(always)]
+unsafe fn one<V: Vector, T: Real, const MAX: bool>(from: *const T, seen: Seen, factor: f32, to: *mut T) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut number = if MAX { T::load(from.add(seen.first)) } else { V::splat(0.0) };
+        for place in seen.places() {
+            let x = T::load(from.add(place));
+            number = if MAX { number.at_least(x) } else { number.plus(x) };
+        }
+        T::store(if MAX { number } else { number.times(V::splat(factor)) }, to);
+    }
+}
+
+/// The same of the channels of `N` pairs of registers.
 ///
 /// # Safety
 /// As [`Vector`]; the channels can be read for every tap.
 #[inline(always)]
-unsafe fn registers<V: Vector, T: Real, const MAX: bool, const N: usize>(
+unsafe fn pairs<V: Vector, T: Real, const MAX: bool, const N: usize>(
     from: *const T,
     seen: Seen,
     factor: f32,
@@ -259,24 +276,29 @@ unsafe fn registers<V: Vector, T: Real, const MAX: bool, const N: usize>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let mut numbers = [V::splat(0.0); N];
+        let mut numbers = [[V::splat(0.0); 2]; N];
         if MAX {
             // The first element stands even where it is no larger than any other.
-            for (index, number) in numbers.iter_mut().enumerate() {
-                *number = T::load(from.add(seen.first + index * V::LANES));
+            for (index, pair) in numbers.iter_mut().enumerate() {
+                *pair = T::load_pair(from.add(seen.first + index * 2 * V::LANES));
             }
         }
         for row in 0..seen.count[0] {
             for column in 0..seen.count[1] {
                 let from = from.add(seen.first + row * seen.apart[0] + column * seen.apart[1]);
-                for (index, number) in numbers.iter_mut().enumerate() {
-                    let x = T::load::<V>(from.add(index * V::LANES));
-                    *number = if MAX { number.at_least(x) } else { number.plus(x) };
+                for (index, [low, high]) in numbers.iter_mut().enumerate() {
+                    let [a, b]: [V; 2] = T::load_pair(from.add(index * 2 * V::LANES));
+                    [*low, *high] = match MAX {
+                        true => [low.at_least(a), high.at_least(b)],
+                        false => [low.plus(a), high.plus(b)],
+                    };
                 }
             }
         }
-        for (index, number) in numbers.into_iter().enumerate() {
-            T::store(number.times(V::splat(factor)), to.add(index * V::LANES));
+        let factor = V::splat(factor);
+        for (index, [low, high]) in numbers.into_iter().enumerate() {
+            let pair = if MAX { [low, high] } else { [low.times(factor), high.times(factor)] };
+            T::store_pair(pair, to.add(index * 2 * V::LANES));
         }
     }
 }
