@@ -39,10 +39,21 @@ fn conv_of_groups(
     stride: usize,
 ) -> ValueId {
     let pad = (size / 2) as i64;
+    conv_within(b, x, (inputs, outputs, groups), (size, stride), [pad; 4])
+}
+
+/// The same with so many pixels above, left of, below and right of the image.
+fn conv_within(
+    b: &mut Builder,
+    x: ValueId,
+    (inputs, outputs, groups): (usize, usize, usize),
+    (size, stride): (usize, usize),
+    pads: [i64; 4],
+) -> ValueId {
     let op = Conv {
         strides: [stride, stride].as_slice().into(),
         dilations: [1, 1].as_slice().into(),
-        padding: Padding::Explicit([pad; 4].as_slice().into()),
+        padding: Padding::Explicit(pads.as_slice().into()),
         groups,
         transposed: None,
         channels_last: false,
@@ -138,8 +149,7 @@ fn light_images(side: usize) -> Graph {
     graph
 }
 
-/// Many channels that a convolution copies, then the largest number of each channel.
-/// The same with bounds alone behind channels that are seen by themselves, and channels that fill no whole lines.
+/// As [`light_images`], with bounds alone behind channels that are seen by themselves, and channels that fill no whole lines.
 fn narrow_images(side: usize) -> Graph {
     let (mut graph, image) = graph_of_images(24, side);
     let mut builder = Builder::new(&mut graph);
@@ -158,6 +168,21 @@ fn narrow_images(side: usize) -> Graph {
     graph
 }
 
+/// Products of pixels whose channels fill no whole lines, neither of bytes nor of bf16.
+fn odd_channels(side: usize) -> Graph {
+    let (mut graph, image) = graph_of_images(96, side);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let mut x = image;
+    for (inputs, outputs) in [(96, 72), (72, 104), (104, 90), (90, 96)] {
+        let y = conv(b, x, inputs, outputs, 1, 1);
+        x = relu(b, y);
+    }
+    graph.outputs = vec![x];
+    graph
+}
+
+/// Many channels that a convolution copies, then the largest number of each channel.
 fn small_images() -> Graph {
     let (mut graph, image) = graph_of_images(32, 6);
     let mut builder = Builder::new(&mut graph);
@@ -255,13 +280,13 @@ fn seen_beyond(side: usize) -> Graph {
 }
 
 /// Convolutions that see every second pixel, or every third, and the same of what is beside it.
-fn halved_images(side: usize, stride: usize) -> Graph {
+fn halved_images(side: usize, stride: usize, (size, pads): (usize, [i64; 4])) -> Graph {
     let (mut graph, image) = graph_of_images(32, side);
     let mut builder = Builder::new(&mut graph);
     let b = &mut builder;
     let x = conv(b, image, 32, 64, 1, 1);
     let x = relu(b, x);
-    let wide = conv(b, x, 64, 32, 3, stride);
+    let wide = conv_within(b, x, (64, 32, 1), (size, stride), pads);
     let near = conv(b, x, 64, 32, 1, stride);
     let sum = b.binary(Binary::Add, wide, near).unwrap();
     let sum = relu(b, sum);
@@ -487,11 +512,22 @@ fn what_is_seen_beyond_pixels_answers_alike() {
 fn pixels_with_others_between_them_answer_alike() {
     for (matrix, threads) in units().into_iter().flat_map(|matrix| [(matrix, 1), (matrix, 3)]) {
         // Results whose last tile is full or nearly, and one of which it is nearly empty; sides that leave a pixel over.
-        for (side, stride, batch, expected) in
-            [(32, 2, 1, 1), (31, 2, 2, 1), (59, 2, 1, 3), (34, 2, 3, 0), (48, 3, 2, 1), (47, 3, 1, 1)]
-        {
+        // The same with more pixels behind the image than before it, or with none there.
+        let even = (3, [1; 4]);
+        for (side, stride, batch, kernel, expected) in [
+            (32, 2, 1, even, 1),
+            (31, 2, 2, even, 1),
+            (59, 2, 1, even, 3),
+            (34, 2, 3, even, 0),
+            (48, 3, 2, even, 1),
+            (47, 3, 1, even, 1),
+            (30, 2, 1, (3, [0, 0, 1, 1]), 1),
+            (32, 2, 1, (5, [1, 1, 2, 2]), 1),
+            (32, 2, 2, (3, [1, 1, 0, 0]), 1),
+        ] {
             let input = numbers(&[batch, 32, side, side], batch);
-            let (plain, made, steps) = both(&halved_images(side, stride), Precision::Balanced, matrix, threads, &input);
+            let graph = halved_images(side, stride, kernel);
+            let (plain, made, steps) = both(&graph, Precision::Balanced, matrix, threads, &input);
             assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap(), "{} {side}", matrix.name());
             // What the first two see, and with what they make what the last one sees where that makes nearly a tile.
             let expected = if reads_tiles(matrix) { expected } else { 0 };
@@ -560,7 +596,12 @@ fn integers_answer_alike() {
         // Lines of 64 numbers, of which products end 32 at a time.
         let is_of_bytes =
             |step: &&StepReport| step.outputs[0].starts_with("u8") && step.outputs[0].ends_with("blocked");
-        assert!(steps.iter().any(|step| is_of_bytes(&step)), "{steps:?}");
+        assert!(steps.iter().filter(is_of_bytes).count() > 0, "{steps:?}");
+        // Lines that are filled up: behind a block, and where two blocks share one.
+        let input = numbers(&[2, 96, 17, 17], 1);
+        let (plain, made, steps) = both(&odd_channels(17), Precision::Fast, Matrix::PORTABLE, threads, &input);
+        assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap());
+        assert_eq!(steps.iter().filter(is_of_bytes).count(), 3, "{steps:?}");
         // A residual whose lines are half as long.
         let (plain, made, _) = both(&rows(), Precision::Fast, Matrix::PORTABLE, threads, &numbers(&[49, 128], 1));
         assert_eq!(plain.slice::<f32>().unwrap(), made.slice::<f32>().unwrap());

@@ -213,6 +213,10 @@ pub(super) struct Piece {
     /// Distance of rows there.
     pub row: usize,
     /// What lies behind its columns, up to those of a block, may be read and written, whatever comes of it.
+    #[cfg_attr(
+        not(target_arch = "x86_64"),
+        allow(dead_code, reason = "whole blocks are ended in registers there alone")
+    )]
     pub has_room: bool,
 }
 

@@ -116,7 +116,7 @@ pub(super) unsafe fn block<F: Factor>(products: Products, block: &Block<'_, F>) 
     // SAFETY: the caller's promise.
     unsafe {
         if let (Some(pending), true) = (pending, leaves_lower) {
-            debug_assert!(height == Height::Whole && left.offsets.len() == 1);
+            debug_assert!(height == Height::Whole && left.offsets.len() == 1 && to.cast() == pending.sums);
             return ((*pending.ends).beside.one)(left, panel, begin.bits(), ahead, pending);
         }
         start(height, begin.bits());

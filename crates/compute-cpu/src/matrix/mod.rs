@@ -474,7 +474,8 @@ pub struct Block<'a, F: Factor> {
     pub ends: Option<&'a Ends>,
     /// What is ended beside the steps, for units and blocks that [`MatrixUnit::ends_beside`].
     pub pending: Option<&'a Pending>,
-    /// With something pending and a single step: leaves the lower tiles' sums where they are ([`Tiles::write_lower`]).
+    /// With something pending, whose sums are in `to`, and a single step: leaves the lower tiles' sums where they are
+    /// ([`Tiles::write_lower`]), and writes the others where those were that have been ended by then.
     pub leaves_lower: bool,
     pub ahead: &'a Ahead,
 }
@@ -498,9 +499,7 @@ impl<F: Factor> Tiles<F> {
             }
         }
     }
-}
 
-impl<F: Factor> Tiles<F> {
     /// Writes the sums that the last block has left in the lower tiles.
     ///
     /// # Safety

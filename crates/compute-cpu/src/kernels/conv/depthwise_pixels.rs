@@ -3,7 +3,7 @@
 //!
 //! ```text
 //! for each strip of rows of the output                         a task; its input stays in the second-level cache
-//!     for each two registers of channels
+//!     for each two registers of channels                       bias and taps put into the order of the data
 //!         for each row of the strip                            what rows share stays in the first-level cache
 //!             for each block of neighbouring pixels            their sums stay in registers
 //!                 for each row of the kernel
@@ -530,7 +530,7 @@ impl<T: Real> Block<'_, T> {
         }
     }
 
-    /// Puts the bias and the weights of the block into the order in which its data are read: once for all pixels.
+    /// Puts the bias and the weights of the block into the order in which its data are read: once for all its pixels.
     ///
     /// # Safety
     /// As [`convolve`].

@@ -14,7 +14,8 @@
 //! ```
 //!
 //! Where data are blocked and have that border themselves, or nothing beyond them is seen, they are what is multiplied: nothing is
-//! copied, and a task is as large as if it were.
+//! copied, and a task is as large as if it were. Of every second pixel the rows of a tile lie two places apart; each row of the output then
+//! begins a tile.
 //!
 //! Where the unit reads whole tiles, each step of channels has places of its own, one cache line each: the rows of a tile follow
 //! each other and lie in neighbouring sets of the first-level cache. With all channels of a pixel in one place they would lie a kilobyte

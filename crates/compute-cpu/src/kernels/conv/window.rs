@@ -78,7 +78,8 @@ impl Window {
         let beyond = |axis: usize| {
             let before = self.before[axis];
             let reach = (self.kernel[axis].max(1) - 1) * self.dilation[axis];
-            let after = (self.out[axis].max(1) - 1 + reach) as isize - before - (self.x[axis].max(1) - 1) as isize;
+            let last = (self.out[axis].max(1) - 1) * self.stride[axis] + reach;
+            let after = last as isize - before - (self.x[axis].max(1) - 1) as isize;
             before.max(after).max(0).unsigned_abs()
         };
         beyond(1).max(beyond(2))

@@ -45,7 +45,7 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
     in_registers: InRegisters<'a>,
 }
 
-/// How the sums of whole blocks are ended in registers.
+/// How the sums of whole blocks, and of others that have room for that, are ended in registers.
 #[cfg(target_arch = "x86_64")]
 struct InRegisters<'a> {
     /// None where they are not, once that is known.
