@@ -206,3 +206,27 @@ impl Step for EachLine {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use halimede_tensor::Block;
+
+    #[test]
+    fn lines_are_filled_up_and_nothing_else() {
+        for (start, rows) in (0..=LINE_BYTES).flat_map(|start| [(start, 0), (start, 1), (start, 3)]) {
+            let memory = Block::new(4 * LINE_BYTES).expect("some memory");
+            let view = memory.view(0, 4 * LINE_BYTES);
+            // SAFETY: nobody else touches these bytes.
+            let bytes = unsafe {
+                view.slice_mut::<u8>().fill(7);
+                fill_up(view, start, rows);
+                view.slice::<u8>()
+            };
+            for (at, &byte) in bytes.iter().enumerate() {
+                let is_filled = at / LINE_BYTES < rows && start < LINE_BYTES && at % LINE_BYTES >= start && start > 0;
+                assert_eq!(byte, if is_filled { 0 } else { 7 }, "{at} from {start} on in {rows} rows");
+            }
+        }
+    }
+}
