@@ -4,7 +4,7 @@ use crate::{Blas, IntegerMatrix, Isa, Matrix, MatrixUnits, Pool};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::Choices;
 use halimede_compute::{
-    Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
+    BandsOf, Capabilities, CompileError, CompileOptions, ComputeUnit, CostHint, Executable, OpDesc, Precision, Program,
 };
 use halimede_graph::{Graph, Node, Op, passes};
 use halimede_tensor::Tensor;
@@ -37,6 +37,8 @@ pub struct CpuOptions {
     pub winograd: Winograd,
     /// Which values between products are blocked.
     pub blocked: BlockedLayouts,
+    /// Which images go through several steps in bands of rows.
+    pub bands: BandsOf,
     /// Configurations of kernels that were measured to be fastest on this machine.
     pub choices: Arc<Choices>,
     /// Memory that the tensors of one run may take; half of the machine's, or of its container's, where
@@ -113,6 +115,7 @@ impl CpuUnit {
             winograd: options.winograd,
             winograd_beside_bf16: Winograd::Never,
             blocked: options.blocked,
+            bands: options.bands,
             pool,
             choices: options.choices.clone(),
             blocking: Blocking::default(),

@@ -45,16 +45,17 @@ pub trait Kernel: Send + Sync {
         None
     }
 
-    /// [`Kernel::prepare`] where operands lie as [`Kernel::stances`] allows.
+    /// [`Kernel::prepare`] where operands lie as [`Kernel::stances`] allows. Of a band that is asked for, shapes have its rows; only
+    /// convolutions and pooling with the channels last are asked for such.
     fn prepare_laid_out(
         &self,
         inputs: &[Option<TensorDesc>],
         outputs: &[TensorDesc],
         layouts: &Layouts,
     ) -> Result<Prepared, OpError> {
-        match layouts.are_row_major() {
+        match layouts.are_plain() {
             true => self.prepare(inputs, outputs),
-            false => Err(OpError::unsupported("blocked operands")),
+            false => Err(OpError::unsupported("blocked operands, or parts of images")),
         }
     }
 

@@ -118,13 +118,24 @@ impl Grid {
 
     /// The places of an image's border, in pieces.
     pub fn border_of(&self, image: usize) -> impl Iterator<Item = Range<usize>> + use<> {
+        self.border_of_band(image, [true; 2])
+    }
+
+    /// The same of rows of an image, as many as this has, whose first and last are those of the image or have others above
+    /// and below them.
+    pub fn border_of_band(
+        &self,
+        image: usize,
+        [is_first, is_last]: [bool; 2],
+    ) -> impl Iterator<Item = Range<usize>> + use<> {
         let Grid { border, size: [height, _] } = *self;
         let (start, line) = (image * self.image(), self.line());
         let first = border * line;
         let between = (1..height).map(move |row| first + row * line..first + row * line + border);
-        let last = first + height * line..self.image() + border;
+        let end = first + height * line;
+        let last = end..if is_last { self.image() + border } else { end + border };
         // What is above and left of the first row is one piece, and so is what is right of the last and below.
-        let ends = [0..first + border, last];
+        let ends = [if is_first { 0 } else { first }..first + border, last];
         let pieces = between.chain(ends).map(move |piece| start + piece.start..start + piece.end);
         pieces.take(if border > 0 { usize::MAX } else { 0 })
     }
@@ -171,6 +182,20 @@ impl Stances {
     }
 }
 
+/// A band: some rows of one image, of which a step sees no others and makes no others.
+///
+/// The operands lie as those of the whole image do, and begin with the first row at hand; what has the image's rows, such as
+/// a residual, has those of the result.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+pub struct Band {
+    /// Rows of the whole images of the data and of the result.
+    pub heights: [usize; 2],
+    /// How many rows above those of the data the first window begins: they are the image's border.
+    pub above: usize,
+    /// Whether the result has the first row of its image, and the last.
+    pub edges: [bool; 2],
+}
+
 /// How the operands of a step lie; by default all of them row-major.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Layouts {
@@ -178,6 +203,8 @@ pub struct Layouts {
     pub inputs: SmallVec<[Layout; 4]>,
     /// Of the first output.
     pub output: Layout,
+    /// Where the operands have some rows of an image.
+    pub band: Option<Band>,
 }
 
 impl Layouts {
@@ -199,6 +226,11 @@ impl Layouts {
     /// Whether everything is row-major.
     pub fn are_row_major(&self) -> bool {
         self.output == Layout::RowMajor && self.inputs.iter().all(|layout| *layout == Layout::RowMajor)
+    }
+
+    /// Whether everything is row-major and whole, as [`Kernel::prepare`](crate::Kernel::prepare) expects it.
+    pub fn are_plain(&self) -> bool {
+        self.are_row_major() && self.band.is_none()
     }
 }
 
@@ -245,6 +277,17 @@ mod tests {
                     assert!(border == 0 || grid.border_of(image).any(|piece| piece.contains(&place)));
                 }
             }
+            // Bands of an image write its border once, but for what two of them share.
+            let mut of_bands = vec![0; grid.rows(1)];
+            for row in 0..size[0] {
+                let band = Grid { size: [1, size[1]], ..grid };
+                let pieces = band.border_of_band(0, [row == 0, row + 1 == size[0]]);
+                pieces.flatten().for_each(|place| of_bands[row * grid.line() + place] += 1);
+            }
+            let mut whole: Vec<usize> = grid.border_of(0).flatten().collect();
+            whole.sort_unstable();
+            let places = (0..of_bands.len()).filter(|&place| of_bands[place] > 0);
+            assert!(places.eq(whole), "{grid:?}");
             // Neighbouring images share what lies between them.
             assert!(met.iter().all(|&times| times == 10 || border > 0 && (1..=2).contains(&times)), "{met:?}");
             assert_eq!(met.iter().filter(|&&times| times == 10).count(), images * size[0] * size[1]);

@@ -37,6 +37,7 @@ pub use halimede_platform::{
 };
 pub use kernel::{Arguments, Kernel, Prepared, Step, Tasks, TensorDesc};
 pub use model::{Model, ModelOptions};
+pub use plan::bands::{BandsOf, UnknownBands};
 pub use plan::{Plan, StepReport};
 pub use program::{Kernels, Program};
 pub use session::{Coverage, Session, StepTime};

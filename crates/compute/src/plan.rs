@@ -1,5 +1,6 @@
 //! A flat list of steps over planned memory, for one set of input shapes.
 
+pub(crate) mod bands;
 mod joins;
 mod layouts;
 pub(crate) mod slices;
@@ -11,6 +12,7 @@ use crate::program::{Code, PlanKey, Program};
 use crate::specialise::{planned, specialise};
 use crate::tuning::{Config, Part, Tunable};
 use crate::{CostHint, Kernel, Prepared, RunError, TensorDesc};
+use bands::{Bands, Turn};
 use halimede_graph::ops::{Factors, has_many_rows};
 use halimede_graph::{Fact, Graph, GraphError, Node, OpError, ValueId};
 use halimede_tensor::{Tensor, TensorError};
@@ -57,6 +59,8 @@ impl Place {
 pub(crate) enum StepCode {
     /// A kernel on planned memory.
     Kernel { prepared: Prepared, workspace: Place },
+    /// The same in bands, for whose rows it has a form each.
+    Bands { forms: Vec<Prepared>, workspace: Place },
     /// A node whose shapes or values are found while it runs, or that only its definition can do.
     Dynamic,
 }
@@ -78,6 +82,14 @@ pub(crate) struct PlannedStep {
 pub(crate) struct Run {
     pub steps: Range<usize>,
     pub slices: usize,
+    /// What is done for a slice.
+    pub turns: Vec<Turn>,
+}
+
+impl Run {
+    fn new(steps: Range<usize>, slices: usize) -> Run {
+        Run { steps, slices, turns: Vec::new() }
+    }
 }
 
 /// Steps, places and sizes for one set of input shapes.
@@ -114,6 +126,8 @@ pub struct StepReport {
     pub outputs: Vec<String>,
     /// Slices of the batch that go through this step and its neighbours one after the other; 1: the batch as a whole.
     pub slices: usize,
+    /// Bands of rows in which an image goes through this step and its neighbours; 1: the image as a whole.
+    pub bands: usize,
     /// What a product multiplies its operands as; `None` where as they are, and for other steps.
     pub multiply: Option<Factors>,
     /// What its kernel was told to do because it was measured to be fastest.
@@ -141,6 +155,7 @@ impl Plan {
     pub(crate) fn list_bytes(&self) -> usize {
         let step = |step: &PlannedStep| match &step.code {
             StepCode::Kernel { prepared, .. } => size_of_val(&*prepared.step),
+            StepCode::Bands { forms, .. } => forms.iter().map(|form| size_of_val(&*form.step)).sum(),
             StepCode::Dynamic => 0,
         };
         let lists = [
@@ -167,9 +182,18 @@ impl Plan {
             }
             None => "?".to_owned(),
         };
+        let mut bands = vec![0; self.steps.len()];
+        for turn in self.runs.iter().flat_map(|run| &run.turns) {
+            match turn {
+                Turn::Step(step) => bands[*step] += 1,
+                Turn::Band(band) => bands[band.step] += 1,
+                Turn::Keep(_) => {}
+            }
+        }
         self.steps
             .iter()
-            .map(|step| {
+            .zip(bands)
+            .map(|(step, bands)| {
                 let node = &program.graph().nodes[step.node];
                 let code = &program.codes()[step.node];
                 StepReport {
@@ -178,6 +202,7 @@ impl Plan {
                     kernel: self.kernel_name(code, step),
                     outputs: node.outputs.iter().map(shape).collect(),
                     slices: step.slices,
+                    bands,
                     multiply: node.op.multiply(),
                     chosen: self.tunable(program, step).and_then(|tunable| tunable.chosen),
                     cost: self.cost(program.graph(), node),
@@ -231,6 +256,10 @@ impl Plan {
     /// What can be chosen about a step that runs by a kernel.
     fn tunable(&self, program: &Program, step: &PlannedStep) -> Option<Tunable> {
         let Code::Kernel(kernel) = &program.codes()[step.node] else { return None };
+        // Of a band nothing was ever measured.
+        if let StepCode::Bands { .. } = step.code {
+            return None;
+        }
         let node = &program.graph().nodes[step.node];
         let (inputs, outputs) = self.operands(program.graph(), step)?;
         // Where a shape depends on data, or an input is found while the model runs, nothing is prepared.
@@ -318,6 +347,14 @@ struct Draft {
     consumed: SmallVec<[usize; 2]>,
     /// Where it runs on slices of the batch: how many, and which inputs are sliced.
     sliced: Option<(usize, SmallVec<[bool; 4]>)>,
+    /// Where it makes bands: what it is prepared as for each number of rows.
+    forms: Vec<Prepared>,
+}
+
+impl Draft {
+    fn new(node: usize, prepared: Option<Prepared>, consumed: SmallVec<[usize; 2]>) -> Draft {
+        Draft { node, prepared, consumed, sliced: None, forms: Vec::new() }
+    }
 }
 
 /// Decides how a node runs and where its outputs may lie. `None` where nothing runs.
@@ -328,7 +365,7 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
         node.outputs.iter().map(|output| planned(&memory.facts[output.index()])).collect();
     let (Some(outputs), true) = (outputs, planned_inputs) else {
         node.outputs.iter().for_each(|&output| memory.on_heap(output));
-        return Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new(), sliced: None }));
+        return Ok(Some(Draft::new(index, None, SmallVec::new())));
     };
     match &program.codes()[index] {
         Code::Alias => {
@@ -344,20 +381,20 @@ fn draft(program: &Program, index: usize, node: &Node, memory: &mut Memory) -> R
                     // A kernel speaks of every input that a node of its kind may have.
                     memory.wish(index, node.inputs.get(input).copied().flatten(), node.outputs[output]);
                 }
-                Ok(Some(Draft { node: index, prepared: Some(prepared), consumed: kernel.consumed(), sliced: None }))
+                Ok(Some(Draft::new(index, Some(prepared), kernel.consumed())))
             }
             None => {
                 for (&output, desc) in node.outputs.iter().zip(&outputs) {
                     memory.planned(output, desc);
                 }
-                Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new(), sliced: None }))
+                Ok(Some(Draft::new(index, None, SmallVec::new())))
             }
         },
         Code::Reference | Code::Shape | Code::Late(_) | Code::Control(_) => {
             for (&output, desc) in node.outputs.iter().zip(&outputs) {
                 memory.planned(output, desc);
             }
-            Ok(Some(Draft { node: index, prepared: None, consumed: SmallVec::new(), sliced: None }))
+            Ok(Some(Draft::new(index, None, SmallVec::new())))
         }
     }
 }
@@ -509,8 +546,9 @@ impl Memory {
         let graph = program.graph();
         let mut drafts: Vec<Draft> = drafts.into_iter().flatten().collect();
         let end = drafts.len();
-        let runs = self.slice(program, &mut drafts)?;
+        let mut runs = self.slice(program, &mut drafts)?;
         self.lay_out(program, &mut drafts);
+        let bands = self.band(program, &mut drafts);
         self.join(program, &drafts);
         let position_of = positions(graph.nodes.len(), &drafts);
         self.grant_wishes(program, &drafts, &position_of);
@@ -527,7 +565,10 @@ impl Memory {
                 let bytes = self.bytes(root);
                 // What a run of slices reads or writes as a whole is there for all of them.
                 let run = runs.iter().find(|run| run.slices > self.slices[root] && run.steps.contains(&position));
-                let (first, last) = run.map_or((position, position), |run| (run.steps.start, run.steps.end - 1));
+                // So is what goes through steps in bands.
+                let bands = || bands.iter().find(|bands| bands.steps.contains(&position));
+                let steps = run.map(|run| &run.steps).or_else(|| Some(&bands()?.steps));
+                let (first, last) = steps.map_or((position, position), |steps| (steps.start, steps.end - 1));
                 let life = lives[root].get_or_insert(Lifetime { bytes, first, last });
                 (life.first, life.last) = (life.first.min(first), life.last.max(last));
             }
@@ -544,7 +585,10 @@ impl Memory {
         let mut arena_values: Vec<(Option<usize>, Lifetime)> =
             lives.iter().enumerate().filter_map(|(root, life)| Some((Some(root), (*life)?))).collect();
         for (position, draft) in drafts.iter().enumerate() {
-            let bytes = draft.prepared.as_ref().map_or(0, |prepared| prepared.workspace);
+            let bytes = match draft.forms.as_slice() {
+                [] => draft.prepared.as_ref().map_or(0, |prepared| prepared.workspace),
+                forms => forms.iter().map(|form| form.workspace).max().unwrap_or(0),
+            };
             if bytes > 0 {
                 arena_values.push((None, Lifetime { bytes, first: position, last: position }));
             }
@@ -561,6 +605,7 @@ impl Memory {
             }
         }
 
+        take_turns(&mut runs, bands);
         let values: Vec<Place> = (0..self.places.len()).map(|value| self.find(value)).collect();
         let mut plan = Plan {
             steps: Vec::with_capacity(end),
@@ -594,6 +639,7 @@ impl Memory {
             plan.places.extend(node.outputs.iter().map(|output| plan.values[output.index()]));
             plan.cut.extend(node.outputs.iter().map(|&output| is_cut(output)));
             let code = match draft.prepared {
+                _ if !draft.forms.is_empty() => StepCode::Bands { forms: draft.forms, workspace },
                 Some(prepared) => StepCode::Kernel { prepared, workspace },
                 None => StepCode::Dynamic,
             };
@@ -618,6 +664,10 @@ impl Memory {
         }
         for (node, input, output) in std::mem::take(&mut self.wishes) {
             let Some(position) = position_of[node] else { continue };
+            // Other rows of the input are still to be read.
+            if !drafts[position].forms.is_empty() {
+                continue;
+            }
             let (from, to) = (self.root(input), self.root(output));
             let uses = graph.nodes[node].inputs.iter().flatten().filter(|v| self.root(v.index()) == from).count();
             let free = self.places[from] == Place::Nothing && last_use[from] == position && uses == 1;
@@ -643,6 +693,26 @@ impl Memory {
             Place::Arena { offset, .. } => Place::Arena { offset: offset + own, bytes },
             Place::Output { index, .. } => Place::Output { index, offset: own, bytes },
             other => other,
+        }
+    }
+}
+
+/// What each run does for a slice, where some of its steps go through bands.
+fn take_turns(runs: &mut [Run], bands: Vec<Bands>) {
+    let mut bands = bands.into_iter().peekable();
+    for run in runs {
+        let mut step = run.steps.start;
+        while step < run.steps.end {
+            match bands.next_if(|bands| bands.steps.start == step) {
+                Some(bands) => {
+                    step = bands.steps.end;
+                    run.turns.extend(bands.turns);
+                }
+                None => {
+                    run.turns.push(Turn::Step(step));
+                    step += 1;
+                }
+            }
         }
     }
 }

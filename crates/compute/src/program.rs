@@ -1,6 +1,7 @@
 use crate::footprint::{Tally, address, weight_bytes};
 use crate::packed::Packer;
 use crate::plan::Plan;
+use crate::plan::bands::BandsOf;
 use crate::{CompileError, Executable, Footprint, Kernel, RunError, Session, TensorDesc};
 use halimede_graph::ops::Factors;
 use halimede_graph::passes::PassReport;
@@ -56,6 +57,11 @@ pub trait Kernels: Send + Sync {
     /// How many threads run a step together.
     fn threads(&self) -> usize {
         1
+    }
+
+    /// Where images go through several steps in bands.
+    fn bands(&self) -> BandsOf {
+        BandsOf::WherePays
     }
 }
 

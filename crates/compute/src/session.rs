@@ -1,5 +1,6 @@
 use crate::late::{self, Late};
 use crate::memory::{expected_bytes, value_bytes};
+use crate::plan::bands::{BandOfStep, Kept, Turn};
 use crate::plan::slices::NEAR_BYTES;
 use crate::plan::{self, Place, Plan, PlannedStep, StepCode, StepReport, node_error};
 use crate::program::{Code, PlanKey, Program};
@@ -165,17 +166,31 @@ impl Session {
         let each = plan
             .runs
             .iter()
-            .flat_map(|run| (0..run.slices).flat_map(|slice| run.steps.clone().map(move |step| (step, slice))));
-        for (index, slice) in each {
+            .flat_map(|run| (0..run.slices).flat_map(|slice| run.turns.iter().map(move |turn| (turn, slice))));
+        for (turn, slice) in each {
             if is_cancelled() {
                 return Err(RunError::Cancelled);
             }
-            let step = &plan.steps[index];
             let start = self.times.is_some().then(Instant::now);
+            let (index, band) = match turn {
+                Turn::Step(step) => (*step, None),
+                Turn::Band(band) => (band.step, Some(band)),
+                Turn::Keep(kept) => {
+                    self.memory.keep(&plan, kept);
+                    (kept.step, None)
+                }
+            };
+            let step = &plan.steps[index];
             match &step.code {
+                _ if matches!(turn, Turn::Keep(_)) => {}
                 StepCode::Kernel { prepared, workspace } => {
-                    self.run_kernel(&plan, step, prepared.step.as_ref(), *workspace, inputs, slice)?;
+                    self.run_kernel(&plan, (step, band), prepared.step.as_ref(), *workspace, inputs, slice)?;
                     self.coverage.kernels += usize::from(slice == 0);
+                }
+                StepCode::Bands { forms, workspace } => {
+                    let form = forms[band.map_or(0, |band| band.form)].step.as_ref();
+                    self.run_kernel(&plan, (step, band), form, *workspace, inputs, slice)?;
+                    self.coverage.kernels += usize::from(slice == 0 && band.is_none_or(|band| band.is_first));
                 }
                 StepCode::Dynamic => self.run_dynamic(&plan, step, inputs, is_cancelled)?,
             }
@@ -293,7 +308,7 @@ impl Session {
     fn run_kernel(
         &mut self,
         plan: &Plan,
-        step: &PlannedStep,
+        (step, band): (&PlannedStep, Option<&BandOfStep>),
         code: &dyn crate::Step,
         workspace: Place,
         inputs: &[Value],
@@ -305,7 +320,9 @@ impl Session {
             let view = memory.view(plan, plan.places[index], inputs)?;
             Ok(view.map(|view| {
                 let bytes = view.len() / step.slices;
-                if plan.cut[index] { view.part(slice * bytes, bytes) } else { view }
+                let view = if plan.cut[index] { view.part(slice * bytes, bytes) } else { view };
+                let part = band.and_then(|band| band.parts[index - step.inputs.start]);
+                part.map_or(view, |part| view.part(part.offset, part.bytes))
             }))
         };
         for index in step.inputs.clone() {
@@ -316,10 +333,14 @@ impl Session {
             outputs.push(view(index)?.unwrap_or(View::empty()));
         }
         let workspace = memory.view(plan, workspace, inputs)?.unwrap_or(View::empty());
-        let is_far = step.outputs.clone().zip(&outputs).any(|(index, view)| {
+        let is_far = |(index, view): (usize, &View<'_>)| {
             let whole = if plan.cut[index] { view.len() * step.slices } else { view.len() };
             whole >= NEAR_BYTES
-        });
+        };
+        let is_far = match band {
+            Some(band) => band.is_far,
+            None => step.outputs.clone().zip(&outputs).any(is_far),
+        };
         let arguments = Arguments { inputs: &views, outputs: &outputs, workspace, is_far };
         code.check(&arguments).map_err(|source| node_error(&self.program.graph().nodes[step.node], source))?;
         run_step(code, &arguments);
@@ -418,6 +439,17 @@ impl Session {
 }
 
 impl Memory {
+    /// Moves rows to the front of their value.
+    fn keep(&mut self, plan: &Plan, kept: &Kept) {
+        let Place::Arena { offset, .. } = plan.values[kept.value] else {
+            return debug_assert!(false, "what bands make and read alone is in the arena");
+        };
+        let arena = self.arena.bytes_mut();
+        for piece in (0..kept.pieces).map(|piece| offset + piece * kept.apart) {
+            arena.copy_within(piece + kept.from..piece + kept.from + kept.bytes, piece);
+        }
+    }
+
     fn view<'a>(&'a self, plan: &'a Plan, place: Place, inputs: &'a [Value]) -> Result<Option<View<'a>>, TensorError> {
         Ok(Some(match place {
             Place::Constant(index) => plan.constants[index].view()?,

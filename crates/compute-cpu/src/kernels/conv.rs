@@ -33,7 +33,7 @@ use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
 use half::bf16;
-use halimede_compute::layout::{Layout::Blocked, Layouts, Stance, Stances};
+use halimede_compute::layout::{Band, Layout::Blocked, Layouts, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -309,10 +309,10 @@ impl Kernel for ConvKernel {
         let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..])?;
         if let Packed::Taps(taps) = weights {
             self.machine.blocks_values().then_some(())?;
-            return self.depthwise(taps, x, w, inputs, output).ok()?.stances();
+            return self.depthwise(taps, x, w, inputs, output, None).ok()?.stances();
         }
         self.machine.blocked_stance(self.op.multiply?)?;
-        let window = self.window_of_pixels(x, w, output).ok()?;
+        let window = self.window_of_pixels(x, w, output, None).ok()?;
         let (map, isa, layout) = (self.op.epilogue.as_ref(), self.machine.isa, layout_of(&window));
         let stances = match weights {
             Packed::Tiled(_) | Packed::TiledPhases(_) => {
@@ -376,7 +376,7 @@ impl Kernel for ConvKernel {
         if let Some(Packed::Taps(taps)) = weights
             && [x, output].iter().all(|desc| matches!(desc.dtype, DType::F32 | DType::Bf16))
         {
-            let step = self.depthwise(taps, x, w, inputs, output)?;
+            let step = self.depthwise(taps, x, w, inputs, output, layouts.band)?;
             let step = if layouts.output == Blocked { step.in_blocks() } else { step };
             let workspace = step.workspace();
             return Ok(Prepared { step: Box::new(step), workspace });
@@ -389,7 +389,10 @@ impl Kernel for ConvKernel {
         }
         if self.op.channels_last {
             let epilogue = || Epilogue::new(map, extra, output, isa);
-            return self.prepare_pixels(x, w, output, weights, has_bias, epilogue, machine);
+            return self.prepare_pixels(x, w, output, weights, has_bias, epilogue, (machine, layouts.band));
+        }
+        if layouts.band.is_some() {
+            return Err(OpError::unsupported("rows of images whose channels come first"));
         }
         let epilogue = Epilogue::new(map, extra, output, isa)?;
         let window = Window::new(&self.op, &x.shape, &w.shape, &output.shape)?;
@@ -447,10 +450,16 @@ impl Kernel for ConvKernel {
 }
 
 impl ConvKernel {
-    /// The geometry of a convolution with the channels last.
-    fn window_of_pixels(&self, x: &TensorDesc, w: &TensorDesc, output: &TensorDesc) -> Result<Window, OpError> {
+    /// The geometry of a convolution with the channels last, of a band of an image.
+    fn window_of_pixels(
+        &self,
+        x: &TensorDesc,
+        w: &TensorDesc,
+        output: &TensorDesc,
+        band: Option<Band>,
+    ) -> Result<Window, OpError> {
         let first = |shape: &[usize]| channels_first::<usize, Shape>(shape);
-        let window = Window::new(&self.op, &first(&x.shape), &w.shape, &first(&output.shape))?;
+        let window = Window::new(&self.op, &first(&x.shape), &w.shape, &first(&output.shape))?.of_band(band);
         if window.kernel[0] != 1 || window.x[0] != 1 {
             return Err(OpError::unsupported("a convolution over three axes with the channels last"));
         }
@@ -464,12 +473,13 @@ impl ConvKernel {
         w: &TensorDesc,
         inputs: &[Option<TensorDesc>],
         output: &TensorDesc,
+        band: Option<Band>,
     ) -> Result<DepthwisePixelsStep, OpError> {
-        let window = self.window_of_pixels(x, w, output)?;
+        let window = self.window_of_pixels(x, w, output, band)?;
         let (map, extra) = (self.op.epilogue.as_ref(), inputs.get(3..).unwrap_or_default());
         let epilogue = Epilogue::narrowed(map, extra, output, self.machine.isa)?;
         let (has_bias, types) = (inputs.get(2).is_some_and(Option::is_some), (x.dtype, output.dtype));
-        Ok(DepthwisePixelsStep::new(window, taps.clone(), has_bias, epilogue, types, self.machine.clone()))
+        Ok(DepthwisePixelsStep::new((window, band), taps.clone(), has_bias, epilogue, types, self.machine.clone()))
     }
 
     /// Products of bf16 or integers on the matrix unit.
@@ -485,8 +495,14 @@ impl ConvKernel {
         let map = self.op.epilogue.as_ref();
         let unsupported = || OpError::unsupported(format!("this convolution of {} in fewer bits", x.dtype));
         let packed = self.weights.as_ref().filter(|packed| *packed.shape() == w.shape[..]).ok_or_else(unsupported)?;
-        let window = self.window_of_pixels(x, w, output)?;
-        let layout = || layout_of(&window).laid_out(layouts, x.dtype.size(), output.dtype.size());
+        let window = self.window_of_pixels(x, w, output, layouts.band)?;
+        // Rows of the product of a whole image are what values lie by.
+        let rows = |layout: &Layout| layouts.band.map_or(layout.m, |band| band.heights[0] * window.x[2]);
+        let layout = || {
+            let layout = layout_of(&window);
+            let rows = rows(&layout);
+            layout.laid_out_of(rows, layouts, x.dtype.size(), output.dtype.size())
+        };
         if let Packed::Integers(weights) = packed {
             if window.is_pointwise() {
                 return layout().prepare_integers(x.dtype, weights, map, inputs, output, &machine);
@@ -510,6 +526,9 @@ impl ConvKernel {
         }
         let finish = || Finish::new(map, inputs, Some(2), 3, output, machine.isa);
         if let Packed::Winograd(weights) = packed {
+            if layouts.band.is_some() {
+                return Err(OpError::unsupported("Winograd's algorithm on rows of an image"));
+            }
             let (weights, ends, micro) = (weights.clone(), Ends::Blocks(finish()?), self.micro);
             return match x.dtype {
                 DType::F32 => Ok(WinogradStep::<f32>::new(window, weights, ends, machine, micro).prepared()),
@@ -555,9 +574,9 @@ impl ConvKernel {
         weights: Option<&Packed>,
         has_bias: bool,
         epilogue: impl Fn() -> Result<Option<Epilogue>, OpError>,
-        machine: Machine,
+        (machine, band): (Machine, Option<Band>),
     ) -> Result<Prepared, OpError> {
-        let window = self.window_of_pixels(x, w, output)?;
+        let window = self.window_of_pixels(x, w, output, band)?;
         match weights {
             Some(Packed::Panels(panels)) => {
                 let epilogue = epilogue()?;
@@ -570,6 +589,10 @@ impl ConvKernel {
                     return Err(OpError::unsupported("a convolution as large as this"));
                 };
                 Ok(BlasConvStep::new(window, Some(rows.clone()), has_bias, epilogue()?, machine, blas).prepared())
+            }
+            // Its tiles would begin elsewhere, and so round otherwise.
+            Some(Packed::Winograd(_)) if band.is_some() => {
+                Err(OpError::unsupported("Winograd's algorithm on rows of an image"))
             }
             Some(Packed::Winograd(weights)) => {
                 let ends = Ends::Floats { has_bias, epilogue: epilogue()? };

@@ -4,7 +4,7 @@
 
 use super::rows::part_mut;
 use crate::matrix;
-use halimede_compute::layout::{Grid, LINE_BYTES, Layout, TILE, rows_apart};
+use halimede_compute::layout::{Band, Grid, LINE_BYTES, Layout, TILE, rows_apart};
 use halimede_compute::{Arguments, Prepared, Step, TensorDesc};
 use halimede_tensor::View;
 use std::ops::Range;
@@ -90,13 +90,32 @@ pub(super) fn in_lines(desc: &TensorDesc) -> Option<TensorDesc> {
 pub(super) struct Raster {
     pub grid: Grid,
     pub lines: Lines,
+    /// Whether the first row is the first of its image, and the last the last.
+    edges: [bool; 2],
 }
 
 impl Raster {
     /// Of so many images of this height and width, whose pixels have so many channels, numbers of so many bytes.
     pub fn of(layout: Layout, images: usize, size: [usize; 2], channels: usize, bytes: usize) -> Raster {
         let grid = Grid::of(layout, size);
-        Raster { grid, lines: Lines::of(layout, grid.rows(images), channels, bytes) }
+        Raster { grid, lines: Lines::of(layout, grid.rows(images), channels, bytes), edges: [true; 2] }
+    }
+
+    /// The same where those are some rows of one image, which is so high.
+    pub fn of_band(self, layout: Layout, height: usize, edges: [bool; 2]) -> Raster {
+        let whole = Grid { size: [height, self.grid.size[1]], ..self.grid };
+        let apart = match layout {
+            Layout::RowMajor => self.lines.apart,
+            Layout::Blocked | Layout::Bordered(_) => rows_apart(whole.rows(1)) * self.lines.len,
+        };
+        Raster { lines: Lines { apart, ..self.lines }, edges, ..self }
+    }
+
+    /// The same of the data of a step and of its result, where it has a band.
+    pub fn of_bands([data, result]: [(Raster, Layout); 2], band: Option<Band>) -> [Raster; 2] {
+        let Some(Band { heights, edges, .. }) = band else { return [data.0, result.0] };
+        [(data, heights[0], [true; 2]), (result, heights[1], edges)]
+            .map(|((raster, layout), height, edges)| raster.of_band(layout, height, edges))
     }
 
     /// Where the first channel of a pixel lies, or of a place beyond the image that its border has.
@@ -110,7 +129,9 @@ impl Raster {
     /// Nobody else touches that border meanwhile.
     pub unsafe fn clear_border<T>(&self, output: View<'_>, image: usize, lines: Range<usize>) {
         let (row, apart) = (self.lines.row * size_of::<T>(), self.lines.apart * size_of::<T>());
-        for (line, piece) in lines.flat_map(|line| self.grid.border_of(image).map(move |piece| (line, piece))) {
+        for (line, piece) in
+            lines.flat_map(|line| self.grid.border_of_band(image, self.edges).map(move |piece| (line, piece)))
+        {
             // SAFETY: the caller's promise; zeros are numbers of every type.
             let piece = unsafe { part_mut::<u8>(output, line * apart + piece.start * row, piece.len() * row) };
             // Most are one line, as rows of blocked values are: cheaper than a call that fills any number of bytes.
@@ -141,7 +162,7 @@ impl Images {
 
     /// Images of lines of a blocked value, of which `count` share a line.
     pub fn blocked(count: usize, raster: &Raster) -> Images {
-        let Raster { grid, lines } = raster;
+        let Raster { grid, lines, .. } = raster;
         Images {
             count,
             first: raster.start(0, 0, 0),

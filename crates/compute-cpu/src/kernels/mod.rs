@@ -53,7 +53,7 @@ use gather::{GatherKernel, Gathering};
 use halimede_compute::layout::Stance;
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Choices, Tunable};
-use halimede_compute::{CostHint, Kernel, OpDesc};
+use halimede_compute::{BandsOf, CostHint, Kernel, OpDesc};
 use halimede_graph::ops::Factors;
 use halimede_graph::{Graph, Node, Op};
 use parts::{Parts, PartsKernel};
@@ -77,6 +77,7 @@ pub(crate) struct Machine {
     /// [`Machine::matrix`].
     pub winograd_beside_bf16: Winograd,
     pub blocked: BlockedLayouts,
+    pub bands: BandsOf,
     pub pool: Arc<Pool>,
     /// What was measured to be fastest.
     pub choices: Arc<Choices>,
@@ -158,6 +159,10 @@ impl Kernels {
 impl halimede_compute::Kernels for Kernels {
     fn threads(&self) -> usize {
         self.machine.pool.threads()
+    }
+
+    fn bands(&self) -> BandsOf {
+        self.machine.bands
     }
 
     fn kernel(&self, graph: &Graph, node: &Node, packer: &Packer) -> Option<Box<dyn Kernel>> {

@@ -88,6 +88,10 @@ impl Kernel for PoolKernel {
         let mut window = Window::new(&conv, &shape, &weights, &out_shape)?;
         window.rows = 1;
         let after = border_after(&self.op, &window, spatial.len());
+        let window = window.of_band(layouts.band);
+        if layouts.band.is_some() && !(self.op.channels_last && matches!(self.op.kind, PoolKind::Max { .. })) {
+            return Err(OpError::unsupported("this pooling of rows of an image"));
+        }
         if self.op.channels_last {
             if !(narrow || bytes || x.dtype == DType::F32) || outputs.len() > 1 || window.kernel[0] != 1 {
                 return Err(OpError::unsupported("this pooling with the channels last"));
@@ -97,7 +101,9 @@ impl Kernel for PoolKernel {
             let raster = |layout: Layout, size: [usize; 3]| {
                 Raster::of(layout, count, [size[1], size[2]], channels, dtype.size())
             };
-            let (from, to) = (raster(layout, window.x), raster(layouts.output, window.out));
+            let [from, to] =
+                [(layout, window.x), (layouts.output, window.out)].map(|(layout, size)| (raster(layout, size), layout));
+            let [from, to] = Raster::of_bands([from, to], layouts.band);
             let images = match (blocked, layouts.output) {
                 (false, _) => [window.x, window.out].map(|size| Images::of(size[1], size[2] * line)),
                 (true, Layout::Blocked | Layout::Bordered(_)) => {

@@ -187,6 +187,7 @@ pub(super) fn layouts_of(node: &Node, layouts: &[Layout]) -> Layouts {
     Layouts {
         inputs: node.inputs.iter().map(|input| input.map_or(Layout::RowMajor, layout)).collect(),
         output: node.outputs.first().map_or(Layout::RowMajor, |&value| layout(value)),
+        band: None,
     }
 }
 

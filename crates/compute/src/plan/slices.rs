@@ -173,7 +173,7 @@ impl Memory {
                     for (draft, (prepared, cut)) in drafts[steps.clone()].iter_mut().zip(made) {
                         (draft.prepared, draft.sliced) = (Some(prepared), Some((slices, cut)));
                     }
-                    runs.push(Run { steps, slices });
+                    runs.push(Run::new(steps, slices));
                 }
             }
             from += traffic.len();
@@ -260,11 +260,11 @@ fn whole_runs(sliced: Vec<Run>, steps: usize) -> Vec<Run> {
     let mut runs = Vec::new();
     let mut from = 0;
     for run in sliced {
-        runs.push(Run { steps: from..run.steps.start, slices: 1 });
+        runs.push(Run::new(from..run.steps.start, 1));
         from = run.steps.end;
         runs.push(run);
     }
-    runs.push(Run { steps: from..steps, slices: 1 });
+    runs.push(Run::new(from..steps, 1));
     runs
 }
 

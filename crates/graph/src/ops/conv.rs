@@ -206,6 +206,13 @@ impl Conv {
         Ok(shape)
     }
 
+    /// The windows along a spatial axis, of so many, that has this size, of a kernel of this size; for convolutions that
+    /// are not transposed.
+    pub fn axis(&self, size: usize, kernel: usize, (axis, axes): (usize, usize)) -> Result<Axis, OpError> {
+        let (stride, dilation) = (per_axis(&self.strides, axis), per_axis(&self.dilations, axis));
+        Axis::new(size, kernel, stride, dilation, &self.padding, (axis, axes), false)
+    }
+
     /// The size of an axis of a transposed convolution, and the border before it.
     fn transposed_axis(
         &self,
@@ -255,7 +262,7 @@ impl Conv {
                     }
                 }
             } else {
-                let windows = Axis::new(size, kernel, stride, dilation, &self.padding, (axis, axes), false)?;
+                let windows = self.axis(size, kernel, (axis, axes))?;
                 for (window, tap) in (0..results).flat_map(|window| (0..kernel).map(move |tap| (window, tap))) {
                     if let Some(at) = windows.position(window, tap) {
                         meet.push((at, tap, window));

@@ -80,6 +80,7 @@ pub use softmax::Softmax;
 pub use tile::Tile;
 pub use top_k::TopK;
 pub use transpose::Transpose;
+pub use window::Axis;
 
 use crate::{Fact, OpError};
 use halimede_tensor::Tensor;

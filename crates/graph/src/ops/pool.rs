@@ -169,7 +169,8 @@ impl Pool {
         }
     }
 
-    fn axis(&self, size: usize, axis: usize, axes: usize) -> Result<Axis, OpError> {
+    /// The windows along a spatial axis, of so many, that has this size.
+    pub fn axis(&self, size: usize, axis: usize, axes: usize) -> Result<Axis, OpError> {
         let (stride, dilation) = (per_axis(&self.strides, axis), per_axis(&self.dilations, axis));
         match self.kernel.get(axis) {
             // The whole axis in one window.

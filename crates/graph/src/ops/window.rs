@@ -2,10 +2,11 @@
 
 use super::Padding;
 use crate::{Dim, OpError};
+use std::ops::Range;
 
 /// The windows along one spatial axis of known size.
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub(crate) struct Axis {
+pub struct Axis {
     /// Elements of the input.
     pub(crate) size: usize,
     /// Taps of a window.
@@ -19,7 +20,7 @@ pub(crate) struct Axis {
     /// See `before`.
     pub(crate) after: i64,
     /// Number of windows.
-    pub(crate) windows: usize,
+    pub windows: usize,
 }
 
 impl Axis {
@@ -69,6 +70,17 @@ impl Axis {
             ))
         })?;
         Ok(Axis { size, kernel, stride, dilation, before, after, windows })
+    }
+
+    /// What some windows see of the input, and how far the first begins before that, in its border. `None` where they see
+    /// nothing but border, or begin behind the first element that one of them sees.
+    pub fn seen(&self, windows: Range<usize>) -> Option<(Range<usize>, usize)> {
+        let first = (windows.start * self.stride) as i64 - self.before;
+        let last = (windows.end.checked_sub(1)? * self.stride + (self.kernel.checked_sub(1)?) * self.dilation) as i64;
+        let size = self.size as i64;
+        let (from, to) = (first.clamp(0, size), (last + 1 - self.before).clamp(0, size));
+        let above = usize::try_from(from - first).ok()?;
+        (from < to).then_some((from as usize..to as usize, above))
     }
 
     /// The position of a tap of a window in the input; `None` in the border.
@@ -139,6 +151,18 @@ mod tests {
 
     fn axis(size: usize, kernel: usize, stride: usize, padding: Padding, ceil: bool) -> Axis {
         Axis::new(size, kernel, stride, 1, &padding, (0, 1), ceil).unwrap()
+    }
+
+    #[test]
+    fn windows_see_rows_and_a_border() {
+        let three = axis(7, 3, 1, Padding::Explicit(smallvec![1, 1]), false);
+        assert_eq!([three.seen(0..1), three.seen(0..7)], [Some((0..2, 1)), Some((0..7, 1))]);
+        assert_eq!([three.seen(3..5), three.seen(6..7)], [Some((2..6, 0)), Some((5..7, 0))]);
+        assert_eq!(three.seen(3..3), Some((2..4, 0)), "what the next window would begin with");
+        let every_second = axis(8, 3, 2, Padding::SameUpper, false);
+        assert_eq!([every_second.seen(0..2), every_second.seen(3..4)], [Some((0..5, 0)), Some((6..8, 0))]);
+        let far = axis(4, 1, 1, Padding::Explicit(smallvec![3, 0]), false);
+        assert_eq!([far.seen(0..3), far.seen(2..4)], [None, Some((0..1, 1))]);
     }
 
     #[test]

@@ -154,7 +154,8 @@ fn kernel(step: &StepReport) -> String {
         None => String::new(),
     };
     let slices = if step.slices > 1 { format!(", {} slices", step.slices) } else { String::new() };
-    format!("{}{slices}{tuned}", step.kernel)
+    let bands = if step.bands > 1 { format!(", {} bands", step.bands) } else { String::new() };
+    format!("{}{slices}{bands}{tuned}", step.kernel)
 }
 
 /// The rates of a step, and how near the nearer one is to the machine's best.

@@ -7,7 +7,7 @@ use std::{
     time::Duration,
 };
 
-use halimede_compute::{ComputeUnit, Model as Compiled, ModelOptions, Precision, calibrated, tuning::Choices};
+use halimede_compute::{BandsOf, ComputeUnit, Model as Compiled, ModelOptions, Precision, calibrated, tuning::Choices};
 use halimede_compute_cpu::BlockedLayouts;
 use halimede_graph::{
     onnx::import::{self, Model},
@@ -58,6 +58,10 @@ pub struct UnitArgs {
     /// blocked (wherever it can be). The other two are for measurements.
     #[arg(long, value_name = "CHOICE", default_value = "where-pays")]
     pub layouts: BlockedLayouts,
+    /// Which images go through several steps in bands of rows: where-pays (those that the caches near a core would not hold),
+    /// none, or all that can in bands of so many rows. The other two are for measurements.
+    #[arg(long, value_name = "CHOICE", default_value = "where-pays")]
+    pub bands: BandsOf,
     /// Where it is kept which configurations of its kernels are the fastest, instead of `tuning.jsonl` in the
     /// user's cache; `off` lets every kernel do what it does by itself.
     #[arg(long, value_name = "FILE|off", visible_alias = "database")]
@@ -79,6 +83,7 @@ impl UnitArgs {
             threads: self.threads,
             matrix: units::matrix_units(self.matrix()),
             blocked: self.layouts,
+            bands: self.bands,
             choices,
         };
         units::find(&self.unit, choice)

@@ -24,7 +24,7 @@ use crate::real::{Numbers, Real};
 use crate::vector::within;
 use crate::vector::{Four, MOST_LANES, Vector};
 use half::bf16;
-use halimede_compute::layout::{LINE_BYTES, Layout, Stance, Stances};
+use halimede_compute::layout::{Band, LINE_BYTES, Layout, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::{DType, Tensor, View};
@@ -73,6 +73,7 @@ impl TapWeights {
 
 pub(super) struct DepthwisePixelsStep {
     window: Window,
+    band: Option<Band>,
     weights: Arc<TapWeights>,
     has_bias: bool,
     epilogue: Option<Epilogue>,
@@ -86,14 +87,14 @@ pub(super) struct DepthwisePixelsStep {
 impl DepthwisePixelsStep {
     /// `data` and `output` are the datatypes of both, f32 or bf16.
     pub fn new(
-        window: Window,
+        (window, band): (Window, Option<Band>),
         weights: Arc<TapWeights>,
         has_bias: bool,
         epilogue: Option<Epilogue>,
         (data, output): (DType, DType),
         machine: Machine,
     ) -> DepthwisePixelsStep {
-        DepthwisePixelsStep { window, weights, has_bias, epilogue, data, output, in_line: None, machine }
+        DepthwisePixelsStep { window, band, weights, has_bias, epilogue, data, output, in_line: None, machine }
     }
 
     /// The same where data, result and what is added to it are blocked.
@@ -186,13 +187,17 @@ impl DepthwisePixelsStep {
             let bias: &[f32] = if self.has_bias { view(2).slice() } else { &[] };
             (view(0).slice::<T>(), bias)
         };
-        let images = [window.x, window.out].map(|[_, height, width]| match self.in_line {
+        let sizes = [window.x, window.out];
+        let images = match self.in_line {
             Some((count, _)) => {
-                let raster = Raster::of(Layout::Blocked, count, [height, width], window.groups, size_of::<T>());
-                Images::blocked(count, &raster)
+                let raster = |[_, height, width]: [usize; 3]| {
+                    let layout = Layout::Blocked;
+                    (Raster::of(layout, count, [height, width], window.groups, size_of::<T>()), layout)
+                };
+                Raster::of_bands(sizes.map(raster), self.band).map(|raster| Images::blocked(count, &raster))
             }
-            None => Images::of(height, width * window.groups),
-        });
+            None => sizes.map(|[_, height, width]| Images::of(height, width * window.groups)),
+        };
         let convolve = Convolve::<T>::new(self.machine.isa, window.groups, self.output);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
             let (image, first) = (task / strips, task % strips * strip);

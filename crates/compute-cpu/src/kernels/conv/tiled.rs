@@ -147,8 +147,9 @@ pub(super) fn is_seen_in_place(window: &Window) -> bool {
     window.is_dense() || (across > 1 && down > 0 && window.taps() > 1 && 6 * in_tiles <= 7 * copied)
 }
 
-/// Whether the last tiles of what is seen in place end in the memory of the data, which have some behind the last pixel.
-fn ends_in(window: &Window, grid: &Grid) -> bool {
+/// Whether the last tiles of what is seen in place end in the memory of the data, which have some behind the last pixel. Where these
+/// are some rows of a whole image, they may be its last.
+fn ends_in(window: &Window, grid: &Grid, whole: &Grid) -> bool {
     if window.is_dense() || window.batch == 0 || window.out.contains(&0) {
         return true;
     }
@@ -158,7 +159,8 @@ fn ends_in(window: &Window, grid: &Grid) -> bool {
     };
     let behind = (window.out[2].next_multiple_of(TILE) - 1) * window.stride[2];
     let end = grid.pixel(window.batch - 1, last(1, window.out[1] - 1), last(2, 0)) + behind;
-    end < rows_apart(grid.rows(window.batch))
+    let (rows, of_whole) = (grid.rows(window.batch), whole.rows(window.batch));
+    end + (of_whole - rows) < rows_apart(of_whole)
 }
 
 /// How what a task sees lies.
@@ -352,10 +354,13 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         };
         let from = raster(layouts.input(0), [window.x[1], window.x[2]], window.inputs, size_of::<T>());
         let to = raster(layouts.output, size, window.rows, finish.output_bytes());
+        let [from, to] = Raster::of_bands([(from, layouts.input(0)), (to, layouts.output)], layouts.band);
         let strips = in_strips::<F>(window.inputs, window.taps(), window.dilation[2]);
         // Data of another type become factors a row at a time, all channels of a pixel together.
         let in_blocks = !matrix.takes_lines() && T::DTYPE == F::DTYPE && !strips;
-        let is_there = is_seen_in_place(&window) && window.border() <= from.grid.border && ends_in(&window, &from.grid);
+        let whole = layouts.band.map_or(from.grid, |band| Grid { size: [band.heights[0], window.x[2]], ..from.grid });
+        let is_there =
+            is_seen_in_place(&window) && window.border() <= from.grid.border && ends_in(&window, &from.grid, &whole);
         let in_place = in_blocks && layouts.input(0) != Layout::RowMajor && is_there;
         let form = match in_place {
             true => Form::InPlace {
@@ -754,7 +759,7 @@ impl<F: Product> Target<'_, F> {
     /// Rows of a block, of a panel, from a place on that are pixels next to each other, at most so many; and how many are done with
     /// them.
     fn piece(&self, place: Place, panel: PanelPlace, most: usize) -> (Option<Piece>, usize) {
-        let &Pixels { across, width, to: Raster { grid, lines }, .. } = &self.pixels;
+        let &Pixels { across, width, to: Raster { grid, lines, .. }, .. } = &self.pixels;
         let Place { image, y, x } = place;
         let target = self.parts[panel.part].0;
         let run = (across - x).min(most);
@@ -775,7 +780,7 @@ impl<F: Product> Target<'_, F> {
     /// The pixels among so many rows of a block, of a panel, from a place on: the first run of them, and all runs.
     #[inline(always)]
     fn runs(&self, place: Place, panel: PanelPlace, rows: usize) -> (Piece, Runs) {
-        let &Pixels { across, width, to: Raster { grid, lines }, .. } = &self.pixels;
+        let &Pixels { across, width, to: Raster { grid, lines, .. }, .. } = &self.pixels;
         let Place { image, y, x } = place;
         // Pixels among so many rows from the beginning of a line on.
         let pixels = |rows: usize| rows / across * width + (rows % across).min(width);
@@ -810,7 +815,7 @@ impl<F: Product> Target<'_, F> {
     #[inline]
     fn in_one_row(&self, row: usize, panel: PanelPlace, rows: usize) -> Option<Piece> {
         let first = self.in_one_row?;
-        let Raster { grid, lines } = self.pixels.to;
+        let Raster { grid, lines, .. } = self.pixels.to;
         // Most products are of one image, and need no division.
         let (image, row) = if row < self.apart { (0, row) } else { (row / self.apart, row % self.apart) };
         let PanelPlace { column, columns, start, .. } = panel;

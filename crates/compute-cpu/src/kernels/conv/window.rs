@@ -1,5 +1,6 @@
 //! The geometry of a convolution, with every spatial rank as three axes.
 
+use halimede_compute::layout::Band;
 use halimede_graph::OpError;
 use halimede_graph::ops::{Conv, Padding};
 
@@ -58,6 +59,13 @@ impl Window {
             Some(_) => (w[0] / groups, w[1]),
         };
         Ok(Window { batch: x[0], groups, inputs, rows, x: sizes, out: outs, kernel, stride, dilation, before })
+    }
+
+    /// The same of a band of images with two axes, whose rows the sizes are.
+    pub fn of_band(self, band: Option<Band>) -> Window {
+        let Some(Band { above, .. }) = band else { return self };
+        let [depth, _, width] = self.before;
+        Window { before: [depth, above as isize, width], ..self }
     }
 
     /// Whether each output pixel sees the input pixel at its own place alone.

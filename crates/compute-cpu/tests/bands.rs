@@ -1,0 +1,218 @@
+//! Images that go through several steps in bands of rows answer as they do when they are whole.
+
+#![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
+
+use halimede_compute::{BandsOf, Model, ModelOptions, Precision, calibrated};
+use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, Matrix, MatrixChoice, Winograd};
+use halimede_graph::ops::{Binary, Conv, Op, Padding, Pool, PoolKind};
+use halimede_graph::passes::{PassOptions, optimize};
+use halimede_graph::{Builder, Dim, Fact, Graph, ValueId};
+use halimede_tensor::{DType, Tensor, Value};
+
+fn numbers(shape: &[usize], seed: usize) -> Tensor {
+    let count: usize = shape.iter().product();
+    let elements: Vec<f32> = (0..count).map(|i| ((i + seed) * 37 % 101) as f32 * 0.02 - 1.0).collect();
+    Tensor::from_slice(shape, &elements).unwrap()
+}
+
+/// One layer of a chain.
+#[derive(Clone, Copy, Debug)]
+enum Layer {
+    /// To so many channels, of a kernel, with a stride and so many pixels above, left, below and right.
+    Conv(usize, usize, usize, [i64; 4]),
+    /// The same of each channel by itself.
+    Depthwise(usize, usize, [i64; 4]),
+    MaxPool(usize, usize, i64),
+    /// Added to what was so many layers before.
+    Add(usize),
+}
+
+fn conv(
+    b: &mut Builder,
+    x: ValueId,
+    (inputs, outputs, groups): (usize, usize, usize),
+    (size, stride): (usize, usize),
+    pads: [i64; 4],
+) -> ValueId {
+    let op = Conv {
+        strides: [stride, stride].as_slice().into(),
+        dilations: [1, 1].as_slice().into(),
+        padding: Padding::Explicit(pads.as_slice().into()),
+        groups,
+        transposed: None,
+        channels_last: false,
+        multiply: None,
+        epilogue: None,
+    };
+    let weights = b.constant(numbers(&[outputs, inputs / groups, size, size], outputs + size));
+    let bias = b.constant(numbers(&[outputs], 3));
+    let x = b.add(Op::Conv(op), &[x, weights, bias]).unwrap();
+    let (zero, six) = (b.constant(Tensor::scalar(0f32)), b.constant(Tensor::scalar(6f32)));
+    let x = b.binary(Binary::Max, x, zero).unwrap();
+    b.binary(Binary::Min, x, six).unwrap()
+}
+
+fn graph(layers: &[Layer], channels: usize, size: [usize; 2]) -> Graph {
+    let mut graph = Graph::default();
+    let shape = [Dim::symbol("batch"), channels.into(), size[0].into(), size[1].into()];
+    let image = graph.add_value("image".to_owned(), Fact::tensor(DType::F32, shape));
+    graph.inputs.push(image);
+    let mut builder = Builder::new(&mut graph);
+    let b = &mut builder;
+    let mut made = vec![(image, channels)];
+    for layer in layers {
+        let &(x, channels) = made.last().unwrap();
+        made.push(match *layer {
+            Layer::Conv(outputs, size, stride, pads) => {
+                (conv(b, x, (channels, outputs, 1), (size, stride), pads), outputs)
+            }
+            Layer::Depthwise(size, stride, pads) => {
+                (conv(b, x, (channels, channels, channels), (size, stride), pads), channels)
+            }
+            Layer::MaxPool(size, stride, pad) => {
+                let pool = Pool {
+                    kind: PoolKind::Max { column_major: false },
+                    kernel: [size, size].as_slice().into(),
+                    strides: [stride, stride].as_slice().into(),
+                    dilations: [1, 1].as_slice().into(),
+                    padding: Padding::Explicit([pad; 4].as_slice().into()),
+                    ceil_mode: false,
+                    outputs: 1,
+                    channels_last: false,
+                };
+                (b.add(Op::Pool(pool), &[x]).unwrap(), channels)
+            }
+            Layer::Add(back) => (b.binary(Binary::Add, x, made[made.len() - 1 - back].0).unwrap(), channels),
+        });
+    }
+    let last = made.last().unwrap().0;
+    graph.outputs = vec![last];
+    optimize(&mut graph, &PassOptions::default());
+    graph
+}
+
+const SAME: [i64; 4] = [1; 4];
+const NONE: [i64; 4] = [0; 4];
+
+/// What widens, looks around and narrows again, in a row, some with a stride; what adds itself; a pool behind a large convolution.
+fn chains() -> Vec<(Vec<Layer>, usize, [usize; 2])> {
+    use Layer::{Add, Conv, Depthwise, MaxPool};
+    vec![
+        (
+            vec![
+                Conv(32, 3, 2, SAME),
+                Depthwise(3, 1, SAME),
+                Conv(16, 1, 1, NONE),
+                Conv(96, 1, 1, NONE),
+                Depthwise(3, 2, SAME),
+                Conv(24, 1, 1, NONE),
+                Conv(144, 1, 1, NONE),
+                Depthwise(3, 1, SAME),
+                Conv(24, 1, 1, NONE),
+                Add(3),
+                Conv(64, 1, 1, NONE),
+            ],
+            3,
+            [224, 224],
+        ),
+        (
+            vec![
+                Conv(64, 7, 2, [3; 4]),
+                MaxPool(3, 2, 1),
+                Conv(256, 1, 1, NONE),
+                Conv(64, 1, 1, NONE),
+                Conv(64, 3, 1, SAME),
+                Conv(256, 1, 1, NONE),
+                Add(3),
+                Conv(64, 1, 1, NONE),
+                Conv(64, 3, 1, SAME),
+                Conv(256, 1, 1, NONE),
+                Add(3),
+                Conv(128, 1, 1, NONE),
+                Conv(128, 3, 2, SAME),
+            ],
+            3,
+            [224, 192],
+        ),
+        // More below than above, the other way round, rows that nobody sees, and images that bands do not divide.
+        (
+            vec![
+                Conv(64, 3, 1, [0, 1, 2, 1]),
+                Conv(64, 3, 1, [2, 1, 0, 1]),
+                Conv(64, 5, 3, [2, 2, 0, 2]),
+                Conv(128, 1, 1, NONE),
+                Depthwise(5, 1, [2; 4]),
+                Conv(32, 1, 1, NONE),
+            ],
+            32,
+            [203, 131],
+        ),
+    ]
+}
+
+/// The answer, and how many steps went through bands.
+fn run(graph: &Graph, options: &CpuOptions, precision: Precision, image: &Tensor) -> (Vec<f32>, usize) {
+    let unit = CpuUnit::new(options);
+    let value = [Value::from(image.clone())];
+    let compile = calibrated(graph, &unit, precision.into(), &[value.to_vec()]).unwrap();
+    let model = Model::compile(graph.clone(), &unit, &ModelOptions { passes: None, compile }).unwrap();
+    let mut session = model.session();
+    // Twice, for what a run leaves behind.
+    for _ in 0..2 {
+        session.run(&value).unwrap();
+    }
+    let banded = session.steps().iter().filter(|step| step.bands > 1).count();
+    let made = session.take_outputs().unwrap();
+    (made[0].tensor().unwrap().slice::<f32>().unwrap().to_vec(), banded)
+}
+
+fn options(bands: BandsOf) -> CpuOptions {
+    CpuOptions { threads: Some(1), winograd: Winograd::Never, bands, ..CpuOptions::default() }
+}
+
+#[test]
+fn bands_answer_as_whole_images_do() {
+    for (layers, channels, size) in chains() {
+        let graph = graph(&layers, channels, size);
+        for (batch, threads) in [(1, 1), (1, 2), (2, 1)] {
+            let image = numbers(&[batch, channels, size[0], size[1]], batch);
+            for precision in [Precision::Exact, Precision::Balanced, Precision::Fast] {
+                let with = |bands| CpuOptions { threads: Some(threads), ..options(bands) };
+                let (whole, none) = run(&graph, &with(BandsOf::None), precision, &image);
+                assert_eq!(none, 0);
+                for choice in [BandsOf::WherePays, BandsOf::Rows(1), BandsOf::Rows(7)] {
+                    let (bands, some) = run(&graph, &with(choice), precision, &image);
+                    let what = format!("{layers:?} {precision} {threads} threads, {batch} images, {choice:?}");
+                    assert!(
+                        some > 1 || batch > 1 || choice == BandsOf::WherePays && precision != Precision::Exact,
+                        "nothing in bands: {what}"
+                    );
+                    assert!(whole == bands, "{what}");
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn blocked_bands_answer_as_whole_images_do() {
+    for matrix in [Matrix::PORTABLE].into_iter().chain(Matrix::available()) {
+        for (layers, channels, size) in chains() {
+            let graph = graph(&layers, channels, size);
+            let image = numbers(&[1, channels, size[0], size[1]], 1);
+            for precision in [Precision::Balanced, Precision::Fast] {
+                let with = |bands, blocked| CpuOptions {
+                    matrix: MatrixChoice::Only(matrix).into(),
+                    blocked,
+                    ..options(bands)
+                };
+                let (whole, _) = run(&graph, &with(BandsOf::None, BlockedLayouts::Never), precision, &image);
+                for choice in [BandsOf::Rows(3), BandsOf::Rows(16)] {
+                    let (bands, some) = run(&graph, &with(choice, BlockedLayouts::Everywhere), precision, &image);
+                    assert!(some > 1, "{layers:?} {matrix:?} {precision}: nothing was in bands");
+                    assert!(whole == bands, "{layers:?} {matrix:?} {precision} {choice:?}");
+                }
+            }
+        }
+    }
+}
