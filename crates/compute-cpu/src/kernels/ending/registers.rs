@@ -116,9 +116,7 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, 
             let Some(mut rows) = Rows::<V, S, A, F, W>::of(told, sums, &Runs::one(count)) else {
                 return debug_assert!(false, "an ending of another kind");
             };
-            for _ in 0..count {
-                rows.end_row();
-            }
+            rows.end_rows(count);
         }
     }
 }
@@ -155,6 +153,64 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
         let (ahead, left, form) = (ahead * apart, first, PhantomData);
         Some(Rows { shared, added, to, apart, ahead, at: 0, sums, left, each, skipped, farther, form })
     }
+
+    /// Ends the next so many rows of a run, which has them.
+    ///
+    /// # Safety
+    /// As [`RowByRow::end_rows`].
+    #[inline(always)]
+    unsafe fn end_of_run(&mut self, rows: usize) {
+        /// What is counted for so many together.
+        const ROWS: usize = 4;
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut rest = rows;
+            while rest >= ROWS {
+                for row in 0..ROWS {
+                    self.end_row(row);
+                }
+                self.go_on(ROWS);
+                rest -= ROWS;
+            }
+            while rest > 0 {
+                self.end_row(0);
+                self.go_on(1);
+                rest -= 1;
+            }
+        }
+        self.left -= rows;
+        if self.left == 0 {
+            self.left = self.each;
+            self.at = self.at.wrapping_add_signed(self.farther);
+            self.sums = self.sums.wrapping_add(self.skipped);
+        }
+    }
+
+    #[inline(always)]
+    fn go_on(&mut self, rows: usize) {
+        self.at += rows * self.apart;
+        self.sums = self.sums.wrapping_add(rows * BLOCK);
+    }
+
+    /// Ends a row of the run, so many behind the next.
+    ///
+    /// # Safety
+    /// As [`RowByRow::end_rows`].
+    #[inline(always)]
+    unsafe fn end_row(&self, row: usize) {
+        let &Rows { ref shared, added, to, apart, ahead, .. } = self;
+        let (at, sums) = (self.at + row * apart, self.sums.wrapping_add(row * BLOCK));
+        // SAFETY: the caller's promise.
+        unsafe {
+            if ahead > 0 {
+                block::ask(added, to, at + ahead);
+            }
+            let pair = [V::load(sums), V::load(sums.add(V::LANES))];
+            let mut pair = shared.pair::<S, A, F, W>(pair, added, at);
+            shared.apply::<F, W, PAIR>(&mut pair);
+            shared.write::<F, W, true>(to, [at, at + V::LANES], pair);
+        }
+    }
 }
 
 impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> RowByRow for Rows<V, S, A, F, W> {
@@ -168,31 +224,25 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> RowByRow for Rows<V, 
     }
 
     #[inline(always)]
-    unsafe fn end_row(&mut self) {
-        let Rows { shared, added, to, apart, ahead, at, sums, left, each, skipped, farther, .. } = self;
-        // SAFETY: the caller's promise.
-        unsafe {
-            if *ahead > 0 {
-                block::ask(*added, *to, *at + *ahead);
-            }
-            let pair = [V::load(*sums), V::load(sums.add(V::LANES))];
-            let mut pair = shared.pair::<S, A, F, W>(pair, *added, *at);
-            shared.apply::<F, W, PAIR>(&mut pair);
-            shared.write::<F, W, true>(*to, [*at, *at + V::LANES], pair);
-        }
-        *at += *apart;
-        *sums = sums.wrapping_add(BLOCK);
-        *left -= 1;
-        if *left == 0 {
-            *left = *each;
-            *at = at.wrapping_add_signed(*farther);
-            *sums = sums.wrapping_add(*skipped);
+    unsafe fn end_rows(&mut self, mut rows: usize) {
+        while rows > 0 {
+            let some = rows.min(self.left);
+            // SAFETY: the caller's promise.
+            unsafe { self.end_of_run(some) };
+            rows -= some;
         }
     }
 
     #[inline(always)]
-    fn next(&self) -> *const f32 {
-        self.sums
+    unsafe fn end_rows_before(&mut self, sums: *const f32, mut left: usize) -> usize {
+        while left > 0 && self.sums < sums {
+            let before = (sums.addr() - self.sums.addr()).div_ceil(BLOCK * size_of::<f32>());
+            let some = left.min(self.left).min(before);
+            // SAFETY: the caller's promise.
+            unsafe { self.end_of_run(some) };
+            left -= some;
+        }
+        left
     }
 }
 

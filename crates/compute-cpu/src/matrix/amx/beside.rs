@@ -10,14 +10,17 @@ pub(crate) trait RowByRow: Sized {
     /// What is pending is valid, and was told to this end where it is told to any of its type.
     unsafe fn begin(pending: &Pending) -> Option<Self>;
 
-    /// Ends the next row.
+    /// Ends so many rows more.
     ///
     /// # Safety
-    /// There is one, and what was pending is still valid; the machine has AVX-512 with what the end needs of it.
-    unsafe fn end_row(&mut self);
+    /// There are, and what was pending is still valid; the machine has AVX-512 with what the end needs of it.
+    unsafe fn end_rows(&mut self, rows: usize);
 
-    /// Where the sums of the next row are.
-    fn next(&self) -> *const f32;
+    /// The same of those, of so many that are left, whose sums lie before a place; how many are left then.
+    ///
+    /// # Safety
+    /// As [`RowByRow::end_rows`].
+    unsafe fn end_rows_before(&mut self, sums: *const f32, left: usize) -> usize;
 }
 
 /// What ends the rows of a block between the steps of another one.
@@ -73,9 +76,7 @@ unsafe fn alone<E: RowByRow>(pending: &Pending) {
     // SAFETY: the caller's promise.
     unsafe {
         let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
-        for _ in 0..(*pending.ends).runs.rows {
-            ends.end_row();
-        }
+        ends.end_rows((*pending.ends).runs.rows);
     }
 }
 
@@ -117,14 +118,10 @@ macro_rules! beside {
                     );
                     panel = panel.wrapping_add(PANEL_STEP_BYTES);
                     let now = rows.min(rows_each);
-                    for _ in 0..now {
-                        ends.end_row();
-                    }
+                    ends.end_rows(now);
                     rows -= now;
                 }
-                for _ in 0..rows {
-                    ends.end_row();
-                }
+                ends.end_rows(rows);
             }
         }
     };
@@ -149,7 +146,7 @@ macro_rules! one_beside {
             // SAFETY: the caller's promise, for every access below.
             unsafe {
                 let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
-                let (sums, mut rows) = (pending.sums.cast::<u8>(), (*pending.ends).runs.rows);
+                let (sums, rows) = (pending.sums.cast::<u8>(), (*pending.ends).runs.rows);
                 let lower_sums = pending.sums.cast_const().add(TILE * BLOCK);
                 start_upper(begin);
                 tiles!(
@@ -168,10 +165,7 @@ macro_rules! one_beside {
                     prefetch::to_second_level(wanted);
                     wanted = wanted.wrapping_add(apart);
                 }
-                while rows > 0 && ends.next() < lower_sums {
-                    ends.end_row();
-                    rows -= 1;
-                }
+                let rows = ends.end_rows_before(lower_sums, rows);
                 start_lower(begin);
                 tiles!(
                     "tileloadd tmm5, [{a} + {pitch}*1]",
@@ -181,9 +175,7 @@ macro_rules! one_beside {
                 );
                 // The rows that were there have been ended.
                 write_upper(sums);
-                for _ in 0..rows {
-                    ends.end_row();
-                }
+                ends.end_rows(rows);
             }
         }
     };
