@@ -3,7 +3,7 @@
 use super::{Blocking, Kernels, Machine};
 use crate::{Blas, BlockedLayouts, IntegerMatrix, Isa, Matrix, Winograd};
 use halimede_compute::packed::{Key, Packer, Store};
-use halimede_compute::{CompileOptions, Executable, Program};
+use halimede_compute::{BandsOf, CompileOptions, Executable, Program};
 use halimede_graph::ops::*;
 use halimede_graph::{Builder, Fact, Graph, Op};
 use halimede_tensor::{CastOptions, DType, Held, Tensor, Value};
@@ -115,6 +115,7 @@ pub(super) fn machines(op: &Op) -> Vec<Machine> {
                 winograd: Winograd::default(),
                 winograd_beside_bf16: Winograd::Never,
                 blocked: BlockedLayouts::default(),
+                bands: BandsOf::default(),
                 pool: pool.clone(),
                 choices: Arc::default(),
                 blocking: Blocking::default(),

@@ -209,6 +209,9 @@ pub(crate) fn keeps_sums<F: Factor>(matrix: MatrixUnit<F>, steps: usize, stays: 
     !stays && passes(matrix, steps) > 1
 }
 
+/// Panels whose blocks take turns, at most.
+pub(crate) const TURNS: usize = 8;
+
 /// Finished blocks that exist at a time.
 const FINISHED: usize = 1;
 
@@ -224,7 +227,7 @@ fn passes<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
 
 /// Panels of so many steps that share a pass.
 fn together<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
-    if matrix.takes_lines() { 1 } else { (DEPTH_OF_FEW / steps.max(1)).max(1) }
+    if matrix.takes_lines() { 1 } else { (DEPTH_OF_FEW / steps.max(1)).clamp(1, TURNS) }
 }
 
 /// What takes finished sums. A block is known by its first row and its panel, both numbered.
@@ -232,7 +235,7 @@ pub(crate) trait Sink<S> {
     /// Whether sums begin with something: asked once, for a product where they do not.
     fn begins(&self) -> bool;
 
-    /// What the sums of a panel begin with, which is valid until another panel's is asked for.
+    /// What the sums of a panel begin with, which is valid until those of [`TURNS`] more are asked for.
     fn begin(&mut self, panel: usize) -> Begin<S>;
 
     /// Stores the sums of the first so many rows of a block.
@@ -245,6 +248,12 @@ pub(crate) trait Sink<S> {
     /// What ends the first so many rows of a block, if that can be done beside the steps of the next one: then they are not
     /// stored. It is valid until it is asked for again, or sums are stored.
     fn ends_later(&mut self, block: (usize, usize), rows: usize) -> Option<&Later>;
+
+    /// The same of so many rows of a panel, from one on, which are the rows of several blocks: each is ended with how many of them
+    /// come before it. It is known by a number below [`TURNS`], and valid until that is given again.
+    fn ends_in_turn(&mut self, _block: (usize, usize), _rows: usize, _number: usize) -> Option<Later> {
+        None
+    }
 
     /// All that it knew an end for has been ended.
     fn done(&mut self) {}
@@ -316,20 +325,45 @@ pub(crate) unsafe fn multiply<F: Factor>(
             let bytes = if in_order { left.block * left.pitch } else { 0 };
             let visits = ((p1 - p0) * steps).max(1);
             let lines = (bytes / LINE).div_ceil(visits);
-            for (pair, p) in (0..pairs).flat_map(|pair| (p0..p1).map(move |p| (pair, p))) {
+            let ahead_of = |pair: usize, p: usize| {
                 let start = left.start.wrapping_add((pair + 1) * bytes + (p - p0) * steps * LINE);
-                let ahead = match left.below {
+                match left.below {
                     Some(_) if p == p0 => left.below(pair, each, steps),
                     _ => Ahead { start, lines, apart: visits * LINE, each: LINE },
-                };
-                product.block((pair, p), (0, steps), None, None, &ahead);
+                }
+            };
+            let mut first = p0;
+            while first < p1 {
+                let turns = product.in_turns(first..p1.min(first + TURNS), ahead_of);
+                // What takes no turns goes together with what is left.
+                let until = if turns.pairs > 0 && turns.panels == TURNS { first + TURNS } else { p1 };
+                for (pair, p) in (0..pairs).flat_map(|pair| (first..until).map(move |p| (pair, p))) {
+                    if !turns.include(pair, p - first) {
+                        product.block((pair, p), (0, steps), None, None, &ahead_of(pair, p));
+                    }
+                }
+                first = until;
             }
             return product.end();
         }
         let mut coming_panels = LastPanel::new(panel);
         for (first, pass) in (p0..p1).step_by(group).flat_map(|p| (0..passes).map(move |pass| (p, pass))) {
             let (from, to, last) = (steps * pass / passes, steps * (pass + 1) / passes, pass + 1 == passes);
-            for (pair, p) in (0..pairs).flat_map(|pair| (first..p1.min(first + group)).map(move |p| (pair, p))) {
+            let until = p1.min(first + group);
+            let turns = match passes {
+                1 => product.in_turns(first..until.min(first + TURNS), |pair, p| {
+                    let start = panel((p + group).min(p1 - 1)).0.wrapping_add(pair * steps * LINE);
+                    match left.below {
+                        Some(_) if p == p0 => left.below(pair, each, steps),
+                        _ => Ahead { start, lines, apart: pairs * steps * LINE, each: LINE },
+                    }
+                }),
+                _ => InTurns::NONE,
+            };
+            for (pair, p) in (0..pairs).flat_map(|pair| (first..until).map(move |p| (pair, p))) {
+                if turns.include(pair, p - first) {
+                    continue;
+                }
                 // What comes after this pass of this panel.
                 let (next_panel, next_step) = if last { ((p + group).min(p1 - 1), 0) } else { (p, to) };
                 let coming = coming_panels.get(next_panel).0.wrapping_add(next_step * PANEL_STEP_BYTES);
@@ -367,6 +401,22 @@ impl<'a> LastPanel<'a> {
     }
 }
 
+/// What has been multiplied in turns: the first panels of some, for the first blocks of rows.
+#[derive(Clone, Copy)]
+struct InTurns {
+    pairs: usize,
+    panels: usize,
+}
+
+impl InTurns {
+    const NONE: InTurns = InTurns { pairs: 0, panels: 0 };
+
+    /// Whether a block is among it, by the number of its panel.
+    fn include(self, pair: usize, panel: usize) -> bool {
+        pair < self.pairs && panel < self.panels
+    }
+}
+
 /// A product under way.
 struct Running<'a, 'b, F: Factor> {
     tiles: Tiles<F>,
@@ -396,7 +446,7 @@ impl<F: Factor> Running<'_, '_, F> {
         let ends = std::mem::replace(&mut self.pending, std::ptr::null());
         let sums = (&raw mut *self.finished).cast();
         let are_in_tiles = std::mem::replace(&mut self.are_in_tiles, false);
-        (!ends.is_null()).then_some(Pending { ends, sums, are_in_tiles })
+        (!ends.is_null()).then_some(Pending { ends, sums, are_in_tiles, row: 0 })
     }
 
     /// Nothing ever is.
@@ -431,6 +481,92 @@ impl<F: Factor> Running<'_, '_, F> {
                 ((*pending.ends).beside.alone)(&pending);
             }
         }
+    }
+
+    /// Multiplies all steps of some panels in turns, block after block of rows, as far as the sink knows for all blocks of a panel at once
+    /// how they are ended: nothing is asked for each of them, and little to be done around its steps. `ahead` says what is asked for with a
+    /// block. Blocks are multiplied as [`Running::block`] does.
+    ///
+    /// # Safety
+    /// As [`multiply`].
+    #[cfg(target_arch = "x86_64")]
+    unsafe fn in_turns(&mut self, panels: Range<usize>, ahead: impl Fn(usize, usize) -> Ahead) -> InTurns {
+        let left = self.left;
+        let steps = left.offsets.len();
+        let whole = left.count / BLOCK - usize::from(left.last_line.is_some() && left.count.is_multiple_of(BLOCK));
+        let is_plain = left.groups == 1 && left.block == BLOCK && left.line == TILE && steps > 0;
+        if !is_plain || whole < 2 || !self.tiles.matrix.ends_beside(BLOCK) {
+            return InTurns::NONE;
+        }
+        /// A panel, and how its blocks begin and end.
+        struct Turn<S> {
+            panel: *const u8,
+            columns: usize,
+            begin: Begin<S>,
+            later: Later,
+        }
+        // What is still to be ended is told no longer when more is asked.
+        // SAFETY: the caller's promise.
+        unsafe { self.end_pending() };
+        let mut turns: [Option<Turn<F::Sum>>; TURNS] = [const { None }; TURNS];
+        let mut count = 0;
+        for (turn, p) in turns.iter_mut().zip(panels.clone()) {
+            let Some(later) = self.sink.ends_in_turn((0, p), whole * BLOCK, count) else { break };
+            let begin = if self.begins { self.sink.begin(p) } else { Begin::ZERO };
+            let (panel, columns) = self.panels.get(p);
+            *turn = Some(Turn { panel, columns, begin, later });
+            count += 1;
+        }
+        // SAFETY: the caller's promise, for every block; the sums are ended before others take their place.
+        unsafe {
+            let sums = (&raw mut *self.finished).cast();
+            let mut pending: Option<Pending> = None;
+            for pair in 0..whole {
+                let line = pair * (BLOCK / TILE);
+                let tiles = [line, line + 1].map(|line| left.start.wrapping_add(left.line_start(line)));
+                for (number, turn) in turns.iter().map_while(Option::as_ref).enumerate() {
+                    let leaves_lower = steps == 1 && pending.is_some();
+                    let ahead = ahead(pair, panels.start + number);
+                    self.tiles.block(&Block {
+                        left: Left {
+                            tiles,
+                            pitch: left.pitch,
+                            offsets: left.offsets,
+                            depths: left.depths,
+                            lines: Lines { first: 0, rows: left.line, apart: left.line_bytes },
+                            streamed: self.streamed,
+                        },
+                        panel: turn.panel,
+                        columns: turn.columns,
+                        rows: BLOCK,
+                        begin: turn.begin,
+                        to: &raw mut *self.finished,
+                        ends: None,
+                        pending: pending.as_ref(),
+                        leaves_lower,
+                        ahead: &ahead,
+                    });
+                    let (ends, row) = (&raw const turn.later, pair * BLOCK);
+                    pending = Some(Pending { ends, sums, are_in_tiles: leaves_lower, row });
+                }
+            }
+            if let Some(pending) = pending {
+                if pending.are_in_tiles {
+                    self.tiles.write_lower(self.finished);
+                }
+                ((*pending.ends).beside.alone)(&pending);
+            }
+        }
+        InTurns { pairs: whole, panels: count }
+    }
+
+    /// No unit here ends rows beside steps.
+    ///
+    /// # Safety
+    /// None is needed.
+    #[cfg(not(target_arch = "x86_64"))]
+    unsafe fn in_turns(&mut self, _: Range<usize>, _: impl Fn(usize, usize) -> Ahead) -> InTurns {
+        InTurns::NONE
     }
 
     /// Multiplies 32 rows by a range of steps of a panel, on top of `so_far`; the sums are kept in `to`, or stored.

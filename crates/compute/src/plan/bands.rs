@@ -32,7 +32,7 @@ use std::ops::Range;
 use std::str::FromStr;
 
 /// Bytes of a value that is read from afar by the step behind the one that makes it.
-const FAR_BYTES: usize = 512 << 10;
+const FAR_BYTES: usize = 1 << 20;
 /// Bytes of all that a band reads and writes, weights among it, for each thread: half of what the caches near a core hold.
 const BAND_BYTES: usize = NEAR_BYTES / 2;
 /// What it costs to run a step once more, in bytes that could have been moved meanwhile: about a microsecond.
@@ -137,6 +137,10 @@ struct Rows {
     images: SmallVec<[(usize, usize); 2]>,
     output: usize,
     weights: usize,
+    /// Rows that the windows of two neighbouring rows share, where what they see is copied before it is multiplied.
+    copied: usize,
+    /// The input whose memory the output would take if it were made as a whole, and nobody read that input afterwards.
+    replaced: Option<usize>,
     /// How many slices its batch is cut into, each an image.
     slices: usize,
 }
@@ -256,7 +260,15 @@ impl Memory {
             return None;
         }
         let slices = draft.sliced.as_ref().map_or(1, |(slices, _)| *slices);
-        let rows = Rows { axis, images, output: id.index(), weights: kernel.packed_bytes(), slices };
+        let is_copied = match &node.op {
+            Op::Conv(op) => op.groups == 1 && self.layouts[images[0].1].border() == 0,
+            _ => false,
+        };
+        let copied = if is_copied { axis.shared() } else { 0 };
+        let is_replaced = |input: usize| kernel.in_place().contains(&(input, 0));
+        let replaced = images.iter().find(|image| is_replaced(image.0)).map(|image| image.1);
+        let (output, weights) = (id.index(), kernel.packed_bytes());
+        let rows = Rows { axis, images, output, weights, copied, replaced, slices };
         // Whether its kernel can is known when it does.
         self.form(program, draft, &rows, 0..height).map(|_| rows)
     }
@@ -459,6 +471,11 @@ impl Schedule {
         if !run.iter().any(|step| within(step.output) && images[step.output].bytes >= FAR_BYTES) {
             return None;
         }
+        // What would have been written where something was read.
+        let is_lost = |(step, own): &(usize, &Rows)| {
+            own.replaced.is_some_and(|value| images[value].last == Some(position + step))
+        };
+        let lost: usize = run.iter().enumerate().filter(is_lost).map(|(_, own)| images[own.output].bytes).sum();
         let result = images[run.last()?.output];
         let mut rows = result.height;
         while rows > 1 {
@@ -468,7 +485,7 @@ impl Schedule {
             }
             let (schedule, bytes) = Schedule::of_rows(run, images, (&within, FAR_BYTES), (rows, threads))?;
             if bytes <= BAND_BYTES * threads {
-                return Some(schedule).filter(|schedule| schedule.saved > 0);
+                return Some(schedule).filter(|schedule| schedule.saved > lost as isize);
             }
         }
         None
@@ -519,6 +536,9 @@ impl Schedule {
             // Weights come from afar for every band but the first.
             bytes += own.weights;
             cost += own.weights * (count - 1) / MOVE;
+            // What two bands see is copied twice, a line for each pixel at least.
+            let data = images[own.images[0].1];
+            cost += own.copied * data.row_bytes.max(data.width * LINE_BYTES) * (count - 1) * MOVE;
             if !within(own.output) || image.bytes < far {
                 let start = |band: usize| band.checked_sub(1).map_or(0, |before| ends[step][before]);
                 bytes += if within(own.output) { image.bytes } else { most(&start) };

@@ -83,6 +83,11 @@ impl Axis {
         (from < to).then_some((from as usize..to as usize, above))
     }
 
+    /// Elements that two neighbouring windows both reach over.
+    pub fn shared(&self) -> usize {
+        ((self.kernel.max(1) - 1) * self.dilation + 1).saturating_sub(self.stride)
+    }
+
     /// The position of a tap of a window in the input; `None` in the border.
     pub(crate) fn position(&self, window: usize, tap: usize) -> Option<usize> {
         let position = (window * self.stride + tap * self.dilation) as i64 - self.before;
@@ -163,6 +168,7 @@ mod tests {
         assert_eq!([every_second.seen(0..2), every_second.seen(3..4)], [Some((0..5, 0)), Some((6..8, 0))]);
         let far = axis(4, 1, 1, Padding::Explicit(smallvec![3, 0]), false);
         assert_eq!([far.seen(0..3), far.seen(2..4)], [None, Some((0..1, 1))]);
+        assert_eq!([three.shared(), every_second.shared(), far.shared()], [2, 1, 0]);
     }
 
     #[test]

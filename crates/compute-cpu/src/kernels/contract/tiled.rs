@@ -490,6 +490,17 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         unsafe { self.finishing.ends_later(piece, Runs::one(rows)) }
     }
 
+    fn ends_in_turn(&mut self, block: (usize, usize), rows: usize, number: usize) -> Option<Later> {
+        let piece = Piece { rows, ..self.piece(block, rows) };
+        // Lines that are filled up are so behind each block.
+        if !self.finishing.may_end() || piece.columns != BLOCK {
+            return None;
+        }
+        self.fill_up_last();
+        // SAFETY: as above.
+        unsafe { self.finishing.ends_in_turn(piece, number) }
+    }
+
     fn done(&mut self) {
         self.fill_up_last();
     }

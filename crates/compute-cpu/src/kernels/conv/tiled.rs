@@ -880,6 +880,16 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         // SAFETY: as above.
         unsafe { self.finishing.ends_later(piece, runs) }
     }
+
+    fn ends_in_turn(&mut self, (row, panel): (usize, usize), rows: usize, number: usize) -> Option<Later> {
+        if !self.finishing.may_end() || row + rows > self.apart {
+            return None;
+        }
+        let panel = self.panel(panel);
+        let piece = self.in_one_row(row, panel, rows)?;
+        // SAFETY: as above.
+        unsafe { self.finishing.ends_in_turn(piece, number) }
+    }
 }
 
 multiversion! {

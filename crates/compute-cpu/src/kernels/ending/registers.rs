@@ -113,7 +113,7 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> InRegisters<V, S, A, 
     unsafe fn each_row(told: &Told, sums: *const f32, count: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            let Some(mut rows) = Rows::<V, S, A, F, W>::of(told, sums, &Runs::one(count)) else {
+            let Some(mut rows) = Rows::<V, S, A, F, W>::of(told, (sums, 0), &Runs::one(count)) else {
                 return debug_assert!(false, "an ending of another kind");
             };
             rows.end_rows(count);
@@ -141,17 +141,17 @@ struct Rows<V, S, A, F, W> {
 
 impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
     /// # Safety
-    /// What is told was shared, if it is of this kind.
+    /// What is told was shared, if it is of this kind. The first row is so many behind the one that was told of.
     #[inline(always)]
-    unsafe fn of(told: &Told, sums: *const f32, runs: &Runs) -> Option<Self> {
+    unsafe fn of(told: &Told, (sums, row): (*const f32, usize), runs: &Runs) -> Option<Self> {
         let &Told { residual, target, apart, ahead, shared } = told;
         let (added, to) = (A::of(residual)?, W::of(target)?);
         // SAFETY: the caller's promise. A copy, so that nothing of it is read again behind what is written.
         let shared = unsafe { *shared.cast::<Shared<V>>() };
         let &Runs { before, first, each, skipped, farther, .. } = runs;
         let (sums, skipped) = (sums.wrapping_add(before * BLOCK), skipped * BLOCK);
-        let (ahead, left, form) = (ahead * apart, first, PhantomData);
-        Some(Rows { shared, added, to, apart, ahead, at: 0, sums, left, each, skipped, farther, form })
+        let (at, ahead, left, form) = (row * apart, ahead * apart, first, PhantomData);
+        Some(Rows { shared, added, to, apart, ahead, at, sums, left, each, skipped, farther, form })
     }
 
     /// Ends the next so many rows of a run, which has them.
@@ -160,22 +160,17 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
     /// As [`RowByRow::end_rows`].
     #[inline(always)]
     unsafe fn end_of_run(&mut self, rows: usize) {
-        /// What is counted for so many together.
-        const ROWS: usize = 4;
         // SAFETY: the caller's promise.
         unsafe {
-            let mut rest = rows;
-            while rest >= ROWS {
-                for row in 0..ROWS {
-                    self.end_row(row);
-                }
-                self.go_on(ROWS);
-                rest -= ROWS;
+            // Counted for two together, as there are between the steps of most blocks.
+            for _ in 0..rows / 2 {
+                self.end_row(0);
+                self.end_row(1);
+                self.go_on(2);
             }
-            while rest > 0 {
+            if rows % 2 > 0 {
                 self.end_row(0);
                 self.go_on(1);
-                rest -= 1;
             }
         }
         self.left -= rows;
@@ -219,7 +214,7 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> RowByRow for Rows<V, 
         // SAFETY: the caller's promise.
         unsafe {
             let Later { told, runs, .. } = &*pending.ends;
-            Rows::of(&*told.cast::<Told>(), pending.sums, runs)
+            Rows::of(&*told.cast::<Told>(), (pending.sums, pending.row), runs)
         }
     }
 
@@ -493,7 +488,7 @@ mod tests {
                         let told = Told::of(&ending, &room);
                         let later = Later { beside: chosen.beside, told: (&raw const told).cast(), runs };
                         let sums = sums.0.as_ptr().cast_mut();
-                        (chosen.beside.alone)(&Pending { ends: &later, sums, are_in_tiles: false });
+                        (chosen.beside.alone)(&Pending { ends: &later, sums, are_in_tiles: false, row: 0 });
                     }
                     let (mut row, mut at, mut left, mut last) = (runs.before, 0, runs.first, 0);
                     for _ in 0..runs.rows {

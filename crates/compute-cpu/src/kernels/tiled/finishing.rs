@@ -8,13 +8,14 @@ use crate::kernels::ending::registers::{Chosen, Room, Told};
 use crate::kernels::ending::{Ending, Form, Scaling, add_bias, scale};
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::map::Register;
-use crate::matrix::{Begin, Ends, Later, Runs};
+use crate::matrix::{Begin, Ends, Later, Runs, TURNS};
 use crate::real::Numbers;
 use halimede_compute::Arguments;
 use halimede_tensor::{DType, View};
 
 /// Panels whose columns are kept: most products go through one after the other, or in turns through a few.
 const KEPT: usize = 8;
+const _: () = assert!(TURNS <= KEPT);
 
 /// What is added to the sums of a panel and multiplied with them.
 struct Kept<C> {
@@ -56,6 +57,8 @@ struct InRegisters<'a> {
     /// What was given last, which points to that.
     ends: Option<Ends>,
     later: Option<Later>,
+    /// What was told of pieces whose blocks take turns.
+    in_turn: [Option<Told>; TURNS],
     /// What ends pieces of all columns, where they share the same.
     alike: Option<&'a Alike>,
     /// What the rows of kept panels share, and the first column of each.
@@ -92,6 +95,7 @@ impl<'a, F: Product> Finishing<'a, F> {
                 told: None,
                 ends: None,
                 later: None,
+                in_turn: [const { None }; TURNS],
                 alike: None,
                 shared: std::array::from_fn(|_| (usize::MAX, Room::new())),
             },
@@ -236,6 +240,20 @@ impl<'a, F: Product> Finishing<'a, F> {
         Some(self.in_registers.later.insert(Later { beside, told, runs }))
     }
 
+    /// What ends the blocks of a piece one after the other, each with how many of its rows come before. It is valid until the number is given
+    /// again.
+    ///
+    /// # Safety
+    /// As [`Finishing::store`], for whoever uses it.
+    #[cfg(target_arch = "x86_64")]
+    pub unsafe fn ends_in_turn(&mut self, piece: Piece, number: usize) -> Option<Later> {
+        // SAFETY: the caller's promise.
+        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, &Runs::one(piece.rows)) }?;
+        let told = *told;
+        let told = std::ptr::from_mut(self.in_registers.in_turn[number].insert(told)).cast_const().cast();
+        Some(Later { beside, told, runs: Runs::one(BLOCK) })
+    }
+
     /// What ends a piece whose rows are these runs, and what it is told; none where registers do not do that.
     ///
     /// # Safety
@@ -355,6 +373,15 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// None is needed.
     #[cfg(not(target_arch = "x86_64"))]
     pub unsafe fn ends(&mut self, _: Piece) -> Option<&Ends> {
+        None
+    }
+
+    /// As above.
+    ///
+    /// # Safety
+    /// None is needed.
+    #[cfg(not(target_arch = "x86_64"))]
+    pub unsafe fn ends_in_turn(&mut self, _: Piece, _: usize) -> Option<Later> {
         None
     }
 

@@ -47,6 +47,7 @@ pub struct Beside {
 }
 
 /// What ends rows of a block later, which ones, and what it is told.
+#[derive(Clone, Copy)]
 pub struct Later {
     pub beside: &'static Beside,
     pub told: *const u8,
