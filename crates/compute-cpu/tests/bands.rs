@@ -95,7 +95,7 @@ const SAME: [i64; 4] = [1; 4];
 const NONE: [i64; 4] = [0; 4];
 
 /// What widens, looks around and narrows again, in a row, some with a stride; what adds itself; a pool behind a large convolution.
-fn chains() -> Vec<(Vec<Layer>, usize, [usize; 2])> {
+fn chains(side: usize) -> Vec<(Vec<Layer>, usize, [usize; 2])> {
     use Layer::{Add, Conv, Depthwise, MaxPool};
     vec![
         (
@@ -113,7 +113,7 @@ fn chains() -> Vec<(Vec<Layer>, usize, [usize; 2])> {
                 Conv(64, 1, 1, NONE),
             ],
             3,
-            [224, 224],
+            [side, side],
         ),
         (
             vec![
@@ -132,7 +132,7 @@ fn chains() -> Vec<(Vec<Layer>, usize, [usize; 2])> {
                 Conv(128, 3, 2, SAME),
             ],
             3,
-            [224, 192],
+            [side, side - 12],
         ),
         // More below than above, the other way round, rows that nobody sees, and images that bands do not divide.
         (
@@ -145,7 +145,7 @@ fn chains() -> Vec<(Vec<Layer>, usize, [usize; 2])> {
                 Conv(32, 1, 1, NONE),
             ],
             32,
-            [203, 131],
+            [side - 5, side / 2 + 7],
         ),
     ]
 }
@@ -170,26 +170,36 @@ fn options(bands: BandsOf) -> CpuOptions {
     CpuOptions { threads: Some(1), winograd: Winograd::Never, bands, ..CpuOptions::default() }
 }
 
+/// That every choice of bands answers as whole images do, of so many channels as the graph has; and in each some steps are in bands.
+fn assert_alike(
+    chain: &(Vec<Layer>, usize, [usize; 2]),
+    batch: usize,
+    precision: Precision,
+    of: &dyn Fn(BandsOf) -> CpuOptions,
+    choices: &[BandsOf],
+) {
+    let (layers, channels, [height, width]) = chain;
+    let graph = graph(layers, *channels, [*height, *width]);
+    let image = numbers(&[batch, *channels, *height, *width], batch);
+    let (whole, none) = run(&graph, &of(BandsOf::None), precision, &image);
+    assert_eq!(none, 0);
+    for &choice in choices {
+        let (bands, some) = run(&graph, &of(choice), precision, &image);
+        let what = format!("{layers:?} {precision}, {batch} images, {choice:?}");
+        // Images of a batch go through bands where they are in slices, which small ones are not.
+        assert!(some > 1 || batch > 1, "nothing in bands: {what}");
+        assert!(whole == bands, "{what}");
+    }
+}
+
 #[test]
 fn bands_answer_as_whole_images_do() {
-    for (layers, channels, size) in chains() {
-        let graph = graph(&layers, channels, size);
-        for (batch, threads) in [(1, 1), (1, 2), (2, 1)] {
-            let image = numbers(&[batch, channels, size[0], size[1]], batch);
-            for precision in [Precision::Exact, Precision::Balanced, Precision::Fast] {
-                let with = |bands| CpuOptions { threads: Some(threads), ..options(bands) };
-                let (whole, none) = run(&graph, &with(BandsOf::None), precision, &image);
-                assert_eq!(none, 0);
-                for choice in [BandsOf::WherePays, BandsOf::Rows(1), BandsOf::Rows(7)] {
-                    let (bands, some) = run(&graph, &with(choice), precision, &image);
-                    let what = format!("{layers:?} {precision} {threads} threads, {batch} images, {choice:?}");
-                    assert!(
-                        some > 1 || batch > 1 || choice == BandsOf::WherePays && precision != Precision::Exact,
-                        "nothing in bands: {what}"
-                    );
-                    assert!(whole == bands, "{what}");
-                }
-            }
+    for chain in &chains(56) {
+        for (threads, precision) in
+            [(1, Precision::Exact), (2, Precision::Exact), (1, Precision::Balanced), (2, Precision::Fast)]
+        {
+            let of = |bands| CpuOptions { threads: Some(threads), ..options(bands) };
+            assert_alike(chain, 1, precision, &of, &[BandsOf::Rows(1), BandsOf::Rows(5)]);
         }
     }
 }
@@ -197,22 +207,27 @@ fn bands_answer_as_whole_images_do() {
 #[test]
 fn blocked_bands_answer_as_whole_images_do() {
     for matrix in [Matrix::PORTABLE].into_iter().chain(Matrix::available()) {
-        for (layers, channels, size) in chains() {
-            let graph = graph(&layers, channels, size);
-            let image = numbers(&[1, channels, size[0], size[1]], 1);
-            for precision in [Precision::Balanced, Precision::Fast] {
-                let with = |bands, blocked| CpuOptions {
-                    matrix: MatrixChoice::Only(matrix).into(),
-                    blocked,
-                    ..options(bands)
-                };
-                let (whole, _) = run(&graph, &with(BandsOf::None, BlockedLayouts::Never), precision, &image);
-                for choice in [BandsOf::Rows(3), BandsOf::Rows(16)] {
-                    let (bands, some) = run(&graph, &with(choice, BlockedLayouts::Everywhere), precision, &image);
-                    assert!(some > 1, "{layers:?} {matrix:?} {precision}: nothing was in bands");
-                    assert!(whole == bands, "{layers:?} {matrix:?} {precision} {choice:?}");
-                }
-            }
+        for (chain, precision) in
+            chains(56).iter().flat_map(|chain| [(chain, Precision::Balanced), (chain, Precision::Fast)])
+        {
+            let of = |bands| CpuOptions {
+                matrix: MatrixChoice::Only(matrix).into(),
+                blocked: if bands == BandsOf::None { BlockedLayouts::Never } else { BlockedLayouts::Everywhere },
+                ..options(bands)
+            };
+            assert_alike(chain, 1, precision, &of, &[BandsOf::Rows(3), BandsOf::Rows(4)]);
         }
     }
+}
+
+#[test]
+fn large_images_go_through_bands_by_themselves() {
+    let chain = &chains(224)[0];
+    for batch in [1, 2] {
+        assert_alike(chain, batch, Precision::Exact, &options, &[BandsOf::WherePays]);
+    }
+    let (layers, channels, _) = chain;
+    let small = numbers(&[1, *channels, 64, 64], 1);
+    let (_, some) = run(&graph(layers, *channels, [64, 64]), &options(BandsOf::WherePays), Precision::Exact, &small);
+    assert_eq!(some, 0, "what is near anyway");
 }
