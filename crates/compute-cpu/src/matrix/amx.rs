@@ -13,6 +13,7 @@
 //! (`tileloaddt1`); measured on Sapphire Rapids that is worth half the speed.
 
 pub(crate) use beside::{Beside, Later, RowByRow, beside_bf16, beside_u8};
+pub(super) use beside::{InTurns, Turn};
 
 use super::{Ahead, BLOCK, Begin, Block, Factor, Left, STEP_BYTES, Streamed, TILE};
 use halimede_platform::chip::{Chip, Feature, permit_matrix_tiles};

@@ -22,6 +22,8 @@
 //! cache holds what all steps see of it, but not beside a pass of a panel: then that is what stays there, the panels stream past
 //! it from the second-level cache, and no sums are kept between passes.
 
+#[cfg(target_arch = "x86_64")]
+use super::amx;
 use super::{
     Ahead, BLOCK, Begin, Block, Ends, Factor, GROUP_BYTES, Later, Left, Lines, MatrixUnit, PANEL_STEP_BYTES, Pending,
     STEP_BYTES, Streamed, Sums, TILE, Tiles,
@@ -358,7 +360,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
                         _ => Ahead { start, lines, apart: pairs * steps * LINE, each: LINE },
                     }
                 }),
-                _ => InTurns::NONE,
+                _ => Done::NONE,
             };
             for (pair, p) in (0..pairs).flat_map(|pair| (first..until).map(move |p| (pair, p))) {
                 if turns.include(pair, p - first) {
@@ -403,13 +405,13 @@ impl<'a> LastPanel<'a> {
 
 /// What has been multiplied in turns: the first panels of some, for the first blocks of rows.
 #[derive(Clone, Copy)]
-struct InTurns {
+struct Done {
     pairs: usize,
     panels: usize,
 }
 
-impl InTurns {
-    const NONE: InTurns = InTurns { pairs: 0, panels: 0 };
+impl Done {
+    const NONE: Done = Done { pairs: 0, panels: 0 };
 
     /// Whether a block is among it, by the number of its panel.
     fn include(self, pair: usize, panel: usize) -> bool {
@@ -490,13 +492,13 @@ impl<F: Factor> Running<'_, '_, F> {
     /// # Safety
     /// As [`multiply`].
     #[cfg(target_arch = "x86_64")]
-    unsafe fn in_turns(&mut self, panels: Range<usize>, ahead: impl Fn(usize, usize) -> Ahead) -> InTurns {
+    unsafe fn in_turns(&mut self, panels: Range<usize>, ahead: impl Fn(usize, usize) -> Ahead) -> Done {
         let left = self.left;
         let steps = left.offsets.len();
         let whole = left.count / BLOCK - usize::from(left.last_line.is_some() && left.count.is_multiple_of(BLOCK));
         let is_plain = left.groups == 1 && left.block == BLOCK && left.line == TILE && steps > 0;
         if !is_plain || whole < 2 || !self.tiles.matrix.ends_beside(BLOCK) {
-            return InTurns::NONE;
+            return Done::NONE;
         }
         /// A panel, and how its blocks begin and end.
         struct Turn<S> {
@@ -520,6 +522,23 @@ impl<F: Factor> Running<'_, '_, F> {
         // SAFETY: the caller's promise, for every block; the sums are ended before others take their place.
         unsafe {
             let sums = (&raw mut *self.finished).cast();
+            if let (1, None, Some(first)) = (steps, left.runs, &turns[0]) {
+                // Around a single step everything counts.
+                let one =
+                    |turn: &Turn<F::Sum>| amx::Turn { panel: turn.panel, begin: turn.begin.bits(), later: turn.later };
+                let ones: [amx::Turn; TURNS] =
+                    std::array::from_fn(|number| one(turns[number].as_ref().unwrap_or(first)));
+                (first.later.beside.one_in_turns)(&amx::InTurns {
+                    start: left.start.wrapping_add(left.offsets[0]),
+                    lower: left.line_bytes,
+                    next: 2 * left.line_bytes,
+                    pitch: left.pitch,
+                    blocks: whole,
+                    turns: &ones[..count],
+                    sums,
+                });
+                return Done { pairs: whole, panels: count };
+            }
             let mut pending: Option<Pending> = None;
             for pair in 0..whole {
                 let line = pair * (BLOCK / TILE);
@@ -557,7 +576,7 @@ impl<F: Factor> Running<'_, '_, F> {
                 ((*pending.ends).beside.alone)(&pending);
             }
         }
-        InTurns { pairs: whole, panels: count }
+        Done { pairs: whole, panels: count }
     }
 
     /// No unit here ends rows beside steps.
@@ -565,8 +584,8 @@ impl<F: Factor> Running<'_, '_, F> {
     /// # Safety
     /// None is needed.
     #[cfg(not(target_arch = "x86_64"))]
-    unsafe fn in_turns(&mut self, _: Range<usize>, _: impl Fn(usize, usize) -> Ahead) -> InTurns {
-        InTurns::NONE
+    unsafe fn in_turns(&mut self, _: Range<usize>, _: impl Fn(usize, usize) -> Ahead) -> Done {
+        Done::NONE
     }
 
     /// Multiplies 32 rows by a range of steps of a panel, on top of `so_far`; the sums are kept in `to`, or stored.

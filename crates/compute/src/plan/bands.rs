@@ -471,7 +471,7 @@ impl Schedule {
         if !run.iter().any(|step| within(step.output) && images[step.output].bytes >= FAR_BYTES) {
             return None;
         }
-        // What would have been written where something was read.
+        // What would have been written where something was read, but now comes to memory of its own, and is read from there.
         let is_lost = |(step, own): &(usize, &Rows)| {
             own.replaced.is_some_and(|value| images[value].last == Some(position + step))
         };
@@ -485,7 +485,7 @@ impl Schedule {
             }
             let (schedule, bytes) = Schedule::of_rows(run, images, (&within, FAR_BYTES), (rows, threads))?;
             if bytes <= BAND_BYTES * threads {
-                return Some(schedule).filter(|schedule| schedule.saved > lost as isize);
+                return Some(schedule).filter(|schedule| schedule.saved > 2 * lost as isize);
             }
         }
         None

@@ -154,7 +154,13 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
         Some(Rows { shared, added, to, apart, ahead, at, sums, left, each, skipped, farther, form })
     }
 
-    /// Ends the next so many rows of a run, which has them.
+    /// Whether all rows lie at one distance.
+    #[inline(always)]
+    fn are_one_run(&self) -> bool {
+        self.each == usize::MAX
+    }
+
+    /// Ends the next so many of rows that are one run.
     ///
     /// # Safety
     /// As [`RowByRow::end_rows`].
@@ -173,18 +179,29 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
                 self.go_on(1);
             }
         }
-        self.left -= rows;
-        if self.left == 0 {
-            self.left = self.each;
-            self.at = self.at.wrapping_add_signed(self.farther);
-            self.sums = self.sums.wrapping_add(self.skipped);
-        }
     }
 
     #[inline(always)]
     fn go_on(&mut self, rows: usize) {
         self.at += rows * self.apart;
         self.sums = self.sums.wrapping_add(rows * BLOCK);
+    }
+
+    /// Ends the next row of any run. Where one ends is hardly foreseen, so nothing branches for it.
+    ///
+    /// # Safety
+    /// As [`RowByRow::end_rows`].
+    #[inline(always)]
+    unsafe fn end_next(&mut self) {
+        // SAFETY: the caller's promise.
+        unsafe { self.end_row(0) };
+        self.go_on(1);
+        self.left -= 1;
+        if self.left == 0 {
+            self.left = self.each;
+            self.at = self.at.wrapping_add_signed(self.farther);
+            self.sums = self.sums.wrapping_add(self.skipped);
+        }
     }
 
     /// Ends a row of the run, so many behind the next.
@@ -219,23 +236,32 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> RowByRow for Rows<V, 
     }
 
     #[inline(always)]
-    unsafe fn end_rows(&mut self, mut rows: usize) {
-        while rows > 0 {
-            let some = rows.min(self.left);
-            // SAFETY: the caller's promise.
-            unsafe { self.end_of_run(some) };
-            rows -= some;
+    unsafe fn end_rows(&mut self, rows: usize) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.are_one_run() {
+                return self.end_of_run(rows);
+            }
+            for _ in 0..rows {
+                self.end_next();
+            }
         }
     }
 
     #[inline(always)]
     unsafe fn end_rows_before(&mut self, sums: *const f32, mut left: usize) -> usize {
-        while left > 0 && self.sums < sums {
-            let before = (sums.addr() - self.sums.addr()).div_ceil(BLOCK * size_of::<f32>());
-            let some = left.min(self.left).min(before);
-            // SAFETY: the caller's promise.
-            unsafe { self.end_of_run(some) };
-            left -= some;
+        // SAFETY: the caller's promise.
+        unsafe {
+            if self.are_one_run() {
+                let before = sums.addr().saturating_sub(self.sums.addr()).div_ceil(BLOCK * size_of::<f32>());
+                let some = left.min(before);
+                self.end_of_run(some);
+                return left - some;
+            }
+            while left > 0 && self.sums < sums {
+                self.end_next();
+                left -= 1;
+            }
         }
         left
     }

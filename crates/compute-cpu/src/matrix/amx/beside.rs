@@ -42,6 +42,8 @@ pub struct Beside {
     pub(super) neither: StepsBeside,
     /// Of a single step.
     pub(super) one: OneStepBeside,
+    /// The same of many blocks.
+    pub(in crate::matrix) one_in_turns: unsafe fn(&InTurns<'_>),
     /// With no steps at all.
     pub alone: unsafe fn(&Pending),
 }
@@ -52,6 +54,27 @@ pub struct Later {
     pub beside: &'static Beside,
     pub told: *const u8,
     pub runs: Runs,
+}
+
+/// Blocks of rows that some panels of one step take turns with: each block of rows with every panel, then the next one.
+pub(in crate::matrix) struct InTurns<'a> {
+    /// Where the upper rows of the first block are, and bytes to the lower ones and to the next block.
+    pub start: *const u8,
+    pub lower: usize,
+    pub next: usize,
+    /// As [`Left::pitch`].
+    pub pitch: usize,
+    pub blocks: usize,
+    pub turns: &'a [Turn],
+    pub sums: *mut f32,
+}
+
+/// A panel that takes turns: its one step, and how its blocks begin and end.
+#[derive(Clone, Copy)]
+pub(in crate::matrix) struct Turn {
+    pub panel: *const u8,
+    pub begin: Begin<u32>,
+    pub later: Later,
 }
 
 /// A loop over the steps of a block of 32 rows that ends the rows of another one meanwhile.
@@ -182,12 +205,70 @@ macro_rules! one_beside {
     };
 }
 
+/// Blocks in turns, each as the single step of `one`.
+macro_rules! one_in_turns {
+    ($name:ident, $dot:literal) => {
+        /// # Safety
+        /// As [`super::super::block`] for each block, tiles configured; the sums are nobody else's; and as [`RowByRow`] for what ends each block.
+        #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
+        unsafe fn $name<E: RowByRow>(work: &InTurns<'_>) {
+            let &InTurns { mut start, lower, next, pitch, blocks, turns, sums } = work;
+            let line = 2 * STEP_BYTES;
+            // What was multiplied last: its turn, and its first row.
+            let mut last: Option<(&Turn, usize)> = None;
+            // SAFETY: the caller's promise, for every access below.
+            unsafe {
+                for row in (0..blocks).map(|block| block * BLOCK) {
+                    for turn in turns {
+                        let &Turn { panel, begin, .. } = turn;
+                        start_upper(begin);
+                        tiles!(
+                            "tileloadd tmm4, [{a} + {pitch}*1]",
+                            "tileloadd tmm6, [{panel} + {line}*1]",
+                            concat!($dot, " tmm0, tmm4, tmm6"),
+                            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+                            concat!($dot, " tmm1, tmm4, tmm7"),
+                            a = in(reg) start, pitch = in(reg) pitch, panel = in(reg) panel, line = in(reg) line,
+                        );
+                        let mut ends = None;
+                        if let Some((last, row)) = last {
+                            write_lower(sums.cast());
+                            let pending = Pending { ends: &last.later, sums, are_in_tiles: false, row };
+                            ends = E::begin(&pending);
+                        }
+                        if let Some(ends) = &mut ends {
+                            ends.end_rows(TILE);
+                        }
+                        start_lower(begin);
+                        tiles!(
+                            "tileloadd tmm5, [{a} + {pitch}*1]",
+                            concat!($dot, " tmm2, tmm5, tmm6"),
+                            concat!($dot, " tmm3, tmm5, tmm7"),
+                            a = in(reg) start.wrapping_add(lower), pitch = in(reg) pitch,
+                        );
+                        write_upper(sums.cast());
+                        if let Some(ends) = &mut ends {
+                            ends.end_rows(BLOCK - TILE);
+                        }
+                        last = Some((turn, row));
+                    }
+                    start = start.wrapping_add(next);
+                }
+                if let Some((last, row)) = last {
+                    write_lower(sums.cast());
+                    alone::<E>(&Pending { ends: &last.later, sums, are_in_tiles: false, row });
+                }
+            }
+        }
+    };
+}
+
 /// What ends rows beside products by the instruction `$dot`.
 macro_rules! all_beside {
     ($name:ident, $module:ident, $dot:literal) => {
         mod $module {
             use super::super::{start_lower, start_upper, write_lower, write_upper};
-            use super::{Beside, RowByRow, alone, rows_of_a_step};
+            use super::{Beside, InTurns, RowByRow, Turn, alone, rows_of_a_step};
             use crate::matrix::{Ahead, BLOCK, Begin, Left, PANEL_STEP_BYTES, Pending, STEP_BYTES, TILE};
             use crate::prefetch;
             use std::arch::asm;
@@ -196,6 +277,7 @@ macro_rules! all_beside {
             beside!(panel, $dot, "tileloadd", "tileloaddt1");
             beside!(neither, $dot, "tileloadd", "tileloadd");
             one_beside!(one, $dot);
+            one_in_turns!(one_in_turns, $dot);
 
             /// Such loops.
             pub(crate) const fn beside<E: RowByRow>() -> &'static Beside {
@@ -205,6 +287,7 @@ macro_rules! all_beside {
                         panel: panel::<E>,
                         neither: neither::<E>,
                         one: one::<E>,
+                        one_in_turns: one_in_turns::<E>,
                         alone: alone::<E>,
                     }
                 }
