@@ -110,7 +110,8 @@ pub trait Step: Send + Sync {
     }
 
     /// Reads `arguments.inputs`, writes every byte of `arguments.outputs`; of a blocked one every row and, where it has one, the
-    /// border, while what lies behind the rows of a piece is nobody's. Its size is [`Layout::bytes`](crate::layout::Layout::bytes).
+    /// border, while what lies behind the rows of a piece is nobody's. Its size is [`Layout::bytes`](crate::layout::Layout::bytes); of a
+    /// band it ends somewhere behind its last row.
     ///
     /// The plan promises: views have the sizes that the step was prepared for and are aligned to 64
     /// bytes (constants and request inputs: to their element); outputs and workspace overlap nothing

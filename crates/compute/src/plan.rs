@@ -166,7 +166,8 @@ impl Plan {
             size_of_val(self.layouts.as_slice()),
             size_of_val(self.outputs.as_slice()),
         ];
-        self.steps.iter().map(step).chain(lists).sum()
+        let turns = self.runs.iter().map(|run| size_of_val(run.turns.as_slice()));
+        self.steps.iter().map(step).chain(lists).chain(turns).sum()
     }
 
     /// The steps, for people.

@@ -497,7 +497,10 @@ impl ConvKernel {
         let packed = self.weights.as_ref().filter(|packed| *packed.shape() == w.shape[..]).ok_or_else(unsupported)?;
         let window = self.window_of_pixels(x, w, output, layouts.band)?;
         // Rows of the product of a whole image are what values lie by.
-        let rows = |layout: &Layout| layouts.band.map_or(layout.m, |band| band.heights[0] * window.x[2]);
+        let rows = |layout: &Layout| match layouts.band {
+            Some(Band { heights: [data, result], .. }) => [data * window.x[2], result * window.out[2]],
+            None => [layout.m; 2],
+        };
         let layout = || {
             let layout = layout_of(&window);
             let rows = rows(&layout);
@@ -583,6 +586,10 @@ impl ConvKernel {
                 let step = PixelsStep::new(window, None, panels.clone(), has_bias, epilogue, machine, self.micro);
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
+            }
+            // So may the library's.
+            Some(Packed::Rows(_)) if band.is_some() => {
+                Err(OpError::unsupported("the system's library on rows of an image"))
             }
             Some(Packed::Rows(rows)) => {
                 let Some(blas) = machine.blas.filter(|_| BlasConvStep::takes(&window)) else {

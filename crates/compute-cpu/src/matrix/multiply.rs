@@ -251,8 +251,15 @@ pub(crate) trait Sink<S> {
     /// stored. It is valid until it is asked for again, or sums are stored.
     fn ends_later(&mut self, block: (usize, usize), rows: usize) -> Option<&Later>;
 
+    /// Whether [`Sink::ends_in_turn`] may give something for so many rows, which are all from the first on.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "rows are ended beside steps there alone"))]
+    fn takes_turns(&self, _rows: usize) -> bool {
+        false
+    }
+
     /// The same of so many rows of a panel, from one on, which are the rows of several blocks: each is ended with how many of them
     /// come before it. It is known by a number below [`TURNS`], and valid until that is given again.
+    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "as above"))]
     fn ends_in_turn(&mut self, _block: (usize, usize), _rows: usize, _number: usize) -> Option<Later> {
         None
     }
@@ -353,7 +360,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
             let (from, to, last) = (steps * pass / passes, steps * (pass + 1) / passes, pass + 1 == passes);
             let until = p1.min(first + group);
             let turns = match passes {
-                1 => product.in_turns(first..until.min(first + TURNS), |pair, p| {
+                1 => product.in_turns(first..until, |pair, p| {
                     let start = panel((p + group).min(p1 - 1)).0.wrapping_add(pair * steps * LINE);
                     match left.below {
                         Some(_) if p == p0 => left.below(pair, each, steps),
@@ -497,7 +504,8 @@ impl<F: Factor> Running<'_, '_, F> {
         let steps = left.offsets.len();
         let whole = left.count / BLOCK - usize::from(left.last_line.is_some() && left.count.is_multiple_of(BLOCK));
         let is_plain = left.groups == 1 && left.block == BLOCK && left.line == TILE && steps > 0;
-        if !is_plain || whole < 2 || !self.tiles.matrix.ends_beside(BLOCK) {
+        let can_end = self.tiles.matrix.ends_beside(BLOCK) && self.sink.takes_turns(whole * BLOCK);
+        if !is_plain || whole < 2 || !can_end {
             return Done::NONE;
         }
         /// A panel, and how its blocks begin and end.

@@ -39,6 +39,8 @@ const BAND_BYTES: usize = NEAR_BYTES / 2;
 const STEP_BYTES: usize = 24 << 10;
 /// How many times as long a byte takes that moves to the front as one that is read from afar.
 const MOVE: usize = 2;
+/// Bytes of what the steps of a run make for each other, at most.
+const ROOM_MOST: usize = 64 << 20;
 /// Steps of a run, at most.
 const STEPS_MOST: usize = 12;
 /// Pixels of a band for each thread, at least.
@@ -182,8 +184,20 @@ impl Memory {
         if choice == BandsOf::None {
             return Vec::new();
         }
+        // Nothing is prepared where nothing is far.
+        let is_far = |draft: &Draft| {
+            let outputs = program.graph().nodes[draft.node].outputs.iter();
+            outputs.filter_map(|output| self.desc(*output)).any(|desc| desc.bytes() >= FAR_BYTES)
+        };
+        if choice == BandsOf::WherePays && !drafts.iter().any(is_far) {
+            return Vec::new();
+        }
+        let mut are_shared = vec![false; self.roots.len()];
+        for value in (0..self.roots.len()).filter(|&value| self.roots[value] != value) {
+            (are_shared[value], are_shared[self.root(value)]) = (true, true);
+        }
         let threads = program.kernels().threads();
-        let steps: Vec<Option<Rows>> = drafts.iter().map(|draft| self.rows(program, draft)).collect();
+        let steps: Vec<Option<Rows>> = drafts.iter().map(|draft| self.rows(program, draft, &are_shared)).collect();
         let images = self.images(program, drafts, &steps);
         let mut all = Vec::new();
         let mut from = 0;
@@ -207,8 +221,8 @@ impl Memory {
         all
     }
 
-    /// How a step makes rows, where it can.
-    fn rows(&self, program: &Program, draft: &Draft) -> Option<Rows> {
+    /// How a step makes rows, where it can. Of values that have other names, by which their rows may be others, none are made or read.
+    fn rows(&self, program: &Program, draft: &Draft, are_shared: &[bool]) -> Option<Rows> {
         draft.prepared.as_ref()?;
         let Code::Kernel(kernel) = &program.codes()[draft.node] else { return None };
         let node = &program.graph().nodes[draft.node];
@@ -250,6 +264,7 @@ impl Memory {
             let place = self.places[self.root(value)];
             let row = desc.map_or(1, |desc| desc.shape[2..].iter().product::<usize>() * desc.dtype.size());
             match place {
+                _ if are_shared[value] => false,
                 Place::Input(_) => true,
                 Place::Nothing => layout != Layout::RowMajor || row.is_multiple_of(LINE_BYTES),
                 _ => false,
@@ -294,11 +309,9 @@ impl Memory {
     fn images(&self, program: &Program, drafts: &[Draft], steps: &[Option<Rows>]) -> Vec<Image> {
         let graph = program.graph();
         let mut images = vec![Image::default(); self.roots.len()];
-        let mut are_shared = vec![false; self.roots.len()];
-        for value in (0..self.roots.len()).filter(|&value| self.roots[value] != value) {
-            (are_shared[value], are_shared[self.roots[value]]) = (true, true);
-        }
-        graph.outputs.iter().for_each(|output| are_shared[output.index()] = true);
+        // Somebody reads them who knows no bands.
+        let mut are_read = vec![false; self.roots.len()];
+        graph.outputs.iter().for_each(|output| are_read[output.index()] = true);
         for (position, draft) in drafts.iter().enumerate() {
             let knows_bands = |value: usize| {
                 let images = steps[position].iter().flat_map(|step| &step.images);
@@ -308,7 +321,7 @@ impl Memory {
             for value in inputs.collect::<SmallVec<[usize; 8]>>() {
                 let node = &graph.nodes[draft.node];
                 let uses = node.inputs.iter().flatten().filter(|input| input.index() == value).count();
-                are_shared[value] |= knows_bands(value) != uses;
+                are_read[value] |= knows_bands(value) != uses;
                 images[value].last = Some(position);
             }
         }
@@ -326,7 +339,7 @@ impl Memory {
                 };
                 let image = &mut images[value];
                 *image = Image { height, width, row_bytes, bytes: height * row_bytes, ..*image };
-                if are_shared[value] || self.places[value] != Place::Nothing {
+                if are_read[value] || self.places[value] != Place::Nothing {
                     image.last = None;
                 }
             }
@@ -469,6 +482,12 @@ impl Schedule {
             return Some(Schedule { saved: run.len() as isize, ..schedule });
         }
         if !run.iter().any(|step| within(step.output) && images[step.output].bytes >= FAR_BYTES) {
+            return None;
+        }
+        // Weights alone would leave nothing near; and what goes through bands has all its memory for all of the run.
+        let weights: usize = run.iter().map(|step| step.weights).sum();
+        let room: usize = run.iter().filter(|step| within(step.output)).map(|step| images[step.output].bytes).sum();
+        if weights >= BAND_BYTES * threads || room > ROOM_MOST {
             return None;
         }
         // What would have been written where something was read, but now comes to memory of its own, and is read from there.

@@ -161,18 +161,18 @@ impl Layout {
     /// The layout where operands lie so; `left` and `output` are the bytes of their numbers.
     pub fn laid_out(self, layouts: &Layouts, left: usize, output: usize) -> Layout {
         let rows = self.m;
-        self.laid_out_of(rows, layouts, left, output)
+        self.laid_out_of([rows; 2], layouts, left, output)
     }
 
-    /// The same where the rows at hand are among so many.
-    pub fn laid_out_of(self, rows: usize, layouts: &Layouts, left: usize, output: usize) -> Layout {
+    /// The same where the rows at hand of left operand and output are among so many.
+    pub fn laid_out_of(self, rows: [usize; 2], layouts: &Layouts, left: usize, output: usize) -> Layout {
         let mut layout = self;
         if layouts.is_blocked(0) {
-            let lines = Lines::of(Blocked, rows, layout.k, left);
+            let lines = Lines::of(Blocked, rows[0], layout.k, left);
             (layout.left.free, layout.left_lines) = (lines.row, Some(lines.apart));
         }
         if layouts.output == Blocked {
-            let lines = Lines::of(Blocked, rows, layout.n, output);
+            let lines = Lines::of(Blocked, rows[1], layout.n, output);
             (layout.out_row, layout.out_lines) = (lines.row, Some(lines));
         }
         layout

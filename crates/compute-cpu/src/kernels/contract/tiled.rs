@@ -490,10 +490,15 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         unsafe { self.finishing.ends_later(piece, Runs::one(rows)) }
     }
 
+    fn takes_turns(&self, _: usize) -> bool {
+        self.finishing.may_end()
+    }
+
     fn ends_in_turn(&mut self, block: (usize, usize), rows: usize, number: usize) -> Option<Later> {
         let piece = Piece { rows, ..self.piece(block, rows) };
         // Lines that are filled up are so behind each block.
-        if !self.finishing.may_end() || piece.columns != BLOCK {
+        let is_filled = self.filled.is_some() && piece.column + piece.columns == self.layout.n;
+        if piece.columns != BLOCK || is_filled {
             return None;
         }
         self.fill_up_last();

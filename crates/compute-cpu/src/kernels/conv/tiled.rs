@@ -881,10 +881,12 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
         unsafe { self.finishing.ends_later(piece, runs) }
     }
 
+    fn takes_turns(&self, rows: usize) -> bool {
+        // Of one image, whose pixels follow each other.
+        self.finishing.may_end() && self.in_one_row.is_some() && rows <= self.apart
+    }
+
     fn ends_in_turn(&mut self, (row, panel): (usize, usize), rows: usize, number: usize) -> Option<Later> {
-        if !self.finishing.may_end() || row + rows > self.apart {
-            return None;
-        }
         let panel = self.panel(panel);
         let piece = self.in_one_row(row, panel, rows)?;
         // SAFETY: as above.

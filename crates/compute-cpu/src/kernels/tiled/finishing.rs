@@ -129,7 +129,7 @@ impl<'a, F: Product> Finishing<'a, F> {
         self.begins_biased
     }
 
-    /// What the sums of some columns of a block begin with. It is valid until others are asked for.
+    /// What the sums of some columns of a block begin with. It is valid until those of [`KEPT`] more panels are asked for.
     #[inline]
     pub fn begin_of(&mut self, columns: std::ops::Range<usize>) -> Begin<F::Sum> {
         if let Some(bias) = self.first_bias.get(columns.start..columns.start + BLOCK) {
