@@ -174,7 +174,7 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> Rows<V, S, A, F, W> {
                 self.end_row(1);
                 self.go_on(2);
             }
-            if rows % 2 > 0 {
+            if !rows.is_multiple_of(2) {
                 self.end_row(0);
                 self.go_on(1);
             }
