@@ -43,6 +43,8 @@ const MOVE: usize = 2;
 const ROOM_MOST: usize = 64 << 20;
 /// Steps of a run, at most.
 const STEPS_MOST: usize = 12;
+/// Bands of an image, at most: of more, smaller ones it was slower than as a whole (`docs/benchmarks/gaps-m.md`).
+const BANDS_MOST: usize = 8;
 /// Pixels of a band for each thread, at least.
 const PIXELS_LEAST: usize = 128;
 /// Rows of an image, which are the axis behind that of the images.
@@ -499,7 +501,7 @@ impl Schedule {
         let mut rows = result.height;
         while rows > 1 {
             rows = rows.div_ceil(2);
-            if rows * result.width < PIXELS_LEAST * threads {
+            if rows * result.width < PIXELS_LEAST * threads || result.height.div_ceil(rows) > BANDS_MOST {
                 return None;
             }
             let (schedule, bytes) = Schedule::of_rows(run, images, (&within, FAR_BYTES), (rows, threads))?;
