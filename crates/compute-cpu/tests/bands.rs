@@ -183,8 +183,10 @@ fn run(graph: &Graph, options: &CpuOptions, precision: Precision, image: &Tensor
     (std::mem::take(first), banded)
 }
 
+/// By the machine's own units: the system's library, where there is one, knows no bands.
 fn options(bands: BandsOf) -> CpuOptions {
-    CpuOptions { threads: Some(1), winograd: Winograd::Never, bands, ..CpuOptions::default() }
+    let matrix = MatrixChoice::Only(Matrix::available().first().copied().unwrap_or(Matrix::PORTABLE)).into();
+    CpuOptions { threads: Some(1), winograd: Winograd::Never, matrix, bands, ..CpuOptions::default() }
 }
 
 /// That every choice of bands answers as whole images do, of so many channels as the graph has; and in each some steps are in bands.

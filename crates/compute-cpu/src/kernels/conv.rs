@@ -587,7 +587,7 @@ impl ConvKernel {
                 let workspace = step.workspace();
                 Ok(Prepared { step: Box::new(step), workspace })
             }
-            // So may the library's.
+            // The library may cut what it rounds elsewhere.
             Some(Packed::Rows(_)) if band.is_some() => {
                 Err(OpError::unsupported("the system's library on rows of an image"))
             }

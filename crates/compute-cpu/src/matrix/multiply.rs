@@ -494,7 +494,7 @@ impl<F: Factor> Running<'_, '_, F> {
 
     /// Multiplies all steps of some panels in turns, block after block of rows, as far as the sink knows for all blocks of a panel at once
     /// how they are ended: nothing is asked for each of them, and little to be done around its steps. `ahead` says what is asked for with a
-    /// block. Blocks are multiplied as [`Running::block`] does.
+    /// block of several steps. Blocks are multiplied as [`Running::block`] does.
     ///
     /// # Safety
     /// As [`multiply`].

@@ -25,8 +25,8 @@ use crate::plan::layouts::layouts_of;
 use crate::plan::slices::NEAR_BYTES;
 use crate::program::{Code, Program};
 use crate::{Prepared, TensorDesc};
-use halimede_graph::Op;
 use halimede_graph::ops::{Axis, PoolKind};
+use halimede_graph::{Op, ValueId};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use std::str::FromStr;
@@ -189,7 +189,8 @@ impl Memory {
         // Nothing is prepared where nothing is far.
         let is_far = |draft: &Draft| {
             let outputs = program.graph().nodes[draft.node].outputs.iter();
-            outputs.filter_map(|output| self.desc(*output)).any(|desc| desc.bytes() >= FAR_BYTES)
+            let bytes = |output: &ValueId| self.layouts[output.index()].bytes(&self.desc(*output)?);
+            outputs.filter_map(bytes).any(|bytes| bytes >= FAR_BYTES)
         };
         if choice == BandsOf::WherePays && !drafts.iter().any(is_far) {
             return Vec::new();

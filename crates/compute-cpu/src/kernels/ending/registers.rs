@@ -128,7 +128,7 @@ struct Rows<V, S, A, F, W> {
     to: W,
     apart: usize,
     ahead: usize,
-    /// Where the next row lies, its sums, and rows that are left of its run.
+    /// Where the next row lies, its sums, and rows that are left of its run, if that is not the only one.
     at: usize,
     sums: *const f32,
     left: usize,

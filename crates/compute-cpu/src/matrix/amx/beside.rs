@@ -205,7 +205,7 @@ macro_rules! one_beside {
     };
 }
 
-/// Blocks in turns, each as the single step of `one`.
+/// Blocks in turns, each as the single step of `one`; nothing is asked for ahead.
 macro_rules! one_in_turns {
     ($name:ident, $dot:literal) => {
         /// # Safety
@@ -235,6 +235,7 @@ macro_rules! one_in_turns {
                             write_lower(sums.cast());
                             let pending = Pending { ends: &last.later, sums, are_in_tiles: false, row };
                             ends = E::begin(&pending);
+                            debug_assert!(ends.is_some(), "an ending of another kind");
                         }
                         if let Some(ends) = &mut ends {
                             ends.end_rows(TILE);
