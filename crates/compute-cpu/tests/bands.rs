@@ -2,18 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
+mod images;
+
 use halimede_compute::{BandsOf, Model, ModelOptions, Precision, calibrated};
 use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, Matrix, MatrixChoice, Winograd};
-use halimede_graph::ops::{Binary, Conv, Op, Padding, Pool, PoolKind, Reshape};
+use halimede_graph::ops::{Binary, Conv, Op, Padding, Reshape};
 use halimede_graph::passes::{PassOptions, optimize};
 use halimede_graph::{Builder, Dim, Fact, Graph, ValueId};
 use halimede_tensor::{DType, Tensor, Value};
-
-fn numbers(shape: &[usize], seed: usize) -> Tensor {
-    let count: usize = shape.iter().product();
-    let elements: Vec<f32> = (0..count).map(|i| ((i + seed) * 37 % 101) as f32 * 0.02 - 1.0).collect();
-    Tensor::from_slice(shape, &elements).unwrap()
-}
+use images::{conv_within, max_pool, numbers, relu_6};
 
 /// One layer of a chain.
 #[derive(Clone, Copy, Debug)]
@@ -27,29 +24,16 @@ enum Layer {
     Add(usize),
 }
 
+/// A convolution whose results lie within 0 and 6.
 fn conv(
     b: &mut Builder,
     x: ValueId,
-    (inputs, outputs, groups): (usize, usize, usize),
-    (size, stride): (usize, usize),
+    channels: (usize, usize, usize),
+    kernel: (usize, usize),
     pads: [i64; 4],
 ) -> ValueId {
-    let op = Conv {
-        strides: [stride, stride].as_slice().into(),
-        dilations: [1, 1].as_slice().into(),
-        padding: Padding::Explicit(pads.as_slice().into()),
-        groups,
-        transposed: None,
-        channels_last: false,
-        multiply: None,
-        epilogue: None,
-    };
-    let weights = b.constant(numbers(&[outputs, inputs / groups, size, size], outputs + size));
-    let bias = b.constant(numbers(&[outputs], 3));
-    let x = b.add(Op::Conv(op), &[x, weights, bias]).unwrap();
-    let (zero, six) = (b.constant(Tensor::scalar(0f32)), b.constant(Tensor::scalar(6f32)));
-    let x = b.binary(Binary::Max, x, zero).unwrap();
-    b.binary(Binary::Min, x, six).unwrap()
+    let x = conv_within(b, x, channels, kernel, pads);
+    relu_6(b, x)
 }
 
 fn graph(layers: &[Layer], channels: usize, size: [usize; 2]) -> Graph {
@@ -69,19 +53,7 @@ fn graph(layers: &[Layer], channels: usize, size: [usize; 2]) -> Graph {
             Layer::Depthwise(size, stride, pads) => {
                 (conv(b, x, (channels, channels, channels), (size, stride), pads), channels)
             }
-            Layer::MaxPool(size, stride, pad) => {
-                let pool = Pool {
-                    kind: PoolKind::Max { column_major: false },
-                    kernel: [size, size].as_slice().into(),
-                    strides: [stride, stride].as_slice().into(),
-                    dilations: [1, 1].as_slice().into(),
-                    padding: Padding::Explicit([pad; 4].as_slice().into()),
-                    ceil_mode: false,
-                    outputs: 1,
-                    channels_last: false,
-                };
-                (b.add(Op::Pool(pool), &[x]).unwrap(), channels)
-            }
+            Layer::MaxPool(size, stride, pad) => (max_pool(b, x, size, stride, pad), channels),
             Layer::Add(back) => (b.binary(Binary::Add, x, made[made.len() - 1 - back].0).unwrap(), channels),
         });
     }

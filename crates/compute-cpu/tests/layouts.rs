@@ -2,20 +2,15 @@
 
 #![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
+mod images;
+
 use halimede_compute::{Model, ModelOptions, Precision, StepReport, calibrated};
 use halimede_compute_cpu::{BlockedLayouts, CpuOptions, CpuUnit, Matrix, MatrixChoice, Winograd};
-use halimede_graph::ops::{
-    Binary, Concat, Contract, Conv, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Transposed, Unary,
-};
+use halimede_graph::ops::{Binary, Concat, Contract, Conv, Op, Padding, Reduce, ReduceKind, Transposed, Unary};
 use halimede_graph::passes::{PassOptions, optimize};
 use halimede_graph::{Builder, Dim, Fact, Graph, ValueId};
 use halimede_tensor::{DType, Tensor, Value};
-
-fn numbers(shape: &[usize], seed: usize) -> Tensor {
-    let count: usize = shape.iter().product();
-    let elements: Vec<f32> = (0..count).map(|i| ((i + seed) * 37 % 101) as f32 * 0.02 - 1.0).collect();
-    Tensor::from_slice(shape, &elements).unwrap()
-}
+use images::{conv_within, max_pool, numbers, relu, relu_6};
 
 /// A graph whose input is any number of square images of so many channels.
 fn graph_of_images(channels: usize, side: usize) -> (Graph, ValueId) {
@@ -42,41 +37,6 @@ fn conv_of_groups(
     conv_within(b, x, (inputs, outputs, groups), (size, stride), [pad; 4])
 }
 
-/// The same with so many pixels above, left of, below and right of the image.
-fn conv_within(
-    b: &mut Builder,
-    x: ValueId,
-    (inputs, outputs, groups): (usize, usize, usize),
-    (size, stride): (usize, usize),
-    pads: [i64; 4],
-) -> ValueId {
-    let op = Conv {
-        strides: [stride, stride].as_slice().into(),
-        dilations: [1, 1].as_slice().into(),
-        padding: Padding::Explicit(pads.as_slice().into()),
-        groups,
-        transposed: None,
-        channels_last: false,
-        multiply: None,
-        epilogue: None,
-    };
-    let weights = b.constant(numbers(&[outputs, inputs / groups, size, size], outputs + size));
-    let bias = b.constant(numbers(&[outputs], 3));
-    b.add(Op::Conv(op), &[x, weights, bias]).unwrap()
-}
-
-fn relu(b: &mut Builder, x: ValueId) -> ValueId {
-    let zero = b.constant(Tensor::scalar(0f32));
-    b.binary(Binary::Max, x, zero).unwrap()
-}
-
-/// Within 0 and 6, as infinity is afterwards.
-fn relu_6(b: &mut Builder, x: ValueId) -> ValueId {
-    let x = relu(b, x);
-    let six = b.constant(Tensor::scalar(6f32));
-    b.binary(Binary::Min, x, six).unwrap()
-}
-
 /// A transposed convolution that makes an image twice as high and wide.
 fn doubled(b: &mut Builder, x: ValueId, inputs: usize, outputs: usize) -> ValueId {
     let op = Conv {
@@ -91,20 +51,6 @@ fn doubled(b: &mut Builder, x: ValueId, inputs: usize, outputs: usize) -> ValueI
     };
     let (weights, bias) = (b.constant(numbers(&[inputs, outputs, 2, 2], 1)), b.constant(numbers(&[outputs], 2)));
     b.add(Op::Conv(op), &[x, weights, bias]).unwrap()
-}
-
-fn max_pool(b: &mut Builder, x: ValueId, size: usize, stride: usize, pad: i64) -> ValueId {
-    let pool = Pool {
-        kind: PoolKind::Max { column_major: false },
-        kernel: [size, size].as_slice().into(),
-        strides: [stride, stride].as_slice().into(),
-        dilations: [1, 1].as_slice().into(),
-        padding: Padding::Explicit([pad; 4].as_slice().into()),
-        ceil_mode: false,
-        outputs: 1,
-        channels_last: false,
-    };
-    b.add(Op::Pool(pool), &[x]).unwrap()
 }
 
 /// A stem, a pool, two bottlenecks of which the second halves the image, the mean of each channel, a classifier.

@@ -2,39 +2,23 @@
 
 #![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
+mod images;
+
 use half::bf16;
 use halimede_compute::{CompileOptions, Model, ModelOptions, Precision, Session};
 use halimede_compute_cpu::{CpuOptions, CpuUnit};
 use halimede_graph::ops::{
-    Binary, Concat, Contract, Conv, Instruction, Map, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Unary,
+    Binary, Concat, Contract, Instruction, Map, Op, Padding, Pool, PoolKind, Reduce, ReduceKind, Unary,
 };
 use halimede_graph::{Builder, Dim, Fact, Graph, ValueId};
 use halimede_tensor::{DType, Tensor, Value};
+use images::{conv_within, numbers};
 
 const SIDE: usize = 48;
 const CHANNELS: usize = 32;
 
-fn numbers(shape: &[usize], seed: usize) -> Tensor {
-    let count: usize = shape.iter().product();
-    let elements: Vec<f32> = (0..count).map(|i| ((i + seed) * 37 % 101) as f32 * 0.02 - 1.0).collect();
-    Tensor::from_slice(shape, &elements).unwrap()
-}
-
 fn conv(b: &mut Builder, x: ValueId, (inputs, outputs, size): (usize, usize, usize)) -> ValueId {
-    let pad = (size / 2) as i64;
-    let op = Conv {
-        strides: [1, 1].as_slice().into(),
-        dilations: [1, 1].as_slice().into(),
-        padding: Padding::Explicit([pad; 4].as_slice().into()),
-        groups: 1,
-        transposed: None,
-        channels_last: false,
-        multiply: None,
-        epilogue: None,
-    };
-    let weights = b.constant(numbers(&[outputs, inputs, size, size], outputs));
-    let bias = b.constant(numbers(&[outputs], 3));
-    b.add(Op::Conv(op), &[x, weights, bias]).unwrap()
+    conv_within(b, x, (inputs, outputs, 1), (size, 1), [(size / 2) as i64; 4])
 }
 
 /// A stem, a residual block, a pool and a concatenation, all of large images and small weights; then a classifier. The

@@ -172,27 +172,23 @@ impl Session {
                 return Err(RunError::Cancelled);
             }
             let start = self.times.is_some().then(Instant::now);
-            let (index, band) = match turn {
-                Turn::Step(step) => (*step, None),
-                Turn::Band(band) => (band.step, Some(band)),
-                Turn::Keep(kept) => {
-                    self.memory.keep(&plan, kept);
-                    (kept.step, None)
-                }
-            };
+            let index = turn.step();
             let step = &plan.steps[index];
-            match &step.code {
-                _ if matches!(turn, Turn::Keep(_)) => {}
-                StepCode::Kernel { prepared, workspace } => {
-                    self.run_kernel(&plan, (step, band), prepared.step.as_ref(), *workspace, inputs, slice)?;
+            match (turn, &step.code) {
+                (Turn::Keep(kept), _) => self.memory.keep(&plan, kept),
+                (Turn::Band(band), StepCode::Bands { forms, workspace }) => {
+                    let form = forms[band.form].step.as_ref();
+                    self.run_kernel(&plan, (step, Some(band)), form, *workspace, inputs, slice)?;
+                    self.coverage.kernels += usize::from(slice == 0 && band.is_first);
+                }
+                (Turn::Step(_), StepCode::Kernel { prepared, workspace }) => {
+                    self.run_kernel(&plan, (step, None), prepared.step.as_ref(), *workspace, inputs, slice)?;
                     self.coverage.kernels += usize::from(slice == 0);
                 }
-                StepCode::Bands { forms, workspace } => {
-                    let form = forms[band.map_or(0, |band| band.form)].step.as_ref();
-                    self.run_kernel(&plan, (step, band), form, *workspace, inputs, slice)?;
-                    self.coverage.kernels += usize::from(slice == 0 && band.is_none_or(|band| band.is_first));
+                (Turn::Step(_), StepCode::Dynamic) => self.run_dynamic(&plan, step, inputs, is_cancelled)?,
+                (Turn::Step(_), StepCode::Bands { .. }) | (Turn::Band(_), _) => {
+                    debug_assert!(false, "bands are made by what was prepared for them");
                 }
-                StepCode::Dynamic => self.run_dynamic(&plan, step, inputs, is_cancelled)?,
             }
             if let (Some(start), Some(times)) = (start, &mut self.times) {
                 let time = start.elapsed();

@@ -97,6 +97,17 @@ pub(crate) enum Turn {
     Keep(Kept),
 }
 
+impl Turn {
+    /// The step that it belongs to.
+    pub fn step(&self) -> usize {
+        match self {
+            Turn::Step(step) => *step,
+            Turn::Band(band) => band.step,
+            Turn::Keep(kept) => kept.step,
+        }
+    }
+}
+
 /// Of a step that makes some rows.
 #[derive(Debug)]
 pub(crate) struct BandOfStep {
@@ -181,7 +192,7 @@ struct Schedule {
 impl Memory {
     /// Decides which steps take their images in bands, and prepares them for those. Layouts are known already, and nothing has taken
     /// the memory of something else.
-    pub(super) fn band(&mut self, program: &Program, drafts: &mut [Draft]) -> Vec<Bands> {
+    pub(super) fn band(&self, program: &Program, drafts: &mut [Draft]) -> Vec<Bands> {
         let choice = program.kernels().bands();
         if choice == BandsOf::None {
             return Vec::new();
@@ -361,7 +372,7 @@ impl Memory {
     ) -> Option<Bands> {
         let count = schedule.ends.first()?.len();
         let mut forms: Vec<Vec<Prepared>> = drafts.iter().map(|_| Vec::new()).collect();
-        let mut known: Vec<Vec<(usize, Range<usize>, usize, [bool; 2])>> = vec![Vec::new(); drafts.len()];
+        let mut known: Vec<Vec<(usize, usize, usize, [bool; 2])>> = vec![Vec::new(); drafts.len()];
         let mut turns = Vec::new();
         // Where a value's rows begin in a band.
         let first = |value: usize, band: usize| {
@@ -384,7 +395,7 @@ impl Memory {
                 }
                 let (seen, above) = own.axis.seen(made.clone())?;
                 let edges = [made.start == 0, made.end == images[own.output].height];
-                let key = (made.len(), 0..seen.len(), above, edges);
+                let key = (made.len(), seen.len(), above, edges);
                 let form = match known[step].iter().position(|form| *form == key) {
                     Some(form) => form,
                     None => {

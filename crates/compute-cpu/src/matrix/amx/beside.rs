@@ -151,6 +151,32 @@ macro_rules! beside {
     };
 }
 
+/// Multiplies the upper rows of a step, which begin there, by a panel, which stays in the tiles for the lower ones.
+macro_rules! upper_step {
+    ($dot:literal, $rows:expr, $pitch:expr, $panel:expr) => {
+        tiles!(
+            "tileloadd tmm4, [{a} + {pitch}*1]",
+            "tileloadd tmm6, [{panel} + {line}*1]",
+            concat!($dot, " tmm0, tmm4, tmm6"),
+            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
+            concat!($dot, " tmm1, tmm4, tmm7"),
+            a = in(reg) $rows, pitch = in(reg) $pitch, panel = in(reg) $panel, line = in(reg) 2 * STEP_BYTES,
+        )
+    };
+}
+
+/// Multiplies the lower rows of a step by the panel that [`upper_step`] has brought.
+macro_rules! lower_step {
+    ($dot:literal, $rows:expr, $pitch:expr) => {
+        tiles!(
+            "tileloadd tmm5, [{a} + {pitch}*1]",
+            concat!($dot, " tmm2, tmm5, tmm6"),
+            concat!($dot, " tmm3, tmm5, tmm7"),
+            a = in(reg) $rows, pitch = in(reg) $pitch,
+        )
+    };
+}
+
 /// A single step of a block, its upper half and then its lower one, with ends of the rows of another one behind each.
 macro_rules! one_beside {
     ($name:ident, $dot:literal) => {
@@ -169,19 +195,13 @@ macro_rules! one_beside {
             let &Ahead { start: mut wanted, lines, apart, .. } = ahead;
             // SAFETY: the caller's promise, for every access below.
             unsafe {
-                let Some(mut ends) = E::begin(pending) else { return debug_assert!(false, "an ending of another kind") };
+                let Some(mut ends) = E::begin(pending) else {
+                    return debug_assert!(false, "an ending of another kind");
+                };
                 let (sums, rows) = (pending.sums.cast::<u8>(), (*pending.ends).runs.rows);
                 let lower_sums = pending.sums.cast_const().add(TILE * BLOCK);
                 start_upper(begin);
-                tiles!(
-                    "tileloadd tmm4, [{a} + {pitch}*1]",
-                    "tileloadd tmm6, [{panel} + {line}*1]",
-                    concat!($dot, " tmm0, tmm4, tmm6"),
-                    "tileloadd tmm7, [{panel} + {line}*1 + 64]",
-                    concat!($dot, " tmm1, tmm4, tmm7"),
-                    a = in(reg) upper.wrapping_add(offsets[0]), pitch = in(reg) pitch,
-                    panel = in(reg) panel, line = in(reg) 2 * STEP_BYTES,
-                );
+                upper_step!($dot, upper.wrapping_add(offsets[0]), pitch, panel);
                 if pending.are_in_tiles {
                     write_lower(sums);
                 }
@@ -191,12 +211,7 @@ macro_rules! one_beside {
                 }
                 let rows = ends.end_rows_before(lower_sums, rows);
                 start_lower(begin);
-                tiles!(
-                    "tileloadd tmm5, [{a} + {pitch}*1]",
-                    concat!($dot, " tmm2, tmm5, tmm6"),
-                    concat!($dot, " tmm3, tmm5, tmm7"),
-                    a = in(reg) lower.wrapping_add(offsets[0]), pitch = in(reg) pitch,
-                );
+                lower_step!($dot, lower.wrapping_add(offsets[0]), pitch);
                 // The rows that were there have been ended.
                 write_upper(sums);
                 ends.end_rows(rows);
@@ -213,7 +228,6 @@ macro_rules! one_in_turns {
         #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c")]
         unsafe fn $name<E: RowByRow>(work: &InTurns<'_>) {
             let &InTurns { mut start, lower, next, pitch, blocks, turns, sums } = work;
-            let line = 2 * STEP_BYTES;
             // What was multiplied last: its turn, and its first row.
             let mut last: Option<(&Turn, usize)> = None;
             // SAFETY: the caller's promise, for every access below.
@@ -222,14 +236,7 @@ macro_rules! one_in_turns {
                     for turn in turns {
                         let &Turn { panel, begin, .. } = turn;
                         start_upper(begin);
-                        tiles!(
-                            "tileloadd tmm4, [{a} + {pitch}*1]",
-                            "tileloadd tmm6, [{panel} + {line}*1]",
-                            concat!($dot, " tmm0, tmm4, tmm6"),
-                            "tileloadd tmm7, [{panel} + {line}*1 + 64]",
-                            concat!($dot, " tmm1, tmm4, tmm7"),
-                            a = in(reg) start, pitch = in(reg) pitch, panel = in(reg) panel, line = in(reg) line,
-                        );
+                        upper_step!($dot, start, pitch, panel);
                         let mut ends = None;
                         if let Some((last, row)) = last {
                             write_lower(sums.cast());
@@ -241,12 +248,7 @@ macro_rules! one_in_turns {
                             ends.end_rows(TILE);
                         }
                         start_lower(begin);
-                        tiles!(
-                            "tileloadd tmm5, [{a} + {pitch}*1]",
-                            concat!($dot, " tmm2, tmm5, tmm6"),
-                            concat!($dot, " tmm3, tmm5, tmm7"),
-                            a = in(reg) start.wrapping_add(lower), pitch = in(reg) pitch,
-                        );
+                        lower_step!($dot, start.wrapping_add(lower), pitch);
                         write_upper(sums.cast());
                         if let Some(ends) = &mut ends {
                             ends.end_rows(BLOCK - TILE);
