@@ -28,6 +28,18 @@ const OPEN: u64 = 1 << 16;
 const INSIDE: u64 = OPEN - 1;
 const LOOP: u64 = 1 << 17;
 
+/// Bytes of a page, within which processors fetch what comes next before anybody asks for it.
+const PAGE: usize = 4 << 10;
+
+/// Bytes of what a thread writes for itself, and from there to what the next thread does: none has a page with it in common.
+///
+/// Cores fetch the lines behind those that they read, up to the end of the page. Were the next thread's there, each block of a
+/// product would take them away from it: products of short sums took that thread twice as long
+/// (`docs/benchmarks/threads.md#what-threads-write-side-by-side`).
+pub(crate) fn own_bytes(bytes: usize) -> usize {
+    if bytes == 0 { 0 } else { (bytes + PAGE).next_multiple_of(PAGE) }
+}
+
 /// How often a worker looks for the next loop before it parks: about 20 to 50 microseconds.
 const SPINS: u32 = 2_000;
 
@@ -56,8 +68,8 @@ struct Shared {
     wake: Condvar,
 }
 
-/// The next part of a share, on a cache line of its own.
-#[repr(align(64))]
+/// The next part of a share, on a cache line of its own, which are two of 64 bytes where they are fetched in pairs.
+#[repr(align(128))]
 #[derive(Default)]
 struct Share(AtomicUsize);
 
@@ -295,6 +307,18 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn threads_have_no_page_in_common() {
+        assert_eq!(own_bytes(0), 0);
+        for (bytes, start) in
+            [1, 64, 4095, 4096, 4097, 70_000].into_iter().flat_map(|bytes| [0, 64, 4032].map(|at| (bytes, at)))
+        {
+            let (last, next) = (start + bytes - 1, start + own_bytes(bytes));
+            assert!(last / PAGE < next / PAGE, "{bytes} bytes from {start} on");
+            assert!(next.is_multiple_of(64));
+        }
+    }
 
     #[test]
     fn every_part_runs_once() {

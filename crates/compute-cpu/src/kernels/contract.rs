@@ -16,6 +16,7 @@ use crate::gemm::{self, End, Left, Micro, Target};
 use crate::grouped::{GroupedWeights, Source};
 use crate::map::Register;
 use crate::matrix::{BLOCK, Factor, MatrixUnit, TILE};
+use crate::pool::own_bytes;
 use crate::real::{Converts, Numbers};
 use crate::{Blas, Isa};
 use blas::BlasStep;
@@ -492,9 +493,9 @@ impl GemmStep {
         self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
     }
 
-    /// Per thread: registers of the epilogue, then scratch of the driver, in whole cache lines.
+    /// Per thread: registers of the epilogue, then scratch of the driver.
     fn thread_bytes(&self) -> usize {
-        self.registers_bytes() + (gemm::scratch_len(&self.micro) * size_of::<f32>()).next_multiple_of(64)
+        own_bytes(self.registers_bytes() + gemm::scratch_len(&self.micro) * size_of::<f32>())
     }
 
     fn packed_bytes(&self) -> usize {

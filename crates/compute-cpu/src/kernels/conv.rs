@@ -28,6 +28,7 @@ use super::tuning::{self, Offer};
 use crate::gemm::{self, KC, Left, Micro, Target};
 use crate::map::Register;
 use crate::matrix::{self, BLOCK};
+use crate::pool::own_bytes;
 use crate::{Blas, Winograd};
 use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
@@ -655,7 +656,7 @@ impl ConvStep {
     /// Per thread: registers of the epilogue, packed patches, scratch of the driver.
     fn thread_bytes(&self) -> usize {
         let floats = self.patches_len() + gemm::scratch_len(&self.micro);
-        self.registers_bytes() + (floats * size_of::<f32>()).next_multiple_of(64)
+        own_bytes(self.registers_bytes() + floats * size_of::<f32>())
     }
 
     fn patches_len(&self) -> usize {

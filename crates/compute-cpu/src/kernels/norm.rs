@@ -6,6 +6,7 @@ use super::quantize::bytes_of_f32;
 use super::rows::{part_mut, registers_of};
 use crate::isa::multiversion;
 use crate::map::{BLOCK, Register};
+use crate::pool::own_bytes;
 use crate::real::Real;
 use half::bf16;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -107,7 +108,7 @@ impl NormStep {
     /// Registers, then a row in f32 where rows lie in memory otherwise.
     fn thread_bytes(&self) -> usize {
         let row = if self.types == (DType::F32, DType::F32) { 0 } else { self.length * size_of::<f32>() };
-        self.registers_bytes() + row.next_multiple_of(size_of::<Register>())
+        own_bytes(self.registers_bytes() + row.next_multiple_of(size_of::<Register>()))
     }
 
     fn parts(&self) -> usize {

@@ -18,6 +18,7 @@ use super::Machine;
 use super::packed::{PackedWeights, f32_bytes};
 use super::parameters::{Integers, desc, is_wide};
 use crate::gemm::{self, Left, Micro, Target};
+use crate::pool::own_bytes;
 use cell::Cell;
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -244,7 +245,7 @@ impl RnnStep {
         let panels = if self.packed.is_some() { 0 } else { line(directions * self.weights().len(&self.micro)) };
         let inputs = line(directions * self.length * self.batch * self.rows());
         let group = line(self.group() * (self.rows() + 3 * self.hidden));
-        let thread = line(gemm::scratch_len(&self.micro));
+        let thread = own_bytes(gemm::scratch_len(&self.micro) * size_of::<f32>()) / size_of::<f32>();
         let groups = panels + inputs;
         let scratch = groups + directions * self.groups() * group;
         let total = scratch + self.machine.pool.threads() * thread;

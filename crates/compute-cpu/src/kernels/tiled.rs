@@ -13,6 +13,7 @@ use super::packed::PackedWeights;
 use crate::Isa;
 use crate::map::Register;
 use crate::matrix::{self, BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_len, step};
+use crate::pool::own_bytes;
 use crate::real::Converts;
 pub(super) use finishing::Finishing;
 use half::bf16;
@@ -337,9 +338,9 @@ pub(super) unsafe fn thread_part<'a, F: Factor>(
     }
 }
 
-/// Bytes of [`thread_part`].
+/// Bytes of [`thread_part`], and to the next one.
 pub(super) fn thread_bytes<F: Factor>(registers_bytes: usize, numbers: usize, sums: usize) -> usize {
-    registers_bytes + numbers_bytes::<F>(numbers) + sums * size_of::<Sums<F::Sum>>()
+    own_bytes(registers_bytes + numbers_bytes::<F>(numbers) + sums * size_of::<Sums<F::Sum>>())
 }
 
 fn numbers_bytes<F: Factor>(numbers: usize) -> usize {

@@ -9,6 +9,7 @@ use crate::Matrix;
 use crate::kernels::Machine;
 use crate::matrix::{self, Ahead, BLOCK, Begin, Block, Factor, Left, LeftRows, PANEL_STEP_BYTES, Panels, STEP_BYTES};
 use crate::matrix::{Sums, TILE, Tiles};
+use crate::pool::own_bytes;
 use crate::prefetch::LINE;
 use crate::real::{Numbers, Real};
 use half::bf16;
@@ -166,7 +167,7 @@ impl TiledStep {
     }
 
     fn thread_bytes(&self) -> usize {
-        HALVES * self.half_bytes() + self.bias_len() * size_of::<f32>()
+        own_bytes(HALVES * self.half_bytes() + self.bias_len() * size_of::<f32>())
     }
 
     pub fn workspace(&self) -> usize {

@@ -7,6 +7,7 @@ use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::softmax::{exp_and_sum, max_of};
 use crate::map::exp;
+use crate::pool::own_bytes;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::View;
 
@@ -43,7 +44,7 @@ impl VectorStep {
     /// Scores, block result, sums and maxima, scratch of the driver.
     fn thread_bytes(&self) -> usize {
         let floats = QUERIES * (KEYS + self.heads.width + 2) + gemm::scratch_len(&self.micro);
-        (floats * size_of::<f32>()).next_multiple_of(64)
+        own_bytes(floats * size_of::<f32>())
     }
 }
 

@@ -12,6 +12,7 @@ use crate::blas::{Lying, Sizes};
 use crate::kernels::Machine;
 use crate::kernels::epilogue::Epilogue;
 use crate::map::Register;
+use crate::pool::own_bytes;
 use halimede_compute::{Arguments, Prepared, Step};
 
 /// Rows of A that one task takes: the library reads B again for each.
@@ -33,10 +34,10 @@ struct Shared {
     left: *const f32,
     right: *const f32,
     output: *mut f32,
-    registers: *mut Register,
+    threads: *mut u8,
 }
 
-// SAFETY: threads read the operands and write disjoint parts of the output and of the registers.
+// SAFETY: threads read the operands and write disjoint parts of the output and of the workspace.
 unsafe impl Sync for Shared {}
 
 impl BlasStep {
@@ -48,13 +49,17 @@ impl BlasStep {
     }
 
     pub fn prepared(self) -> Prepared {
-        let workspace = self.registers() * size_of::<Register>() * self.machine.threads();
+        let workspace = self.thread_bytes() * self.machine.threads();
         Prepared { step: Box::new(self), workspace }
     }
 
     /// Registers of the epilogue on one thread.
     fn registers(&self) -> usize {
         self.epilogue.as_ref().map_or(0, Epilogue::registers)
+    }
+
+    fn thread_bytes(&self) -> usize {
+        own_bytes(self.registers() * size_of::<Register>())
     }
 
     /// Columns of a task, and tasks beside each other.
@@ -75,13 +80,13 @@ impl Step for BlasStep {
             |index: usize| arguments.inputs[index].map_or(std::ptr::null(), |view| view.as_ptr().cast::<f32>());
         let (left, right) = if self.layout.swapped { (operand(1), operand(0)) } else { (operand(0), operand(1)) };
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
-        let shared = Shared { left, right, output, registers: arguments.workspace.as_ptr().cast() };
+        let shared = Shared { left, right, output, threads: arguments.workspace.as_ptr() };
         let blocks = self.layout.m.div_ceil(TASK_ROWS);
         let row_tasks = self.layout.batches() * blocks;
         let (columns, column_tasks) = self.columns(row_tasks);
         let tasks = row_tasks * column_tasks;
         let threads = self.machine.threads().min(tasks);
-        assert!(arguments.workspace.len() >= self.registers() * size_of::<Register>() * threads);
+        assert!(arguments.workspace.len() >= self.thread_bytes() * threads);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
             let (rest, part) = (task / column_tasks, task % column_tasks);
             let rows = (rest % blocks * TASK_ROWS, self.layout.m.min((rest % blocks + 1) * TASK_ROWS));
@@ -113,8 +118,8 @@ impl BlasStep {
             let c = shared.output.add(start);
             self.blas.multiply(sizes, (a, self.operands[0]), (b, self.operands[1]), (c, out_row));
             if let Some(epilogue) = &self.epilogue {
-                let registers =
-                    std::slice::from_raw_parts_mut(shared.registers.add(thread * self.registers()), self.registers());
+                let registers = shared.threads.add(thread * self.thread_bytes()).cast::<Register>();
+                let registers = std::slice::from_raw_parts_mut(registers, self.registers());
                 let extra = arguments.inputs.get(2..).unwrap_or_default();
                 epilogue.apply_to_output(extra, shared.output, (sizes.m, sizes.n), (start, out_row), registers);
             }

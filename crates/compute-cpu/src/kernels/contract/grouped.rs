@@ -14,6 +14,7 @@ use crate::kernels::Machine;
 use crate::kernels::tiled::{Finish, Finishing, Piece};
 use crate::map::Register;
 use crate::matrix::BLOCK;
+use crate::pool::own_bytes;
 use crate::real::{Real, nearest};
 use half::bf16;
 use halimede_compute::{Arguments, Prepared, Step};
@@ -72,7 +73,7 @@ impl<L: Real> GroupedStep<L> {
 
     /// Per thread: registers of the epilogue, then sums of a panel.
     fn thread_bytes(&self) -> usize {
-        self.finish.registers_bytes() + self.layout.m * size_of::<[f32; BLOCK]>()
+        own_bytes(self.finish.registers_bytes() + self.layout.m * size_of::<[f32; BLOCK]>())
     }
 
     /// Writes the rows of a batch in the order of the weights.

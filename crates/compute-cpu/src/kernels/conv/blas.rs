@@ -16,6 +16,7 @@ use crate::kernels::Machine;
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::packed::{PackedWeights, f32_bytes, number};
 use crate::map::Register;
+use crate::pool::own_bytes;
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Tensor, View};
@@ -105,10 +106,10 @@ impl BlasConvStep {
         if self.window.is_pointwise() { 0 } else { self.block * self.window.depth() }
     }
 
-    /// Per thread: registers of the epilogue, what a block sees, in whole cache lines. Not nothing, which would have no
+    /// Per thread: registers of the epilogue, what a block sees. Not nothing, which would have no
     /// address.
     fn thread_bytes(&self) -> usize {
-        self.registers_bytes() + (self.seen_len() * size_of::<f32>()).next_multiple_of(64).max(64)
+        own_bytes(self.registers_bytes() + (self.seen_len() * size_of::<f32>()).max(1))
     }
 }
 

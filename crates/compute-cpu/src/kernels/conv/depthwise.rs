@@ -6,6 +6,7 @@ use crate::kernels::Machine;
 use crate::kernels::epilogue::Epilogue;
 use crate::kernels::rows::{part_mut, registers_of};
 use crate::map::{BLOCK, Register};
+use crate::pool::own_bytes;
 use halimede_compute::{Arguments, Step};
 use halimede_tensor::View;
 
@@ -23,7 +24,7 @@ impl DepthwiseStep {
     }
 
     fn thread_bytes(&self) -> usize {
-        self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
+        own_bytes(self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>()))
     }
 
     pub fn workspace(&self) -> usize {

@@ -20,6 +20,7 @@ use crate::kernels::lines::{Images, Raster, fill_lines, fill_whole_lines};
 use crate::kernels::packed::{PackedWeights, f32_bytes};
 use crate::kernels::rows::{part_mut, registers_of};
 use crate::map::{BLOCK, Register};
+use crate::pool::own_bytes;
 use crate::real::{Numbers, Real};
 use crate::vector::within;
 use crate::vector::{Four, MOST_LANES, Vector};
@@ -148,7 +149,7 @@ impl DepthwisePixelsStep {
     /// Per thread, what a block of channels shares, and a row of sums where they do not become results in registers: of a block of
     /// channels, or of all, and the registers of what follows.
     fn thread_bytes(&self) -> usize {
-        self.split_len() * size_of::<f32>() + self.end_bytes()
+        own_bytes(self.split_len() * size_of::<f32>() + self.end_bytes())
     }
 
     fn end_bytes(&self) -> usize {

@@ -23,6 +23,7 @@ use crate::kernels::Machine;
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::kernels::packed::{PackedWeights, f32_bytes, number};
 use crate::map::Register;
+use crate::pool::own_bytes;
 use crate::prefetch;
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step};
@@ -264,7 +265,8 @@ impl PixelsStep {
 
     /// Per thread: registers of the epilogue, sums, a block with its border.
     fn thread_bytes(&self) -> usize {
-        self.registers_bytes() + (self.sums_len().next_multiple_of(16) + self.border_len()) * size_of::<f32>()
+        let floats = self.sums_len().next_multiple_of(16) + self.border_len();
+        own_bytes(self.registers_bytes() + floats * size_of::<f32>())
     }
 
     pub fn workspace(&self) -> usize {

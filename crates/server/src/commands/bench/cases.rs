@@ -55,6 +55,11 @@ enum Operation {
         columns: usize,
         weights: Weights,
     },
+    /// Products one behind the other by one square constant: all but the first and the last take and give what lies as the
+    /// plan chooses.
+    Chain {
+        size: usize,
+    },
     /// A convolution of an image whose channels lie last.
     Convolution(Layer),
     /// 12 heads of 64.
@@ -114,6 +119,9 @@ const VECTORS: [(&str, Weights); 4] = [
     (" int4 groups", Weights::Groups { bits: 4, rows: 32 }),
 ];
 
+/// Products of a [chain](Operation::Chain).
+const CHAINED: usize = 16;
+
 const HEADS: usize = 12;
 const HEAD_WIDTH: usize = 64;
 
@@ -123,6 +131,7 @@ pub(super) fn all() -> Vec<Case> {
     for size in [512, 1024, 2048] {
         cases.push(product(format!("product {size}"), [size; 3], Weights::Floats, Roof::Operations));
     }
+    cases.extend([512, 1024, 2048].map(chain));
     for (depth, columns) in [(768, 3072), (4096, 4096)] {
         for (name, weights) in VECTORS {
             for (place, roof) in [("", Roof::Reading), (" from memory", Roof::ReadingMemory)] {
@@ -180,6 +189,19 @@ fn product(name: String, [rows, depth, columns]: [usize; 3], weights: Weights, r
         scales,
         roof,
         operation: Operation::Product { rows, depth, columns, weights },
+    }
+}
+
+fn chain(size: usize) -> Case {
+    Case {
+        name: format!("products in a chain {size}"),
+        operations: 2.0 * (CHAINED * size.pow(3)) as f64,
+        activations: 2 * size.pow(2),
+        bits: None,
+        weights: size.pow(2),
+        scales: 0,
+        roof: Roof::Operations,
+        operation: Operation::Chain { size },
     }
 }
 
@@ -260,6 +282,16 @@ impl Case {
                         made.add(Op::Contract(Contract { dequantize, ..Contract::matmul(0) }), &operands)
                     }
                 }
+            }
+            Operation::Chain { size } => {
+                let (mut value, weights) = (made.input(&[size; 2])?, made.constant(&[size; 2])?);
+                for at in 0..CHAINED {
+                    let name = format!("product{at}");
+                    let product = Op::Contract(Contract::matmul(0));
+                    value = Builder::new(&mut made.graph).at(&name, "MatMul").add(product, &[value, weights])?;
+                }
+                made.graph.outputs.push(value);
+                Ok(())
             }
             Operation::Convolution(Layer(from, to, kernel, stride, size)) => {
                 let image = made.input(&[1, size, size, from])?;

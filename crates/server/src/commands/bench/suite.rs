@@ -6,8 +6,9 @@ use std::{
     time::Duration,
 };
 
-use halimede_compute::{ComputeUnit, Model, ModelOptions, Precision, tuning::Probe};
-use halimede_compute_cpu::{Matrix, rates};
+use halimede_compute::{ComputeUnit, Model, ModelOptions, calibrated, tuning::Probe};
+use halimede_compute_cpu::{IntegerMatrix, Matrix, rates};
+use halimede_graph::ops::Factors;
 use halimede_platform::chip::Chip;
 use serde_json::{Value as Json, json};
 
@@ -38,8 +39,8 @@ struct Measured {
     reads: Vec<f64>,
     /// The slower of the probes before and after.
     probes: Vec<Probe>,
-    /// Products of bf16 a second on the matrix unit, where the precision allows them.
-    bf16: Option<f64>,
+    /// What it multiplies, and how many multiplications and additions a second the unit for that gives at best: nothing for f32.
+    matrix: Option<(Factors, f64)>,
     /// Steps run by their definition.
     reference: usize,
 }
@@ -63,15 +64,20 @@ pub(super) fn run(names: &[String], on: &UnitArgs, duration: Duration, as_json: 
     }
     // What the machine can do is what it did at its best moment during all this.
     let best = kernels.iter().flat_map(|kernel| kernel.probes.iter().copied()).fold(rates::probe(), Probe::best);
-    let bf16 = kernels.iter().filter_map(|kernel| kernel.bf16).reduce(f64::max);
-    let roof = match bf16 {
-        Some(operations) => ("bf16 operations", operations),
+    let peak = |factors: Factors| {
+        let peaks = kernels.iter().filter_map(|kernel| kernel.matrix).filter(|(of, _)| *of == factors);
+        peaks.map(|(_, peak)| peak).reduce(f64::max)
+    };
+    let (bf16, int8) = (peak(Factors::Bf16), peak(Factors::Integers));
+    let roof = |kernel: &Measured| match kernel.matrix.map(|(factors, _)| factors) {
+        Some(Factors::Integers) => ("int8 operations", int8.unwrap_or(f64::NAN)),
+        Some(Factors::Bf16) => ("bf16 operations", bf16.unwrap_or(f64::NAN)),
         None => ("f32 operations", best.f32_gflops * 1e9),
     };
     let rows = reads
         .into_iter()
         .map(|(name, bytes, rate)| json!({ "name": name, "ms": bytes as f64 / rate * 1e3, "gbps": rate / 1e9 }))
-        .chain(kernels.iter().map(|kernel| kernel.row(best, roof, on.threads())))
+        .chain(kernels.iter().map(|kernel| kernel.row(best, roof(kernel), on.threads())))
         .collect();
     let report = json!({
         "unit": on.unit,
@@ -80,6 +86,7 @@ pub(super) fn run(names: &[String], on: &UnitArgs, duration: Duration, as_json: 
         "chip": Chip::detect().key(),
         "best": best,
         "bf16_gflops": bf16.map(|operations| operations / 1e9),
+        "int8_gflops": int8.map(|operations| operations / 1e9),
         "kernels": Json::Array(rows),
     });
     if as_json {
@@ -92,7 +99,8 @@ pub(super) fn run(names: &[String], on: &UnitArgs, duration: Duration, as_json: 
 /// Compiles a kernel and runs it for so long.
 fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, duration: Duration) -> Result<Measured, Box<dyn Error>> {
     let (graph, inputs) = case.build()?;
-    let options = ModelOptions { compile: on.precision.into(), ..ModelOptions::default() };
+    let compile = calibrated(&graph, unit, on.precision.into(), std::slice::from_ref(&inputs))?;
+    let options = ModelOptions { compile, ..ModelOptions::default() };
     let mut session = Model::compile(graph, unit, &options)?.session();
     session.run(&inputs)?;
     let (mut times, mut reads, mut probes) = (Vec::new(), Vec::new(), Vec::new());
@@ -116,14 +124,20 @@ fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, duration: Duratio
         }
         probes.push(before.worst(rates::probe()));
     }
-    let matrix = if on.precision == Precision::Exact { None } else { Matrix::fastest() };
+    // Integers of 8 bits are multiplied so in every precision, where the model has them.
+    let multiplied = session.steps().into_iter().filter_map(|step| step.multiply);
+    let factors = multiplied.max_by_key(|factors| *factors == Factors::Integers);
+    let peak = factors.and_then(|factors| match factors {
+        Factors::Bf16 => Matrix::fastest().filter(|_| on.matrix()).map(Matrix::peak),
+        Factors::Integers => Some(IntegerMatrix::choose(on.matrix()).peak()),
+    });
     Ok(Measured {
         case,
         bytes,
         times,
         reads,
         probes,
-        bf16: matrix.map(Matrix::peak),
+        matrix: factors.zip(peak),
         reference: session.coverage().reference,
     })
 }
@@ -170,6 +184,9 @@ fn print(report: &Json) -> io::Result<()> {
     )?;
     if let Some(gflops) = report["bf16_gflops"].as_f64() {
         writeln!(out, "its matrix unit: {gflops:.1} GFLOP/s in bf16")?;
+    }
+    if let Some(gflops) = report["int8_gflops"].as_f64() {
+        writeln!(out, "{gflops:.1} GFLOP/s in int8")?;
     }
     writeln!(out, "{:30} {:>10} {:>9} {:>8}  share of what the machine can do", "", "time", "GFLOP/s", "GB/s")?;
     for row in report["kernels"].as_array().into_iter().flatten() {

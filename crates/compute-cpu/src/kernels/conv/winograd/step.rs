@@ -9,6 +9,7 @@ use crate::kernels::Machine;
 use crate::kernels::conv::window::Window;
 use crate::kernels::tiled::Piece;
 use crate::map::Register;
+use crate::pool::own_bytes;
 use crate::real::Real;
 use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::View;
@@ -132,7 +133,7 @@ impl<T: Real> WinogradStep<T> {
     }
 
     fn thread_bytes(&self) -> usize {
-        self.ends.registers_bytes() + (self.products_len() + self.strip_len()) * size_of::<f32>()
+        own_bytes(self.ends.registers_bytes() + (self.products_len() + self.strip_len()) * size_of::<f32>())
     }
 
     pub fn prepared(self) -> Prepared {
