@@ -39,7 +39,8 @@ pub(crate) use amx::{Beside, Later, RowByRow, beside_bf16, beside_u8};
 pub(crate) use avx512::{End, Ends, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{
-    Below, Outer, PASS_STEPS, Rows, Seen, Sink, TURNS, block_rows, depths, keeps_sums, multiply, order, sums_needed,
+    Below, FEW_BLOCKS, Outer, PASS_STEPS, Rows, Seen, Sink, TURNS, block_rows, depths, keeps_sums, multiply, order,
+    sums_needed,
 };
 pub(crate) use pack::{LeftRows, Panels, keep, kept_bytes, pack_panel, pack_tiles, panel_len, tiles_len};
 

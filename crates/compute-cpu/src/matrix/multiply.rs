@@ -36,7 +36,7 @@ pub(crate) const PASS_STEPS: usize = 18;
 /// Steps of panels that share a pass on tiles: with the rows of a block they leave room in the first-level cache.
 const DEPTH_OF_FEW: usize = 10;
 /// Blocks of rows whose panels come from the second-level cache for all of them, on tiles.
-const FEW_BLOCKS: usize = 2;
+pub(crate) const FEW_BLOCKS: usize = 2;
 /// Bytes of the first-level cache of every machine that has tiles.
 const FIRST_CACHE: usize = 48 << 10;
 /// Steps of a pass on vectors, which read a line of a panel no more often than the second-level cache gives one.

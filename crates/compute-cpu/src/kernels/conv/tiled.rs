@@ -42,7 +42,8 @@ use crate::kernels::Machine;
 use crate::kernels::lines::{Lines, Raster};
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
-    self, BLOCK, Begin, Below, Ends, Factor, Later, MatrixUnit, Rows, Runs, STEP_BYTES, Seen, Sink, Sums, TILE, step,
+    self, BLOCK, Begin, Below, Ends, FEW_BLOCKS, Factor, Later, MatrixUnit, Rows, Runs, STEP_BYTES, Seen, Sink, Sums,
+    TILE, step,
 };
 use crate::real::Converts;
 use half::bf16;
@@ -135,6 +136,18 @@ fn whole_blocks<F: Factor>(
         _ => return rows,
     };
     if threads == 1 || height.div_ceil(even) >= TASKS_OF_THREAD * threads { even } else { rows }
+}
+
+/// Into how many parts each of so many images is cut that have so many rows, if it is to be cut into that many at least: so that all threads
+/// have as many of them, or many.
+fn rows_cut(images: usize, rows: usize, least: usize, threads: usize) -> usize {
+    /// Parts of each thread, of which one more or less makes little difference.
+    const PARTS_OF_THREAD: usize = 4;
+    let least = least.max(threads.div_ceil(images.max(1))).min(rows);
+    if images * least >= PARTS_OF_THREAD * threads {
+        return least;
+    }
+    (least..=rows.min(least + threads)).find(|cut| (images * cut).is_multiple_of(threads)).unwrap_or(least)
 }
 
 /// Whether what neighbouring pixels of the output see can be multiplied where it lies in blocks: neighbouring pixels, or ones with others
@@ -395,18 +408,25 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let threads = machine.threads();
         let usual = || (1..=height).take_while(|&rows| fits(rows)).last().unwrap_or(1);
         let most = machine.blocking.rows.unwrap_or_else(usual);
-        // Whole images while there are enough of them, else their parts.
-        let down = height.div_ceil(most).max(threads.div_ceil(window.batch.max(1)).min(height));
+        // Of few rows each thread would read all weights for next to nothing: it takes some of the columns instead.
+        let pixels = window.batch * window.pixels();
+        let by_columns = !matrix.takes_lines() && pixels <= FEW_BLOCKS * BLOCK && panels >= threads;
+        let down = match by_columns {
+            true => height.div_ceil(most),
+            false => rows_cut(window.batch, height, height.div_ceil(most), threads),
+        };
         let copy = copy_of(whole_blocks(height.div_ceil(down), most, (&window, matrix, threads)));
         let down = height.div_ceil(copy.rows);
         let across = across_of(&copy);
         // Small images go together: the weights are read once for them.
         let together = (copy_bytes / copy.bytes.max(1)).min(TASK_ROWS / copy.count(copy.rows, across, &window).max(1));
-        let most = if down == 1 { together.min(window.batch / threads).max(1) } else { 1 };
-        let images = window.batch.div_ceil(window.batch.div_ceil(most).max(1));
-        let tasks = window.batch.div_ceil(images.max(1)) * down;
+        let groups = window.batch.div_ceil(if down == 1 { together.max(1) } else { 1 });
+        let groups = if by_columns { groups } else { rows_cut(1, window.batch, groups, threads) };
+        let images = window.batch.div_ceil(groups.max(1)).max(1);
+        let tasks = window.batch.div_ceil(images) * down;
         let stays = stays(&copy);
-        let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
+        // Each range of panels would read all that its task sees again, and copy it.
+        let panel_parts = threads.div_ceil(tasks.max(1)).min(panels).max(1);
         TiledConvStep {
             window,
             parts,
@@ -962,6 +982,16 @@ mod tests {
             let found = rows([64, width], 1, some, most, threads);
             assert!((1..=most).contains(&found), "{found} of {most} rows of {width}");
         }
+    }
+
+    #[test]
+    fn threads_get_as_many_rows_each() {
+        // Images, their rows, parts at least, threads.
+        assert_eq!([rows_cut(1, 28, 1, 1), rows_cut(8, 28, 3, 1)], [1, 3], "one thread takes all as it is");
+        assert_eq!(rows_cut(1, 56, 3, 2), 4, "three parts are one too many for one of two threads");
+        assert_eq!([rows_cut(8, 56, 1, 2), rows_cut(3, 56, 1, 2)], [1, 2]);
+        assert_eq!(rows_cut(1, 448, 9, 2), 9, "there are many");
+        assert_eq!([rows_cut(1, 3, 1, 16), rows_cut(1, 7, 5, 3), rows_cut(0, 0, 0, 2)], [3, 6, 0], "no more than rows");
     }
 
     #[test]
