@@ -15,8 +15,10 @@
 //!
 //! Each thread has a share of neighbouring parts that it takes first, the same one in every loop, and then
 //! takes what others have left: what one loop wrote, the next finds in the caches of the core that wrote it.
+//! It takes others' last parts, for their first ones are those that they are sure to take themselves.
 
 use std::cell::UnsafeCell;
+use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 // The standard library's locks are a futex word on Linux: a thread that parks for the first time
@@ -58,7 +60,6 @@ struct Shared {
     state: AtomicU64,
     /// The loop's body, valid while the loop is open or somebody is inside.
     task: UnsafeCell<Option<Task<'static>>>,
-    parts: AtomicUsize,
     /// Of each thread, the caller's first.
     shares: Box<[Share]>,
     panicked: AtomicBool,
@@ -68,10 +69,36 @@ struct Shared {
     wake: Condvar,
 }
 
-/// The next part of a share, on a cache line of its own, which are two of 64 bytes where they are fetched in pairs.
+/// The parts of a share that are left, on a cache line of its own, which are two of 64 bytes where they are fetched in pairs:
+/// the first in the lower half of the word, the end behind the last in the upper one.
 #[repr(align(128))]
 #[derive(Default)]
-struct Share(AtomicUsize);
+struct Share(AtomicU64);
+
+/// Parts of a loop that threads share, at most: what half a word says. More run on the caller's thread alone.
+const PARTS_MOST: usize = u32::MAX as usize;
+
+impl Share {
+    fn fill(&self, parts: Range<usize>) {
+        self.0.store((parts.end as u64) << 32 | parts.start as u64, Ordering::Relaxed);
+    }
+
+    /// Takes the first part that is left, or the last.
+    fn take(&self, last: bool) -> Option<usize> {
+        let mut left = self.0.load(Ordering::Relaxed);
+        loop {
+            let (first, end) = (left & u64::from(u32::MAX), left >> 32);
+            if first >= end {
+                return None;
+            }
+            let (part, rest) = if last { (end - 1, left - (1 << 32)) } else { (first, left + 1) };
+            match self.0.compare_exchange_weak(left, rest, Ordering::Relaxed, Ordering::Relaxed) {
+                Ok(_) => return Some(part as usize),
+                Err(now) => left = now,
+            }
+        }
+    }
+}
 
 // SAFETY: `task` is written only by the caller that holds `Pool::caller` while the loop is closed and
 // nobody is inside, and read only by workers inside the loop (see the module's text).
@@ -83,7 +110,6 @@ impl Pool {
         let shared = Arc::new(Shared {
             state: AtomicU64::new(0),
             task: UnsafeCell::new(None),
-            parts: AtomicUsize::new(0),
             shares: std::iter::repeat_with(Share::default).take(threads.max(1)).collect(),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
@@ -127,7 +153,8 @@ impl Pool {
     }
 
     fn run_numbered(&self, parts: usize, task: Task<'_>) {
-        let caller = if parts > 1 && !self.workers.is_empty() { self.try_caller() } else { None };
+        let is_shared = (2..=PARTS_MOST).contains(&parts) && !self.workers.is_empty();
+        let caller = if is_shared { self.try_caller() } else { None };
         match caller {
             Some(_caller) => self.run_shared(parts, task),
             None => (0..parts).for_each(|part| task(0, part)),
@@ -170,9 +197,8 @@ impl Pool {
         let task: Task<'static> = unsafe { std::mem::transmute::<Task<'_>, Task<'static>>(task) };
         // SAFETY: the loop is closed, nobody is inside, and we hold `caller`.
         unsafe { *shared.task.get() = Some(task) };
-        shared.parts.store(parts, Ordering::Relaxed);
         for (thread, share) in shared.shares.iter().enumerate() {
-            share.0.store(shared.share(thread, parts).start, Ordering::Relaxed);
+            share.fill(shared.share(thread, parts));
         }
         let number = shared.state.load(Ordering::Relaxed) & !(INSIDE | OPEN);
         // SeqCst with the sleepers' count: either we see the sleeper or it sees the open loop.
@@ -181,9 +207,9 @@ impl Pool {
             let _guard = shared.lock_sleep();
             shared.wake.notify_all();
         }
-        let mine = catch_unwind(AssertUnwindSafe(|| shared.take_parts(0, task, parts)));
+        let mine = catch_unwind(AssertUnwindSafe(|| shared.take_parts(0, task)));
         if mine.is_err() {
-            shared.shares.iter().for_each(|share| share.0.store(parts, Ordering::Relaxed));
+            shared.shares.iter().for_each(|share| share.fill(0..0));
         }
         shared.state.fetch_and(!OPEN, Ordering::AcqRel);
         let mut spins = 0u32;
@@ -224,8 +250,7 @@ impl Shared {
             // SAFETY: we are inside, so the task stays until we leave.
             let task = unsafe { *self.task.get() };
             if let Some(task) = task {
-                let parts = self.parts.load(Ordering::Relaxed);
-                if catch_unwind(AssertUnwindSafe(|| self.take_parts(thread, task, parts))).is_err() {
+                if catch_unwind(AssertUnwindSafe(|| self.take_parts(thread, task))).is_err() {
                     self.panicked.store(true, Ordering::Relaxed);
                 }
             }
@@ -239,21 +264,16 @@ impl Shared {
     }
 
     /// The parts that a thread takes first, of so many.
-    fn share(&self, thread: usize, parts: usize) -> std::ops::Range<usize> {
+    fn share(&self, thread: usize, parts: usize) -> Range<usize> {
         let threads = self.shares.len();
         parts * thread / threads..parts * (thread + 1) / threads
     }
 
     /// Takes the parts of its own share, then what others have left of theirs.
-    fn take_parts(&self, thread: usize, task: Task<'_>, parts: usize) {
+    fn take_parts(&self, thread: usize, task: Task<'_>) {
         let threads = self.shares.len();
         for owner in (thread..threads).chain(0..thread) {
-            let end = self.share(owner, parts).end;
-            loop {
-                let part = self.shares[owner].0.fetch_add(1, Ordering::Relaxed);
-                if part >= end {
-                    break;
-                }
+            while let Some(part) = self.shares[owner].take(owner != thread) {
                 task(thread, part);
             }
         }
@@ -367,6 +387,17 @@ mod tests {
             });
             assert_eq!(threads.each_ref().map(|thread| thread.load(Ordering::SeqCst)), [0, 1]);
         }
+    }
+
+    #[test]
+    fn a_share_is_taken_from_both_ends() {
+        let share = Share::default();
+        assert_eq!([share.take(false), share.take(true)], [None; 2]);
+        share.fill(3..8);
+        let taken = [false, true, false, true, false, true, false].map(|last| share.take(last));
+        assert_eq!(taken, [Some(3), Some(7), Some(4), Some(6), Some(5), None, None]);
+        share.fill(PARTS_MOST - 1..PARTS_MOST);
+        assert_eq!([share.take(true), share.take(true)], [Some(PARTS_MOST - 1), None]);
     }
 
     #[test]

@@ -386,7 +386,8 @@ impl Made {
     }
 
     fn add(&mut self, op: Op, operands: &[ValueId]) -> Result<(), CaseError> {
-        let output = Builder::new(&mut self.graph).add(op, operands)?;
+        // What is known of values that become integers is known by names.
+        let output = Builder::new(&mut self.graph).at("kernel", "").add(op, operands)?;
         self.graph.outputs.push(output);
         Ok(())
     }

@@ -11,7 +11,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use halimede_compute::{Precision, RunError, Session};
+use halimede_compute::{RunError, Session};
 use halimede_platform::{chip::Chip, cpu_time};
 use halimede_tensor::Value;
 use serde_json::json;
@@ -73,9 +73,6 @@ struct Times {
 
 fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     let Some(model) = &args.model else {
-        if args.on.precision == Precision::Fast {
-            return Err("--suite: kernels by themselves are measured in exact or balanced precision".into());
-        }
         let names = args.suite.as_deref().unwrap_or_default();
         return suite::run(names, &args.on, args.seconds.unwrap_or(Duration::from_millis(500)), args.json);
     };
