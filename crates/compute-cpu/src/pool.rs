@@ -401,6 +401,26 @@ mod tests {
     }
 
     #[test]
+    fn threads_take_the_last_parts_of_others() {
+        let pool = Pool::new(2);
+        for _ in 0..20 {
+            let taken = Mutex::new(Vec::new());
+            pool.run_tasks(2, 8, &|thread, part| {
+                taken.lock().unwrap().push((thread, part));
+                // The first part of the first thread ends when all others have.
+                while (thread, part) == (0, 0) && taken.lock().unwrap().len() < 8 {
+                    std::thread::yield_now();
+                }
+            });
+            let taken = taken.into_inner().unwrap();
+            let others: Vec<usize> =
+                taken.into_iter().filter(|&(thread, _)| thread == 1).map(|(_, part)| part).collect();
+            // A thread that comes before the caller has begun finds a part more.
+            assert!(others == [4, 5, 6, 7, 3, 2, 1] || others.len() == 8, "{others:?}");
+        }
+    }
+
+    #[test]
     fn a_loop_inside_a_loop_runs_alone() {
         let pool = Pool::new(2);
         let total = AtomicUsize::new(0);

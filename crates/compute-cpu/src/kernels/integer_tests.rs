@@ -139,32 +139,35 @@ fn convolutions() {
         multiply: Some(Factors::Integers),
         epilogue: None,
     };
-    // Channels, output channels, size, kernel, stride, dilation, border.
+    // Images, channels, output channels, size, kernel, stride, dilation, border.
     let cases = [
-        (3, 20, 9, 7, 2, 1, 3),
-        (3, 20, 19, 3, 2, 1, 1),
-        (2, 33, 17, 4, 1, 2, 2),
-        (64, 40, 6, 1, 1, 1, 0),
-        (70, 33, 7, 3, 1, 1, 1),
+        // Columns for each thread, and groups of images.
+        (3, 70, 100, 4, 3, 1, 1, 1),
+        (16, 70, 33, 3, 3, 1, 1, 1),
+        (2, 3, 20, 9, 7, 2, 1, 3),
+        (2, 3, 20, 19, 3, 2, 1, 1),
+        (2, 2, 33, 17, 4, 1, 2, 2),
+        (2, 64, 40, 6, 1, 1, 1, 0),
+        (2, 70, 33, 7, 3, 1, 1, 1),
         // Rows that are tiles.
-        (70, 33, 16, 3, 1, 1, 1),
-        (40, 64, 8, 3, 2, 1, 1),
-        (33, 8, 9, 3, 1, 2, 2),
-        (64, 16, 7, 1, 2, 1, 0),
+        (2, 70, 33, 16, 3, 1, 1, 1),
+        (2, 40, 64, 8, 3, 2, 1, 1),
+        (2, 33, 8, 9, 3, 1, 2, 2),
+        (2, 64, 16, 7, 1, 2, 1, 0),
     ];
-    for (channels, outputs, size, kernel, stride, dilation, border) in cases {
+    for (images, channels, outputs, size, kernel, stride, dilation, border) in cases {
         for (dtype, ending) in [DType::U8, DType::I8].into_iter().flat_map(|dtype| ENDINGS.map(|e| (dtype, e))) {
             let op = Conv { epilogue: ending.map(), ..plain(stride, dilation, border) };
             let out = (size + 2 * border as usize - (kernel - 1) * dilation - 1) / stride + 1;
             let residual =
                 if let Ending::Residual(dtype) | Ending::General(dtype) = ending { dtype } else { DType::U8 };
             let mut inputs = vec![
-                Some(bytes(dtype, &[2, size, size, channels], 1)),
+                Some(bytes(dtype, &[images, size, size, channels], 1)),
                 Some(bytes(DType::I8, &[outputs, channels, kernel, kernel], 2)),
                 Some(zero_point(dtype)),
             ];
             if ending != Ending::Plain {
-                let residual = bytes(residual, &[2, out, out, outputs], 4);
+                let residual = bytes(residual, &[images, out, out, outputs], 4);
                 inputs.extend([scale(outputs), floats(&[outputs], 3), residual].map(Some));
             }
             check(Op::Conv(op), &inputs, &[1], 1e-6);

@@ -4,6 +4,7 @@ mod rows;
 
 use super::Machine;
 use crate::map::{BLOCK, Code, Program, Register, Walk, execute, store};
+use crate::pool::own_bytes;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Map;
@@ -62,7 +63,7 @@ impl Kernel for MapKernel {
             program,
             machine: self.machine.clone(),
         };
-        let workspace = step.parts * step.registers * size_of::<Register>();
+        let workspace = step.parts * step.part_bytes();
         Ok(Prepared { step: Box::new(step), workspace })
     }
 
@@ -84,12 +85,19 @@ struct MapStep {
     machine: Machine,
 }
 
+impl MapStep {
+    /// Registers of a part.
+    fn part_bytes(&self) -> usize {
+        own_bytes(self.registers * size_of::<Register>())
+    }
+}
+
 impl Step for MapStep {
     fn run(&self, arguments: &Arguments<'_>) {
         let blocks = self.count.div_ceil(BLOCK);
         let output = arguments.outputs[0];
         self.machine.pool.run(self.parts, &|part| {
-            let bytes = self.registers * size_of::<Register>();
+            let bytes = self.part_bytes();
             assert!((part + 1) * bytes <= arguments.workspace.len());
             // SAFETY: this part's own registers in the workspace, which nobody else uses.
             let registers = unsafe {

@@ -319,6 +319,9 @@ fn convolutions_of_bf16() {
         (conv(&[1, 1], &[1, 1], &[4, 4, 4, 4], 1), &[1, 2, 2, 32], &[8, 32, 5, 5]),
         // Pixels a period of the cache apart.
         (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 5, 3, 1024], &[8, 1024, 3, 3]),
+        // So few pixels that threads take columns of all of them; images in groups, of which the last has fewer.
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[5, 2, 3, 40], &[100, 40, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[16, 3, 3, 40], &[33, 40, 3, 3]),
     ];
     for (op, x, w) in cases {
         if x[1] * x[2] > 1000 && is_left_out(x) {

@@ -115,7 +115,7 @@ impl TiledStep {
     }
 
     fn packed_bytes(&self) -> usize {
-        (self.keys_len() + self.values_len()) * size_of::<bf16>()
+        own_bytes((self.keys_len() + self.values_len()) * size_of::<bf16>())
     }
 
     fn key_heads(&self) -> usize {

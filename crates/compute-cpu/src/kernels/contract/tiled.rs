@@ -265,7 +265,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Tasks for TiledStep<F, L
 
     fn sharing(&self) -> Option<String> {
         // What a thread packed, in which form, and where its parts lie.
-        let lens = (self.task_rows, self.finish.registers_bytes(), self.tiles_len(), self.sums());
+        let lens = (self.threads(), self.task_rows, self.finish.registers_bytes(), self.tiles_len(), self.sums());
         let left = (&self.layout.left, self.layout.m, self.layout.k, L::DTYPE);
         matches!(self.right, Right::Packed(_)).then(|| format!("{left:?} {:?} {lens:?}", self.packing))
     }

@@ -138,16 +138,21 @@ fn whole_blocks<F: Factor>(
     if threads == 1 || height.div_ceil(even) >= TASKS_OF_THREAD * threads { even } else { rows }
 }
 
-/// Into how many parts each of so many images is cut that have so many rows, if it is to be cut into that many at least: so that all threads
+/// Into how many parts each of so many images is cut that have so many rows, if it is to be cut into that many at least: so that all `takers`
 /// have as many of them, or many.
-fn rows_cut(images: usize, rows: usize, least: usize, threads: usize) -> usize {
-    /// Parts of each thread, of which one more or less makes little difference.
-    const PARTS_OF_THREAD: usize = 4;
-    let least = least.max(threads.div_ceil(images.max(1))).min(rows);
-    if images * least >= PARTS_OF_THREAD * threads {
+fn rows_cut(images: usize, rows: usize, least: usize, takers: usize) -> usize {
+    /// Parts of each, of which one more or less makes little difference.
+    const PARTS_OF_EACH: usize = 4;
+    if rows == 0 {
+        return 0;
+    }
+    // Parts of as many rows each, but for the last.
+    let made = |cut: usize| images * rows.div_ceil(rows.div_ceil(cut));
+    let least = least.max(takers.div_ceil(images.max(1))).clamp(1, rows);
+    if made(least) >= PARTS_OF_EACH * takers {
         return least;
     }
-    (least..=rows.min(least + threads)).find(|cut| (images * cut).is_multiple_of(threads)).unwrap_or(least)
+    (least..=rows.min(least + takers)).find(|&cut| made(cut).is_multiple_of(takers)).unwrap_or(least)
 }
 
 /// Whether what neighbouring pixels of the output see can be multiplied where it lies in blocks: neighbouring pixels, or ones with others
@@ -408,12 +413,17 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let threads = machine.threads();
         let usual = || (1..=height).take_while(|&rows| fits(rows)).last().unwrap_or(1);
         let most = machine.blocking.rows.unwrap_or_else(usual);
-        // Of few rows each thread would read all weights for next to nothing: it takes some of the columns instead.
+        // Of so few pixels in all each thread would read all weights for next to nothing: it takes some of the columns instead.
         let pixels = window.batch * window.pixels();
         let by_columns = !matrix.takes_lines() && pixels <= FEW_BLOCKS * BLOCK && panels >= threads;
-        let down = match by_columns {
-            true => height.div_ceil(most),
-            false => rows_cut(window.batch, height, height.div_ceil(most), threads),
+        // Two tasks a thread even the work out. What is copied is so for each range of panels: there they are of rows, if not too few.
+        let wanted = if threads == 1 { 1 } else { 2 * threads };
+        let takers = if in_place || pixels < wanted * FEW_BLOCKS * BLOCK { threads } else { wanted };
+        let down = match height.div_ceil(most) {
+            // Whole images while there are enough of them, else their parts.
+            1 if by_columns || window.batch >= threads => 1,
+            down if by_columns => down,
+            down => rows_cut(window.batch, height, down, takers),
         };
         let copy = copy_of(whole_blocks(height.div_ceil(down), most, (&window, matrix, threads)));
         let down = height.div_ceil(copy.rows);
@@ -425,8 +435,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let images = window.batch.div_ceil(groups.max(1)).max(1);
         let tasks = window.batch.div_ceil(images) * down;
         let stays = stays(&copy);
-        // Each range of panels would read all that its task sees again, and copy it.
-        let panel_parts = threads.div_ceil(tasks.max(1)).min(panels).max(1);
+        let panel_parts = wanted.div_ceil(tasks.max(1)).min(panels).max(1);
         TiledConvStep {
             window,
             parts,
@@ -986,12 +995,16 @@ mod tests {
 
     #[test]
     fn threads_get_as_many_rows_each() {
-        // Images, their rows, parts at least, threads.
-        assert_eq!([rows_cut(1, 28, 1, 1), rows_cut(8, 28, 3, 1)], [1, 3], "one thread takes all as it is");
-        assert_eq!(rows_cut(1, 56, 3, 2), 4, "three parts are one too many for one of two threads");
-        assert_eq!([rows_cut(8, 56, 1, 2), rows_cut(3, 56, 1, 2)], [1, 2]);
+        // Parts that are made of so many images of so many rows, cut into so many at least for so many threads.
+        let made = |images: usize, rows: usize, least, threads| {
+            images * rows.div_ceil(rows.div_ceil(rows_cut(images, rows, least, threads)))
+        };
+        assert_eq!([made(1, 28, 1, 1), made(8, 28, 3, 1)], [1, 24], "one thread takes all as it is");
+        assert_eq!(made(1, 56, 3, 2), 4, "three parts are one too many for one of two threads");
+        assert_eq!(made(1, 14, 5, 2), 5, "six would be five of three rows each, too");
+        assert_eq!([made(8, 56, 1, 2), made(3, 56, 1, 2), made(1, 28, 3, 2)], [8, 6, 4]);
         assert_eq!(rows_cut(1, 448, 9, 2), 9, "there are many");
-        assert_eq!([rows_cut(1, 3, 1, 16), rows_cut(1, 7, 5, 3), rows_cut(0, 0, 0, 2)], [3, 6, 0], "no more than rows");
+        assert_eq!([rows_cut(1, 3, 1, 16), rows_cut(0, 7, 1, 2), rows_cut(2, 0, 1, 2)], [3, 2, 0]);
     }
 
     #[test]

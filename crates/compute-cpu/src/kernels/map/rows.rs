@@ -4,6 +4,7 @@
 use crate::kernels::Machine;
 use crate::kernels::rows::part_mut;
 use crate::map::{Code, Program, Walk};
+use crate::pool::own_bytes;
 use crate::real::{Numbers, Real};
 use crate::vector::{Vector, on_vectors};
 use half::bf16;
@@ -75,7 +76,7 @@ impl RowsStep {
 
     /// Per part, the shared row in f32.
     fn part_bytes(&self) -> usize {
-        (self.columns * size_of::<f32>()).next_multiple_of(64)
+        own_bytes(self.columns * size_of::<f32>())
     }
 
     pub fn workspace(&self) -> usize {

@@ -113,8 +113,9 @@ impl<T: Real> WinogradStep<T> {
         Layout::new(tiles, self.window.inputs)
     }
 
+    /// Of transformed inputs, and to the next thread's.
     fn inputs_len(&self) -> usize {
-        self.points() * self.inputs_layout().plane
+        own_bytes(self.points() * self.inputs_layout().plane * size_of::<f32>()) / size_of::<f32>()
     }
 
     /// Of the products of a block with a task's panels.
