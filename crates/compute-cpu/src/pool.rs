@@ -249,10 +249,10 @@ impl Shared {
             }
             // SAFETY: we are inside, so the task stays until we leave.
             let task = unsafe { *self.task.get() };
-            if let Some(task) = task {
-                if catch_unwind(AssertUnwindSafe(|| self.take_parts(thread, task))).is_err() {
-                    self.panicked.store(true, Ordering::Relaxed);
-                }
+            if let Some(task) = task
+                && catch_unwind(AssertUnwindSafe(|| self.take_parts(thread, task))).is_err()
+            {
+                self.panicked.store(true, Ordering::Relaxed);
             }
             self.state.fetch_sub(1, Ordering::Release);
         }
