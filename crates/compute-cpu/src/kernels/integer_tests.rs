@@ -29,6 +29,8 @@ enum Ending {
     Scaled,
     /// And quantised.
     Quantized(DType),
+    /// The same without a bias.
+    Unbiased(DType),
     /// A quantised residual between two quantisations, and bounds.
     Residual(DType),
     /// A residual and what has no form of its own.
@@ -45,6 +47,10 @@ impl Ending {
         let sum = map.push(Instruction::Cast(DType::F32, sum));
         let scale = map.push(Instruction::Input(1));
         let scaled = map.push(Instruction::Binary(Binary::Mul, sum, scale));
+        if let Ending::Unbiased(to) = self {
+            map.push_quantize(scaled, 0.03, 5, to);
+            return Some(map);
+        }
         let bias = map.push(Instruction::Input(2));
         let mut x = map.push(Instruction::Binary(Binary::Add, scaled, bias));
         if let Ending::Residual(dtype) | Ending::General(dtype) = self {
@@ -65,11 +71,13 @@ impl Ending {
     }
 }
 
-const ENDINGS: [Ending; 7] = [
+const ENDINGS: [Ending; 9] = [
     Ending::Plain,
     Ending::Scaled,
     Ending::Quantized(DType::U8),
     Ending::Quantized(DType::I8),
+    Ending::Unbiased(DType::U8),
+    Ending::Unbiased(DType::I8),
     Ending::Residual(DType::U8),
     Ending::Residual(DType::I8),
     Ending::General(DType::U8),

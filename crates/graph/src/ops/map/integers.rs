@@ -43,6 +43,8 @@ impl Scaled {
                     bias = Some(input);
                 }
                 Instruction::Cast(DType::F32, _) if !converted => converted = true,
+                // What is rounded next is divided by the distance of a grid's points: that is no scale of the result.
+                Instruction::Binary(Binary::Mul, ..) if converted && map.is_rounded_next(next) => break,
                 Instruction::Binary(Binary::Mul, a, b) if converted => {
                     let Some(mut more) = map.factors(other(a, b)) else { break };
                     scales.append(&mut more);
@@ -61,6 +63,12 @@ impl Map {
     fn only_reader(&self, of: Reg) -> Option<Reg> {
         let mut readers = (0..self.instructions.len()).filter(|&at| self.instructions[at].operands().contains(&of));
         readers.next().filter(|_| readers.next().is_none())
+    }
+
+    /// Whether a result is rounded, and nothing else becomes of it.
+    fn is_rounded_next(&self, of: Reg) -> bool {
+        self.only_reader(of)
+            .is_some_and(|reader| matches!(self.instructions[reader], Instruction::Unary(Unary::Round, _)))
     }
 
     /// The factors of a product of inputs and numbers alone.
@@ -161,5 +169,37 @@ impl Map {
         let steps = self.push(Instruction::Binary(Binary::Sub, x, zero));
         let scale = self.push(Instruction::Constant(Scalar::Float(scale.into(), DType::F32)));
         self.push(Instruction::Binary(Binary::Mul, steps, scale))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_quantisation_is_no_scale() {
+        for has_bias in [false, true] {
+            let mut map = Map::default();
+            let sum = map.push(Instruction::Input(0));
+            let sum = map.push(Instruction::Cast(DType::F32, sum));
+            let scale = map.push(Instruction::Input(1));
+            let mut x = map.push(Instruction::Binary(Binary::Mul, sum, scale));
+            if has_bias {
+                let bias = map.push(Instruction::Input(2));
+                x = map.push(Instruction::Binary(Binary::Add, x, bias));
+            }
+            map.push_quantize(x, 0.25, 128, DType::U8);
+            let Scaled { bias, scales, rest } = Scaled::of(&map).expect("it scales its sums");
+            assert_eq!((bias, scales.as_slice()), (None, &[Scale::Input(1)][..]));
+            // What follows is a quantisation of its input as it is.
+            let mut expected = Map::default();
+            let mut x = expected.push(Instruction::Input(0));
+            if has_bias {
+                let bias = expected.push(Instruction::Input(2));
+                x = expected.push(Instruction::Binary(Binary::Add, x, bias));
+            }
+            expected.push_quantize(x, 0.25, 128, DType::U8);
+            assert_eq!(rest, expected);
+        }
     }
 }
