@@ -212,3 +212,29 @@ def test_a_model_that_is_unloaded_and_does_not_end_is_named(tmp_path):
         finally:
             kill(server)
             os.kill(pid, signal.SIGKILL)
+
+
+FORKS = """
+import os, signal, time
+
+class TritonPythonModel:
+    def execute(self, requests):
+        lost = 0
+        for _ in range(200):
+            child = os.fork()
+            if child == 0:
+                time.sleep(0.2)
+                os._exit(0)
+            os.kill(child, signal.SIGTERM)
+            lost += os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) != -signal.SIGTERM
+        return [pb_utils.InferenceResponse([pb_utils.Tensor("OUT", np.array([lost], np.float32))]) for _ in requests]
+"""
+
+
+def test_a_signal_that_comes_right_after_a_fork_is_not_lost(repository, serve):
+    """What a model forks is the model's to end; a pool that ends its processes waits for each of them."""
+    server = serve(add(repository, "forks", FORKS, config({"IN": "FP32"}, {"OUT": "FP32"})), INTERPRETER)
+    with httpclient.InferenceServerClient(server.http_address, network_timeout=60) as client:
+        one = httpclient.InferInput("IN", [1], "FP32")
+        one.set_data_from_numpy(np.ones(1, np.float32))
+        assert client.infer("forks", [one]).as_numpy("OUT").tolist() == [0]

@@ -265,10 +265,33 @@ class Host:
             gc.collect()
 
 
+# What the server sends its instances, which it ends itself when their requests are answered.
+SIGNALS = (signal.SIGINT, signal.SIGTERM)
+# Which signals a thread that forks did not get before.
+forking = threading.local()
+
+
+def hold_signals():
+    """Until a fork is done: one that came to the new process before would meet the handlers of this one, and be lost."""
+    forking.held = signal.pthread_sigmask(signal.SIG_BLOCK, SIGNALS)
+
+
+def release_signals():
+    signal.pthread_sigmask(signal.SIG_SETMASK, forking.held)
+
+
 def default_signals():
     """Signals end this process again."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    release_signals()
+
+
+def take_signals():
+    """Signals do not end this process. They end those that the model forks: these are the model's to end, as `Pool.terminate` does."""
+    for number in SIGNALS:
+        signal.signal(number, lambda *_: None)
+    os.register_at_fork(before=hold_signals, after_in_parent=release_signals, after_in_child=default_signals)
 
 
 def end_with_server(descriptor):
@@ -289,11 +312,7 @@ def main():
     empty = os.open(os.devnull, os.O_RDONLY)
     os.dup2(empty, 0)
     os.close(empty)
-    # The server ends its instances itself, when their requests are answered.
-    for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, lambda *_: None)
-    # Those that the model forks are the model's to end, as `Pool.terminate` does.
-    os.register_at_fork(after_in_child=default_signals)
+    take_signals()
     os.register_at_fork(after_in_child=note_fork)
     connect(channel)
     status = 0
