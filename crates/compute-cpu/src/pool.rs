@@ -415,7 +415,7 @@ mod tests {
             let taken = taken.into_inner().unwrap();
             let others: Vec<usize> =
                 taken.into_iter().filter(|&(thread, _)| thread == 1).map(|(_, part)| part).collect();
-            // A thread that comes before the caller has begun finds a part more.
+            // Where the caller begins late, the other thread has taken its first part, too.
             assert!(others == [4, 5, 6, 7, 3, 2, 1] || others.len() == 8, "{others:?}");
         }
     }

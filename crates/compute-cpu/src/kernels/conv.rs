@@ -7,6 +7,7 @@
 //! have transposed convolutions.
 
 mod blas;
+mod cuts;
 mod depthwise;
 mod depthwise_pixels;
 mod finish;

@@ -20,6 +20,15 @@ pub(super) struct Roofs {
     reading: BTreeMap<usize, f64>,
 }
 
+/// Multiplications and additions a second of such factors on one thread, with the matrix unit or without it; nothing where they are
+/// multiplied as f32.
+pub(super) fn peak(factors: Factors, matrix: bool) -> Option<f64> {
+    match factors {
+        Factors::Bf16 => Matrix::fastest().filter(|_| matrix).map(Matrix::peak),
+        Factors::Integers => Some(IntegerMatrix::choose(matrix).peak()),
+    }
+}
+
 impl Roofs {
     pub(super) fn new(threads: usize, matrix: bool) -> Roofs {
         Roofs { threads: threads as f64, matrix, operations: HashMap::new(), reading: BTreeMap::new() }
@@ -30,10 +39,8 @@ impl Roofs {
     pub(super) fn seconds(&mut self, cost: &CostHint, multiply: Option<Factors>) -> f64 {
         let matrix = self.matrix;
         let operations = *self.operations.entry(multiply).or_insert_with(|| {
-            let bf16 = || Matrix::fastest().filter(|_| matrix).map(Matrix::peak);
             let rate = match multiply {
-                Some(Factors::Bf16) => bf16(),
-                Some(Factors::Integers) => Some(IntegerMatrix::choose(matrix).peak()),
+                Some(factors) => peak(factors, matrix),
                 None => Blas::fastest().filter(|_| matrix).map(Blas::peak),
             };
             rate.unwrap_or_else(rates::f32_operations)

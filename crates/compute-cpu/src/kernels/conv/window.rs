@@ -146,3 +146,25 @@ impl Window {
         (first, (last as usize).clamp(first, to))
     }
 }
+
+#[cfg(test)]
+pub(super) mod tests {
+    use super::*;
+
+    /// One image of 64 channels, of a square kernel with a border that keeps its size.
+    pub(in crate::kernels::conv) fn window(pixels: [usize; 2], kernel: usize) -> Window {
+        let [x, kernel, before] = [[1, pixels[0], pixels[1]], [1, kernel, kernel], [0, kernel / 2, kernel / 2]];
+        let before = before.map(|border| border as isize);
+        let (stride, dilation) = ([1; 3], [1; 3]);
+        Window { batch: 1, groups: 1, inputs: 64, rows: 64, x, out: x, kernel, stride, dilation, before }
+    }
+
+    #[test]
+    fn pixels_of_all_images_are_those_of_one() {
+        let images = Window { batch: 3, ..window([7, 5], 1) };
+        let one = images.of_one_image();
+        assert_eq!((one.batch, one.x, one.out), (1, [1, 21, 5], [1, 21, 5]));
+        assert!(images.is_pointwise() && one.is_pointwise());
+        assert_eq!(one.pixels(), images.batch * images.pixels());
+    }
+}

@@ -7,13 +7,13 @@ use std::{
 };
 
 use halimede_compute::{ComputeUnit, Model, ModelOptions, calibrated, tuning::Probe};
-use halimede_compute_cpu::{IntegerMatrix, Matrix, rates};
+use halimede_compute_cpu::rates;
 use halimede_graph::ops::Factors;
 use halimede_platform::chip::Chip;
 use serde_json::{Value as Json, json};
 
 use super::{
-    super::model::UnitArgs,
+    super::{model::UnitArgs, roofs},
     Times,
     cases::{self, Case, Roof},
     measure, timed,
@@ -127,10 +127,7 @@ fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, duration: Duratio
     // Integers of 8 bits are multiplied so in every precision, where the model has them.
     let multiplied = session.steps().into_iter().filter_map(|step| step.multiply);
     let factors = multiplied.max_by_key(|factors| *factors == Factors::Integers);
-    let peak = factors.and_then(|factors| match factors {
-        Factors::Bf16 => Matrix::fastest().filter(|_| on.matrix()).map(Matrix::peak),
-        Factors::Integers => Some(IntegerMatrix::choose(on.matrix()).peak()),
-    });
+    let peak = factors.and_then(|factors| roofs::peak(factors, on.matrix()));
     Ok(Measured {
         case,
         bytes,
