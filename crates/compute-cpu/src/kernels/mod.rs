@@ -8,6 +8,7 @@ mod concat;
 mod contract;
 mod conv;
 mod copy;
+mod cuts;
 mod ending;
 mod epilogue;
 mod gather;

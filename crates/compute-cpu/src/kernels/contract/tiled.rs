@@ -14,6 +14,7 @@ use super::layout::{Layout, Operand};
 use crate::gemm::CACHE_PERIOD;
 use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
+use crate::kernels::cuts::rows_cut;
 use crate::kernels::lines::fill_up;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
@@ -24,8 +25,9 @@ use halimede_compute::{Arguments, Prepared, Step, Tasks};
 use halimede_tensor::{DType, View};
 use std::marker::PhantomData;
 
-/// Bytes of packed rows that a task keeps in the second-level cache.
+/// Bytes of rows that a task keeps in the second-level cache, which has 512 KiB to 1 MiB, and 2 MiB on machines with AMX.
 const TASK_BYTES: usize = 1 << 20;
+const TASK_BYTES_OF_AMX: usize = 3 << 19;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
 /// What says which rows a thread has packed, on a cache line of its own.
@@ -71,14 +73,11 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let depths = matrix::depths::<F>(layout.k, 1);
         let panels = layout.n.div_ceil(BLOCK);
         let threads = machine.threads();
-        let held = TASK_BYTES / (steps.max(1) * STEP_BYTES);
-        let rows = layout.m * layout.batches();
-        let even = rows.div_ceil(row_blocks(rows, layout.n, threads)).next_multiple_of(BLOCK);
-        let usual = || (held / BLOCK * BLOCK).clamp(BLOCK, TASK_ROWS).min(even.max(BLOCK));
+        let bytes = if matrix.is_amx() { TASK_BYTES_OF_AMX } else { TASK_BYTES };
+        let held = bytes / (steps.max(1) * STEP_BYTES);
+        let usual = || task_rows((layout.m, layout.batches(), layout.n), held, threads);
         let task_rows = machine.blocking.rows.unwrap_or_else(usual);
-        let tasks = layout.batches() * layout.m.div_ceil(task_rows);
-        // Two tasks a thread even the work out.
-        let panel_parts = if threads == 1 { 1 } else { (2 * threads).div_ceil(tasks.max(1)).min(panels).max(1) };
+        let panel_parts = parts_of_panels(layout.batches() * layout.m.div_ceil(task_rows), panels, threads);
         TiledStep {
             layout,
             right: right.into(),
@@ -186,6 +185,28 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
 fn row_blocks(m: usize, n: usize, threads: usize) -> usize {
     let even = ((m * threads) as f64 / n.max(1) as f64).sqrt().round() as usize;
     even.clamp(1, threads)
+}
+
+/// Rows of a task for so many matrices of `m` rows, of which the cache holds so many: threads have as much to do each, and no task is left
+/// with a few rows, for which it would read all panels once more.
+fn task_rows((m, matrices, n): (usize, usize, usize), held: usize, threads: usize) -> usize {
+    let blocks = m.div_ceil(BLOCK).max(1);
+    let shared = row_blocks(m * matrices, n, threads).div_ceil(matrices.max(1));
+    let least = blocks.div_ceil((held.min(TASK_ROWS) / BLOCK).max(1)).max(shared).min(blocks);
+    // What fewer tasks than threads do is cut by panels.
+    let tasks = if matrices * least < threads { least } else { rows_cut(matrices, blocks, least, threads) };
+    blocks.div_ceil(tasks.max(1)) * BLOCK
+}
+
+/// Into how many ranges of panels so many tasks are cut: two for each thread even the work out.
+fn parts_of_panels(tasks: usize, panels: usize, threads: usize) -> usize {
+    if threads == 1 {
+        return 1;
+    }
+    let tasks = tasks.max(1);
+    let least = (2 * threads).div_ceil(tasks);
+    let even = (least..least + threads).find(|parts| (tasks * parts).is_multiple_of(threads));
+    even.unwrap_or(least).min(panels).max(1)
 }
 
 /// How a task's rows of the left operand are made ready.
@@ -526,5 +547,29 @@ mod tests {
         assert_eq!(row_blocks(4096, 768, 2), 2);
         assert_eq!(row_blocks(128, 768, 16), 2);
         assert_eq!([row_blocks(0, 0, 3), row_blocks(1 << 20, 1, 3)], [1, 3]);
+    }
+
+    #[test]
+    fn tasks_have_as_many_rows_each() {
+        assert_eq!(task_rows((128, 1, 768), 256, 2), 128, "threads take panels of few rows");
+        assert_eq!(task_rows((197, 1, 768), 256, 2), 224, "all of them");
+        assert_eq!(task_rows((197, 1, 768), 170, 1), 128, "no task of 37 behind one of 160");
+        assert_eq!(task_rows((512, 1, 768), 170, 1), 128);
+        assert_eq!(task_rows((1024, 1, 768), 170, 2), 128, "eight tasks, not seven");
+        assert_eq!(task_rows((4096, 1, 768), 1 << 20, 1), TASK_ROWS);
+        assert_eq!(task_rows((128, 12, 64), 1000, 2), 128, "matrices are many already");
+        assert_eq!([task_rows((0, 1, 5), 64, 2), task_rows((1, 0, 0), 0, 3)], [BLOCK, BLOCK]);
+        for (m, held, threads) in (1..700).step_by(7).flat_map(|m| [(m, 96, 1), (m, 170, 2), (m, 1000, 16)]) {
+            let rows = task_rows((m, 1, 768), held, threads);
+            assert!(rows.is_multiple_of(BLOCK) && rows <= held.min(TASK_ROWS).max(BLOCK), "{rows} of {m}");
+        }
+    }
+
+    #[test]
+    fn panels_are_shared_evenly() {
+        assert_eq!([parts_of_panels(1, 24, 1), parts_of_panels(1, 24, 2), parts_of_panels(2, 24, 2)], [1, 4, 2]);
+        assert_eq!(parts_of_panels(3, 24, 4), 4, "twelve tasks, not nine");
+        assert_eq!(parts_of_panels(7, 24, 2), 2, "fourteen");
+        assert_eq!([parts_of_panels(1, 3, 16), parts_of_panels(0, 0, 2)], [3, 1]);
     }
 }

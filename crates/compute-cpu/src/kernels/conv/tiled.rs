@@ -33,13 +33,14 @@
 //!   ..abcdef | defghijkl | ...     places of the first row
 //! ```
 
-use super::cuts::{rows_cut, whole_blocks};
+use super::cuts::whole_blocks;
 use super::phases::Parts;
 use super::pixels::Lying;
 use super::window::Window;
 use crate::Isa;
 use crate::isa::multiversion;
 use crate::kernels::Machine;
+use crate::kernels::cuts::rows_cut;
 use crate::kernels::lines::{Lines, Raster};
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
