@@ -7,6 +7,7 @@
 use super::Machine;
 use super::copy::{Source, Target, Unit, by_width, split};
 use super::parameters::{Integers, desc, is_wide, position};
+use crate::prefetch::LINE;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::PadMode;
@@ -214,32 +215,51 @@ fn copy<T: Unit>(step: &PartsStep, places: &[i64], input: View<'_>, fill: Option
     let size = step.shape[last];
     let row_places = &places[end - size..end];
     let follows = row_places[0] != BORDER && row_places.windows(2).all(|pair| pair[1] == pair[0] + 1);
+    // Rows of a plane follow each other in the output, and come from one list.
+    let (outer, outer_end, plane_places, row_stride) = match last.checked_sub(1) {
+        Some(axis) => {
+            let outer_end = end - size - step.shape[axis];
+            (axis, outer_end, &places[outer_end..end - size], step.strides[axis])
+        }
+        None => (0, 0, &[0][..], 0),
+    };
+    let plane = plane_places.len();
     let rows: usize = step.shape[..last].iter().product();
-    split(&step.machine, rows, output.len(), &|range| {
-        for row in range {
-            let to = row * size * run;
-            // Where the row begins in the input; nowhere in the border.
-            let (mut flat, mut ends, mut from) = (row, end - size, Some(0));
-            for axis in (0..last).rev() {
+    // A line is read for each row.
+    let moved = output.len().max(rows * LINE);
+    split(&step.machine, rows, moved, &|range| {
+        let mut row = range.start;
+        while row < range.end {
+            let at = row % plane;
+            let count = (plane - at).min(range.end - row);
+            // Where the plane begins in the input; nowhere in the border.
+            let (mut flat, mut ends, mut start) = (row / plane, outer_end, Some(0));
+            for axis in (0..outer).rev() {
                 ends -= step.shape[axis];
                 let place = places[ends + flat % step.shape[axis]];
-                from = from.filter(|_| place != BORDER).map(|from| from + place as usize * step.strides[axis]);
+                start = start.filter(|_| place != BORDER).map(|start| start + place as usize * step.strides[axis]);
                 flat /= step.shape[axis];
             }
-            match from {
-                None => target.fill(to, size * run, fill),
-                Some(from) if follows => target.copy(to, source, from + row_places[0] as usize * run, size * run),
-                Some(from) => {
-                    for (index, &place) in row_places.iter().enumerate() {
-                        let to = to + index * run;
-                        match usize::try_from(place) {
-                            Err(_) => target.fill(to, run, fill),
-                            Ok(place) if run == 1 => target.set(to, source.at(from + place)),
-                            Ok(place) => target.copy(to, source, from + place * run, run),
+            for (&place, row) in plane_places[at..at + count].iter().zip(row..) {
+                let to = row * size * run;
+                let from = start.filter(|_| place != BORDER).map(|start| start + place as usize * row_stride);
+                match from {
+                    None => target.fill(to, size * run, fill),
+                    Some(from) if follows => {
+                        target.copy_few(to, source, from + row_places[0] as usize * run, size * run);
+                    }
+                    Some(from) => {
+                        for (index, &place) in row_places.iter().enumerate() {
+                            let to = to + index * run;
+                            match usize::try_from(place) {
+                                Err(_) => target.fill(to, run, fill),
+                                Ok(place) => target.copy_few(to, source, from + place * run, run),
+                            }
                         }
                     }
                 }
             }
+            row += count;
         }
     });
 }
