@@ -73,12 +73,17 @@ pub(crate) unsafe fn splat(
     at: usize,
     register: &mut Register,
 ) {
-    let mut one = Register([0; BLOCK]);
     // SAFETY: the caller's duty.
-    unsafe { load(isa, view, dtype, index, 1, 0, &mut one) };
+    unsafe { load(isa, view, dtype, index, 1, at, register) };
     match dtype {
-        DType::F32 | DType::F16 | DType::Bf16 => register.f32_mut()[at..at + count].fill(one.f32()[0]),
-        _ => register.i64_mut()[at..at + count].fill(one.i64()[0]),
+        DType::F32 | DType::F16 | DType::Bf16 => {
+            let element = register.f32()[at];
+            register.f32_mut()[at..at + count].fill(element);
+        }
+        _ => {
+            let element = register.i64()[at];
+            register.i64_mut()[at..at + count].fill(element);
+        }
     }
 }
 

@@ -94,16 +94,16 @@ impl Walk {
             // SAFETY: see above.
             Walk::Scalar => unsafe { splat(isa, view, dtype, 0, count, at, register) },
             Walk::Strided { outer, strides, inner, inner_stride } => {
-                let mut done = 0;
+                let (mut done, mut row, mut column) = (0, start / inner, start % inner);
                 while done < count {
-                    let position = start + done;
-                    let (mut row, column) = (position / inner, position % inner);
                     let run = (inner - column).min(count - done);
-                    let mut offset = column * inner_stride;
-                    for (&size, &stride) in outer.iter().zip(strides).rev() {
-                        offset += row % size * stride;
-                        row /= size;
+                    let (mut offset, mut rest) = (column * inner_stride, row);
+                    for (&size, &stride) in outer.iter().zip(strides).skip(1).rev() {
+                        offset += rest % size * stride;
+                        rest /= size;
                     }
+                    // What is left lies below the outermost dimension: mostly it is the only one, and nothing is divided.
+                    offset += rest * strides.first().copied().unwrap_or(0);
                     // SAFETY: see above.
                     unsafe {
                         match inner_stride {
@@ -112,6 +112,69 @@ impl Walk {
                         }
                     }
                     done += run;
+                    (row, column) = (row + 1, 0);
+                }
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::map::BLOCK;
+    use halimede_tensor::Tensor;
+
+    /// The place in the input of each element of the output, by the definition.
+    fn places(input: &[usize], output: &[usize]) -> Vec<usize> {
+        let (lead, own) = (output.len() - input.len(), halimede_tensor::strides(input));
+        let count: usize = output.iter().product();
+        let place = |mut flat: usize| {
+            let mut place = 0;
+            for axis in (0..output.len()).rev() {
+                let index = flat % output[axis];
+                flat /= output[axis];
+                if axis >= lead && input[axis - lead] > 1 {
+                    place += index * own[axis - lead];
+                }
+            }
+            place
+        };
+        (0..count).map(place).collect()
+    }
+
+    #[test]
+    fn inputs_are_read_as_they_broadcast() {
+        let isa = Isa::detect();
+        for (input, output) in [
+            (vec![7, 1], vec![7, 20]),
+            (vec![20], vec![7, 20]),
+            (vec![1, 7, 1], vec![3, 7, 20]),
+            (vec![3, 1, 5], vec![3, 7, 5]),
+            (vec![2, 1, 3, 1], vec![2, 4, 3, 6]),
+            (vec![4, 1, 1], vec![4, 9, 11]),
+            (vec![1], vec![300]),
+            (vec![31, 10], vec![31, 10]),
+        ] {
+            let (walk, places) = (Walk::new(&input, &output).unwrap(), places(&input, &output));
+            let len: usize = input.iter().product();
+            let floats: Vec<f32> = (0..len).map(|x| x as f32).collect();
+            let integers: Vec<i64> = (0..len as i64).collect();
+            let floats = Tensor::from_slice(&input, &floats).unwrap();
+            let integers = Tensor::from_slice(&input, &integers).unwrap();
+            for (tensor, is_float) in [(floats, true), (integers, false)] {
+                let view = tensor.view().unwrap();
+                for start in (0..places.len()).step_by(37) {
+                    let (count, at) = (BLOCK.min(places.len() - start).min(200), 56);
+                    let mut register: Register = bytemuck::Zeroable::zeroed();
+                    walk.load(isa, (view, tensor.dtype()), start, count, at, &mut register);
+                    for (index, &place) in places[start..start + count].iter().enumerate() {
+                        let found = match is_float {
+                            true => register.f32()[at + index] as usize,
+                            false => register.i64()[at + index] as usize,
+                        };
+                        assert_eq!(found, place, "{input:?} to {output:?}, element {}", start + index);
+                    }
                 }
             }
         }

@@ -25,9 +25,8 @@ use halimede_compute::{Arguments, Prepared, Step, Tasks};
 use halimede_tensor::{DType, View};
 use std::marker::PhantomData;
 
-/// Bytes of rows that a task keeps in the second-level cache, which has 512 KiB to 1 MiB, and 2 MiB on machines with AMX.
+/// Bytes of packed rows that a task keeps in the second-level cache. On AMX, whose machines have more of it, half as much again was slower.
 const TASK_BYTES: usize = 1 << 20;
-const TASK_BYTES_OF_AMX: usize = 3 << 19;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
 /// What says which rows a thread has packed, on a cache line of its own.
@@ -73,8 +72,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let depths = matrix::depths::<F>(layout.k, 1);
         let panels = layout.n.div_ceil(BLOCK);
         let threads = machine.threads();
-        let bytes = if matrix.is_amx() { TASK_BYTES_OF_AMX } else { TASK_BYTES };
-        let held = bytes / (steps.max(1) * STEP_BYTES);
+        let held = TASK_BYTES / (steps.max(1) * STEP_BYTES);
         let usual = || task_rows((layout.m, layout.batches(), layout.n), held, threads);
         let task_rows = machine.blocking.rows.unwrap_or_else(usual);
         let panel_parts = parts_of_panels(layout.batches() * layout.m.div_ceil(task_rows), panels, threads);
