@@ -22,6 +22,10 @@ use std::ops::Range;
 /// Bytes that the caches near a core hold, about.
 pub(crate) const NEAR_BYTES: usize = 2 << 20;
 
+/// Bytes of a slice that a step reads and writes, at most: as many as the caches of all cores hold with room for other things. What is more
+/// than is near goes through its steps in bands then, or is at least not written to memory.
+const SLICE_MOST: usize = 8 * NEAR_BYTES;
+
 /// A step as it runs on a slice.
 pub(super) struct Sliced {
     pub inputs: SmallVec<[Option<TensorDesc>; 4]>,
@@ -120,7 +124,7 @@ fn candidates(steps: &[Traffic], most: usize) -> Vec<(Range<usize>, usize)> {
     let mut runs = Vec::new();
     let mut from = 0;
     while from < steps.len() {
-        let fits = |step: &&Traffic| step.weights <= step.slice && step.slice <= 2 * NEAR_BYTES;
+        let fits = |step: &&Traffic| step.weights <= step.slice && step.slice <= SLICE_MOST;
         let len = steps[from..].iter().take_while(fits).count();
         let run = from..from + len;
         let largest = steps[run.clone()].iter().map(|step| step.slice * most).max().unwrap_or(0);
@@ -352,7 +356,8 @@ mod tests {
         let heavy = step(1000, 2000);
         assert_eq!(candidates(&[near, near, heavy, near, heavy, near, near, near], 8), [(0..2, 2), (5..8, 2)]);
         assert_eq!(candidates(&[near, near], 2), []);
-        assert_eq!(candidates(&[step(NEAR_BYTES * 3, 0); 2], 8), []);
+        assert_eq!(candidates(&[step(SLICE_MOST + 1, 0); 2], 8), []);
+        assert_eq!(candidates(&[step(NEAR_BYTES * 3, 0); 2], 8), [(0..2, 8)], "one after the other, and in bands");
         assert_eq!(candidates(&[step(NEAR_BYTES * 3 / 2, 0); 2], 6), [(0..2, 6)]);
         assert!(pays(Traffic { slice: 1000, weights: 100 }, 600) && !pays(Traffic { slice: 1000, weights: 300 }, 600));
         // Many small images go together.
