@@ -559,7 +559,7 @@ mod tests {
         assert_eq!([task_rows((0, 1, 5), 64, 2), task_rows((1, 0, 0), 0, 3)], [BLOCK, BLOCK]);
         for (m, held, threads) in (1..700).step_by(7).flat_map(|m| [(m, 96, 1), (m, 170, 2), (m, 1000, 16)]) {
             let rows = task_rows((m, 1, 768), held, threads);
-            assert!(rows.is_multiple_of(BLOCK) && rows <= held.min(TASK_ROWS).max(BLOCK), "{rows} of {m}");
+            assert!(rows.is_multiple_of(BLOCK) && rows <= held.clamp(BLOCK, TASK_ROWS), "{rows} of {m}");
         }
     }
 
