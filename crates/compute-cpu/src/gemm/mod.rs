@@ -298,6 +298,30 @@ mod tests {
     }
 
     #[test]
+    fn columns_are_packed_as_they_lie() {
+        let micro = Micro::new(Isa::detect());
+        let sizes = [(1, 1), (3, 3), (4, 4), (5, 9), (micro.nr, 64), (micro.nr + 7, 30), (2 * micro.nr + 4, 257)];
+        for ((n, k), apart) in sizes.into_iter().flat_map(|size| [(size, 0), (size, 5)]) {
+            let b = numbers((n + apart) * (k + apart), 3);
+            // Row-major, and transposed, with room between rows.
+            for strides in [(n + apart, 1), (1, k + apart), (2, 3)] {
+                if (k - 1) * strides.0 + (n - 1) * strides.1 >= b.len() {
+                    continue;
+                }
+                let mut packed = vec![f32::NAN; panels_len(&micro, n, k)];
+                // SAFETY: its last element lies inside (just checked).
+                unsafe { pack_columns(&micro, b.as_ptr(), strides, (n, k), &mut packed) };
+                for (at, &got) in packed.iter().enumerate() {
+                    let (panel, depth, column) = (at / (micro.nr * k), at / micro.nr % k, at % micro.nr);
+                    let column = panel * micro.nr + column;
+                    let want = if column < n { b[depth * strides.0 + column * strides.1] } else { 0.0 };
+                    assert_eq!(got, want, "{n} columns, {k} deep, {strides:?}: at ({depth}, {column})");
+                }
+            }
+        }
+    }
+
+    #[test]
     fn every_micro_kernel_agrees_with_the_definition() {
         let sizes = [(1, 1, 1), (1, 33, 300), (5, 7, 3), (12, 32, 256), (13, 65, 257), (30, 100, 0), (25, 31, 600)];
         for isa in Isa::available() {

@@ -51,13 +51,27 @@ pub(crate) unsafe fn pack_panel(
             line[columns..].fill(0.0);
         }
     } else {
-        panel.fill(0.0);
-        // A column at a time reads memory in order where B is transposed (row distance 1).
+        // Squares of B, turned: where B is transposed (row distance 1), four numbers of a column are one load.
+        const SIDE: usize = 4;
+        let turned = if row == 1 { (k / SIDE * SIDE, columns / SIDE * SIDE) } else { (0, 0) };
+        for (c, depth) in (0..turned.1).step_by(SIDE).flat_map(|c| (0..turned.0).step_by(SIDE).map(move |d| (c, d))) {
+            let square: [[f32; SIDE]; SIDE] = std::array::from_fn(|own| {
+                // SAFETY: the elements from (depth, first + c + own) of B on, one behind the other.
+                unsafe { start.add(depth + (first + c + own) * column).cast::<[f32; SIDE]>().read_unaligned() }
+            });
+            for (own, line) in panel[depth * nr..(depth + SIDE) * nr].chunks_exact_mut(nr).enumerate() {
+                line[c..c + SIDE].copy_from_slice(&square.map(|column| column[own]));
+            }
+        }
         for c in 0..columns {
-            for depth in 0..k {
+            // What squares have left, of a column at a time.
+            for depth in if c < turned.1 { turned.0 } else { 0 }..k {
                 // SAFETY: element (depth, first + c) of B.
                 panel[depth * nr + c] = unsafe { start.add(depth * row + (first + c) * column).read_unaligned() };
             }
+        }
+        if columns < nr {
+            panel.chunks_exact_mut(nr).take(k).for_each(|line| line[columns..].fill(0.0));
         }
     }
 }

@@ -220,6 +220,13 @@ impl Heads {
         scale_line(isa, scores, self.scale, self.softcap);
     }
 
+    /// The same of scores that are scaled already.
+    fn bend_scores(&self, isa: Isa, scores: &mut [f32]) {
+        if self.softcap > 0.0 {
+            scale_line(isa, scores, 1.0, self.softcap);
+        }
+    }
+
     /// Applies the mask to a line of scores from key `start` on; `head` is counted over the batch.
     fn mask_line(
         &self,

@@ -3,7 +3,7 @@
 use super::Machine;
 use super::rows::{Rows, part_mut};
 use crate::isa::multiversion;
-use crate::map::exp;
+use crate::map::{exp, exp_down};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Softmax;
@@ -120,20 +120,20 @@ fn extreme_of(row: &[f32], start: f32, better: impl Fn(f32, f32) -> f32) -> f32 
     rest.iter().chain(&lanes).fold(start, |a, &b| better(a, b))
 }
 
-/// Replaces each element by `exp(element - max)` and gives the sum.
+/// Replaces each element by `exp(element - max)`, where none is larger than that, and gives the sum.
 #[inline(always)]
 pub(super) fn exp_and_sum(row: &mut [f32], max: f32) -> f32 {
     let mut lanes = [0f32; 16];
     let mut chunks = row.chunks_exact_mut(16);
     for chunk in &mut chunks {
         for (lane, element) in lanes.iter_mut().zip(chunk) {
-            *element = exp(*element - max);
+            *element = exp_down(*element - max);
             *lane += *element;
         }
     }
     let mut sum: f32 = lanes.iter().sum();
     for element in chunks.into_remainder() {
-        *element = exp(*element - max);
+        *element = exp_down(*element - max);
         sum += *element;
     }
     sum
@@ -170,7 +170,7 @@ fn columns_body(slab: &mut [f32], inner: usize, log: bool) {
         for line in slab.chunks_exact_mut(inner) {
             let line = &mut line[first..first + width];
             for ((element, &max), sum) in line.iter_mut().zip(&max).zip(&mut sum) {
-                let value = exp(*element - max);
+                let value = exp_down(*element - max);
                 *sum += value;
                 if !log {
                     *element = value;

@@ -13,7 +13,7 @@ mod functions;
 mod walk;
 
 pub(crate) use execute::execute;
-pub(crate) use functions::{exp, gelu_erf, gelu_tanh, share_near, sigmoid, sigmoid_near, tanh};
+pub(crate) use functions::{exp, exp_down, gelu_erf, gelu_tanh, share_near, sigmoid, sigmoid_near, tanh};
 pub(crate) use walk::Walk;
 
 use halimede_graph::OpError;

@@ -41,9 +41,9 @@ impl VectorStep {
         (floats * size_of::<f32>()).next_multiple_of(64)
     }
 
-    /// Scores, block result, sums and maxima, scratch of the driver.
+    /// Scores, queries, block result, sums and maxima, scratch of the driver.
     fn thread_bytes(&self) -> usize {
-        let floats = QUERIES * (KEYS + self.heads.width + 2) + gemm::scratch_len(&self.micro);
+        let floats = QUERIES * (KEYS + self.heads.depth + self.heads.width + 2) + gemm::scratch_len(&self.micro);
         own_bytes(floats * size_of::<f32>())
     }
 }
@@ -101,6 +101,7 @@ impl VectorStep {
         let rows = QUERIES.min(self.heads.queries - first);
         let key_head = self.heads.key_head(head);
         let (scores, rest) = scratch.split_at_mut(QUERIES * KEYS);
+        let (queries, rest) = rest.split_at_mut(QUERIES * self.heads.depth);
         let (result, rest) = rest.split_at_mut(QUERIES * self.heads.width);
         let (maxima, rest) = rest.split_at_mut(QUERIES);
         let (sums, driver) = rest.split_at_mut(QUERIES);
@@ -117,6 +118,12 @@ impl VectorStep {
             part_mut::<f32>(arguments.outputs[0], self.heads.at(3, head, first + row), self.heads.width)
         };
         (0..rows).for_each(|row| out(row).fill(0.0));
+        // Scaled queries give scaled scores.
+        let Heads { depth, scale, .. } = self.heads;
+        for (row, query) in queries.chunks_exact_mut(depth.max(1)).enumerate().take(rows) {
+            let from = &q[row * self.heads.lines[0].token..][..depth];
+            query.iter_mut().zip(from).for_each(|(scaled, number)| *scaled = number * scale);
+        }
         let seen = self.heads.seen(first, rows);
         for start in (0..seen).step_by(KEYS) {
             let count = KEYS.min(seen - start);
@@ -126,7 +133,7 @@ impl VectorStep {
             unsafe {
                 gemm::multiply(
                     micro,
-                    Left::Strided { start: q.as_ptr(), row: self.heads.lines[0].token, column: 1 },
+                    Left::Strided { start: queries.as_ptr(), row: depth, column: 1 },
                     (0, rows),
                     panels,
                     (self.heads.keys, self.heads.depth),
@@ -140,7 +147,7 @@ impl VectorStep {
             for row in 0..rows {
                 let line = &mut scores[row * KEYS..row * KEYS + count];
                 let isa = self.machine.isa;
-                self.heads.scale_scores(isa, line);
+                self.heads.bend_scores(isa, line);
                 self.heads.mask_line(isa, arguments, line, head, first + row, start);
                 line[self.heads.visible(first + row, start, count)..].fill(f32::NEG_INFINITY);
                 online_row(isa, line, &mut maxima[row], &mut sums[row], out(row));
