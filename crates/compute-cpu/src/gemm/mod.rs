@@ -300,7 +300,8 @@ mod tests {
     #[test]
     fn columns_are_packed_as_they_lie() {
         let micro = Micro::new(Isa::detect());
-        let sizes = [(1, 1), (3, 3), (4, 4), (5, 9), (micro.nr, 64), (micro.nr + 7, 30), (2 * micro.nr + 4, 257)];
+        let sizes =
+            [(1, 1), (3, 3), (4, 4), (6, 3), (5, 9), (micro.nr, 64), (micro.nr + 7, 30), (2 * micro.nr + 4, 257)];
         for ((n, k), apart) in sizes.into_iter().flat_map(|size| [(size, 0), (size, 5)]) {
             let b = numbers((n + apart) * (k + apart), 3);
             // Row-major, and transposed, with room between rows.

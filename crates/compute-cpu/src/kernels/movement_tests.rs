@@ -68,6 +68,11 @@ fn parts_forwards_and_backwards() {
     slice(&[4, 9, 5], &[8], &[0], &[-2], &[-3]);
     slice(&[4, 9], &[3], &[3], &[0], &[1]);
     slice(&[300, 400], &[5, 7], &[295, 390], &[0, 1], &[1, 1]);
+    // Few elements of many rows, of several planes, which threads begin somewhere within.
+    for count in 1..=6 {
+        slice(&[3, 700, 9], &[2], &[2 + count], &[2], &[1]);
+        slice(&[5, 300, 7], &[-1, 0, 0], &[i64::MIN, 299, count], &[0, 1, 2], &[-2, 1, 1]);
+    }
     check_widths(Op::Slice(Slice), &[6, 4], &[ints(&[2]), ints(&[5])]);
 }
 
@@ -78,6 +83,7 @@ fn borders_of_every_kind() {
         check_widths(Op::Pad(Pad { mode }), &[3, 4, 5], &[ints(&[2, 1]), None, ints(&[-2])]);
         check_widths(Op::Pad(Pad { mode }), &[3, 6], &[ints(&[1, -2, 0, -1])]);
         check_widths(Op::Pad(Pad { mode }), &[1, 130, 120], &[ints(&[0, 3, 3, 0, 3, 3])]);
+        check_widths(Op::Pad(Pad { mode }), &[3, 130, 60], &[ints(&[1, 3, 3, 0, 3, 3])]);
     }
     let nine = Some(Tensor::scalar(9.0f32));
     let data = Some(counting(DType::F32, &[2, 2]));

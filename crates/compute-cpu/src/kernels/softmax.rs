@@ -120,7 +120,8 @@ fn extreme_of(row: &[f32], start: f32, better: impl Fn(f32, f32) -> f32) -> f32 
     rest.iter().chain(&lanes).fold(start, |a, &b| better(a, b))
 }
 
-/// Replaces each element by `exp(element - max)`, where none is larger than that, and gives the sum.
+/// Replaces each element by `exp(element - max)`, where none is larger than that, and gives the sum. What is less than some 2^-125 of the
+/// largest becomes 0.
 #[inline(always)]
 pub(super) fn exp_and_sum(row: &mut [f32], max: f32) -> f32 {
     let mut lanes = [0f32; 16];

@@ -752,6 +752,22 @@ fn attention_with_masks_and_groups() {
 }
 
 #[test]
+fn a_score_that_is_no_number_shows() {
+    // One block of keys, and several: in the first of them, and in the last.
+    for (keys, at) in [(5, 2), (300, 3), (300, 290)] {
+        let [q, v] = [(3, 1), (keys, 3)].map(|(tokens, seed)| floats(&[1, 1, tokens, 16], seed));
+        let mut k = floats(&[1, 1, keys, 16], 2);
+        k.slice_mut::<f32>().unwrap()[at * 16] = f32::from_bits(0x7fff_ffff);
+        check(Op::Attention(Attention::default()), &[Some(q), Some(k), Some(v)], &[], 3e-6);
+    }
+    let mut x = floats(&[3, 40], 1);
+    x.slice_mut::<f32>().unwrap()[45] = f32::from_bits(0xffff_ffff);
+    for axis in [0, 1] {
+        check(Op::Softmax(Softmax { axis, log: false }), &[Some(x.clone())], &[], 3e-6);
+    }
+}
+
+#[test]
 fn numbers_kept_in_bf16() {
     let x = narrow(&floats(&[3, 5, 40], 1));
     for kind in

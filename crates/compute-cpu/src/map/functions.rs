@@ -21,15 +21,15 @@ pub(crate) fn exp(x: f32) -> f32 {
     p * power_of_two(half) * power_of_two(n - half)
 }
 
-/// `eˣ` of x up to 0, as exactly, with fewer operations: 0 where it is less than some 2^-125.
+/// `eˣ` of x up to 0, as exactly, with fewer operations: 0 where it is less than some 2^-125. What is no number stays none.
 #[inline(always)]
 pub(crate) fn exp_down(x: f32) -> f32 {
-    // Below, the exponent of p would leave its bits.
+    // Down to here 2ⁿ is a number of full precision.
     const LEAST: f32 = -86.9;
-    // Written so that what is no number stays none.
+    // In this order a NaN is not below it.
     let (p, n) = exp_parts(if x < LEAST { LEAST } else { x });
-    let value = f32::from_bits(p.to_bits().wrapping_add((n as u32) << 23));
-    if x < LEAST { 0.0 } else { value }
+    // A product, which stays NaN where p is: the exponent of one added to its bits would make a number of it.
+    if x < LEAST { 0.0 } else { p * power_of_two(n) }
 }
 
 /// `eˣ = p · 2ⁿ` for x between -104 and 89: p and n.
@@ -233,7 +233,10 @@ mod tests {
         assert_eq!(exp(f32::NEG_INFINITY), 0.0);
         assert_eq!([exp(0.0), exp_down(0.0), exp_down(-0.0)], [1.0; 3]);
         assert_eq!([-87f32, -1e9, f32::NEG_INFINITY].map(exp_down), [0.0; 3]);
-        assert!(exp_down(-86.8) > 0.0 && exp_down(f32::NAN).is_nan());
+        assert!(exp_down(-86.8) > 0.0);
+        // Whatever a NaN carries.
+        let nans = [0x7fc0_0000, 0x7fc0_0001, 0x7fff_ffff, 0xffff_ffff, 0x7f80_0001].map(f32::from_bits);
+        assert!(nans.iter().all(|&nan| nan.is_nan() && exp_down(nan).is_nan() && exp(nan).is_nan()));
         assert_eq!(exp(f32::INFINITY), f32::INFINITY);
         assert!(sigmoid_near(f32::NAN).is_nan());
         assert!(exp(f32::NAN).is_nan() && ln(f32::NAN).is_nan() && tanh(f32::NAN).is_nan());

@@ -22,8 +22,10 @@ use std::ops::Range;
 /// Bytes that the caches near a core hold, about.
 pub(crate) const NEAR_BYTES: usize = 2 << 20;
 
-/// Bytes of a slice that a step reads and writes, at most: as many as the caches of all cores hold with room for other things. What is more
-/// than is near goes through its steps in bands then, or is at least not written to memory.
+/// Bytes of a slice that a step reads and writes, at most, where most of it comes to lie near by that.
+const SLICE_NEAR: usize = 2 * NEAR_BYTES;
+/// The same where such steps are part of a run that pays: what is more than is near goes through its steps in bands then, or stays in a cache
+/// that cores share, where the whole batch would not.
 const SLICE_MOST: usize = 8 * NEAR_BYTES;
 
 /// A step as it runs on a slice.
@@ -119,12 +121,12 @@ impl Traffic {
 }
 
 /// The runs of neighbouring steps that may be worth slicing, in order, and into how many slices each: into no more than
-/// bring what a step reads and writes near. `most` is how many there can be.
-fn candidates(steps: &[Traffic], most: usize) -> Vec<(Range<usize>, usize)> {
+/// bring what a step reads and writes near. `most` is how many there can be; steps whose slices have more than `limit` bytes end a run.
+fn candidates(steps: &[Traffic], most: usize, limit: usize) -> Vec<(Range<usize>, usize)> {
     let mut runs = Vec::new();
     let mut from = 0;
     while from < steps.len() {
-        let fits = |step: &&Traffic| step.weights <= step.slice && step.slice <= SLICE_MOST;
+        let fits = |step: &&Traffic| step.weights <= step.slice && step.slice <= limit;
         let len = steps[from..].iter().take_while(fits).count();
         let run = from..from + len;
         let largest = steps[run.clone()].iter().map(|step| step.slice * most).max().unwrap_or(0);
@@ -164,14 +166,23 @@ impl Memory {
             };
             let same = batches[from..].iter().map_while(|batch| batch.filter(|batch| batch.images == images));
             let traffic: Vec<Traffic> = same.map(|batch| batch.traffic).collect();
-            for (run, slices) in candidates(&traffic, most) {
-                let steps = run.start + from..run.end + from;
-                let inner = self.inner_values(program, drafts, &steps);
-                let bytes = |(value, uses): &(usize, usize)| (self.bytes(*value) / most).saturating_mul(*uses);
-                let near = inner.iter().map(bytes).fold(0, usize::saturating_add);
-                if !pays(Traffic::sum(&traffic[run]), near) {
+            let mut paying = Vec::new();
+            for (run, slices) in candidates(&traffic, most, SLICE_MOST) {
+                if self.run_pays(program, drafts, (from, &run), &traffic[run.clone()], most) {
+                    paying.push((run, slices));
                     continue;
                 }
+                // Without its large steps a part of it may.
+                for (part, slices) in candidates(&traffic[run.clone()], most, SLICE_NEAR) {
+                    let part = run.start + part.start..run.start + part.end;
+                    if self.run_pays(program, drafts, (from, &part), &traffic[part.clone()], most) {
+                        paying.push((part, slices));
+                    }
+                }
+            }
+            for (run, slices) in paying {
+                let steps = run.start + from..run.end + from;
+                let inner = self.inner_values(program, drafts, &steps);
                 if let Some(made) = self.sliced_run(program, &drafts[steps.clone()], slices)? {
                     inner.iter().for_each(|(value, _)| self.slices[*value] = slices);
                     for (draft, (prepared, cut)) in drafts[steps.clone()].iter_mut().zip(made) {
@@ -183,6 +194,20 @@ impl Memory {
             from += traffic.len();
         }
         Ok(whole_runs(runs, drafts.len()))
+    }
+
+    /// Whether a run of steps, counted from one on, pays in so many slices.
+    fn run_pays(
+        &self,
+        program: &Program,
+        drafts: &[Draft],
+        (from, run): (usize, &Range<usize>),
+        traffic: &[Traffic],
+        most: usize,
+    ) -> bool {
+        let inner = self.inner_values(program, drafts, &(run.start + from..run.end + from));
+        let bytes = |(value, uses): &(usize, usize)| (self.bytes(*value) / most).saturating_mul(*uses);
+        pays(Traffic::sum(traffic), inner.iter().map(bytes).fold(0, usize::saturating_add))
     }
 
     /// The batch of a step; `None` where it has no slices.
@@ -354,13 +379,18 @@ mod tests {
         let step = |slice, weights| Traffic { slice, weights };
         let near = step(NEAR_BYTES / 4, 1000);
         let heavy = step(1000, 2000);
-        assert_eq!(candidates(&[near, near, heavy, near, heavy, near, near, near], 8), [(0..2, 2), (5..8, 2)]);
-        assert_eq!(candidates(&[near, near], 2), []);
-        assert_eq!(candidates(&[step(SLICE_MOST + 1, 0); 2], 8), []);
-        assert_eq!(candidates(&[step(NEAR_BYTES * 3, 0); 2], 8), [(0..2, 8)], "one after the other, and in bands");
-        assert_eq!(candidates(&[step(NEAR_BYTES * 3 / 2, 0); 2], 6), [(0..2, 6)]);
+        assert_eq!(
+            candidates(&[near, near, heavy, near, heavy, near, near, near], 8, SLICE_NEAR),
+            [(0..2, 2), (5..8, 2)]
+        );
+        assert_eq!(candidates(&[near, near], 2, SLICE_NEAR), []);
+        assert_eq!(candidates(&[step(SLICE_MOST + 1, 0); 2], 8, SLICE_MOST), []);
+        let large = step(NEAR_BYTES * 3, 0);
+        assert_eq!(candidates(&[large; 2], 8, SLICE_MOST), [(0..2, 8)], "one after the other, and in bands");
+        assert_eq!(candidates(&[large, near, near], 8, SLICE_NEAR), [(1..3, 2)], "or without the large one");
+        assert_eq!(candidates(&[step(NEAR_BYTES * 3 / 2, 0); 2], 6, SLICE_NEAR), [(0..2, 6)]);
         assert!(pays(Traffic { slice: 1000, weights: 100 }, 600) && !pays(Traffic { slice: 1000, weights: 300 }, 600));
         // Many small images go together.
-        assert_eq!(candidates(&[step(NEAR_BYTES / 64, 0); 2], 1024), [(0..2, 16)]);
+        assert_eq!(candidates(&[step(NEAR_BYTES / 64, 0); 2], 1024, SLICE_NEAR), [(0..2, 16)]);
     }
 }

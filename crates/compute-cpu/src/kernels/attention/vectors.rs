@@ -5,7 +5,7 @@ use super::{Heads, PARALLEL_PRODUCTS};
 use crate::gemm::{self, Left, Micro, Target};
 use crate::isa::multiversion;
 use crate::kernels::Machine;
-use crate::kernels::softmax::{exp_and_sum, max_of};
+use crate::kernels::softmax::{exp_and_sum, larger, max_of};
 use crate::map::exp;
 use crate::pool::own_bytes;
 use halimede_compute::{Arguments, Step};
@@ -187,15 +187,16 @@ multiversion! {
 
 #[inline(always)]
 fn online(line: &mut [f32], max: &mut f32, sum: &mut f32, out: &mut [f32]) {
-    let larger = max.max(max_of(line));
-    if larger == f32::NEG_INFINITY {
+    // NaN where a score is.
+    let most = larger(*max, max_of(line));
+    if most == f32::NEG_INFINITY {
         line.fill(0.0);
         return;
     }
-    let factor = exp(*max - larger);
-    *sum = *sum * factor + exp_and_sum(line, larger);
+    let factor = exp(*max - most);
+    *sum = *sum * factor + exp_and_sum(line, most);
     if factor != 1.0 {
         out.iter_mut().for_each(|element| *element *= factor);
     }
-    *max = larger;
+    *max = most;
 }

@@ -14,7 +14,7 @@ use super::layout::{Layout, Operand};
 use crate::gemm::CACHE_PERIOD;
 use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
-use crate::kernels::cuts::rows_cut;
+use crate::kernels::cuts::{TASKS_OF_THREAD, rows_cut};
 use crate::kernels::lines::fill_up;
 use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
@@ -191,20 +191,22 @@ fn task_rows((m, matrices, n): (usize, usize, usize), held: usize, threads: usiz
     let blocks = m.div_ceil(BLOCK).max(1);
     let shared = row_blocks(m * matrices, n, threads).div_ceil(matrices.max(1));
     let least = blocks.div_ceil((held.min(TASK_ROWS) / BLOCK).max(1)).max(shared).min(blocks);
-    // What fewer tasks than threads do is cut by panels.
-    let tasks = if matrices * least < threads { least } else { rows_cut(matrices, blocks, least, threads) };
+    // What fewer tasks than threads do is cut by panels, and what would have to be cut far smaller, too.
+    let even = if matrices * least < threads { least } else { rows_cut(matrices, blocks, least, threads) };
+    let tasks = if even <= 2 * least { even } else { least };
     blocks.div_ceil(tasks.max(1)) * BLOCK
 }
 
-/// Into how many ranges of panels so many tasks are cut: two for each thread even the work out.
+/// Into how many ranges of panels so many tasks are cut, if they are not many already: two for each thread even the work out, or as few more
+/// as give all of them as many, where these are not twice as many.
 fn parts_of_panels(tasks: usize, panels: usize, threads: usize) -> usize {
-    if threads == 1 {
+    let tasks = tasks.max(1);
+    if threads == 1 || tasks >= TASKS_OF_THREAD * threads {
         return 1;
     }
-    let tasks = tasks.max(1);
-    let least = (2 * threads).div_ceil(tasks);
-    let even = (least..least + threads).find(|parts| (tasks * parts).is_multiple_of(threads));
-    even.unwrap_or(least).min(panels).max(1)
+    let least = (2 * threads).div_ceil(tasks).min(panels).max(1);
+    let even = (least..=panels.min(2 * least)).find(|parts| (tasks * parts).is_multiple_of(threads));
+    even.unwrap_or(least)
 }
 
 /// How a task's rows of the left operand are made ready.
@@ -556,6 +558,8 @@ mod tests {
         assert_eq!(task_rows((1024, 1, 768), 170, 2), 128, "eight tasks, not seven");
         assert_eq!(task_rows((4096, 1, 768), 1 << 20, 1), TASK_ROWS);
         assert_eq!(task_rows((128, 12, 64), 1000, 2), 128, "matrices are many already");
+        assert_eq!(task_rows((512, 17, 512), 4096, 16), 512, "sixteen times as many tasks would be too small");
+        assert_eq!(task_rows((128, 3, 64), 4096, 2), 64, "six tasks, not three");
         assert_eq!([task_rows((0, 1, 5), 64, 2), task_rows((1, 0, 0), 0, 3)], [BLOCK, BLOCK]);
         for (m, held, threads) in (1..700).step_by(7).flat_map(|m| [(m, 96, 1), (m, 170, 2), (m, 1000, 16)]) {
             let rows = task_rows((m, 1, 768), held, threads);
@@ -569,5 +573,7 @@ mod tests {
         assert_eq!(parts_of_panels(3, 24, 4), 4, "twelve tasks, not nine");
         assert_eq!(parts_of_panels(7, 24, 2), 2, "fourteen");
         assert_eq!([parts_of_panels(1, 3, 16), parts_of_panels(0, 0, 2)], [3, 1]);
+        assert_eq!([parts_of_panels(65, 32, 16), parts_of_panels(13, 24, 2)], [1, 1], "many already");
+        assert_eq!([parts_of_panels(9, 24, 16), parts_of_panels(13, 7, 8)], [4, 2], "16 and 8 would be too many");
     }
 }
