@@ -3,6 +3,7 @@
 import sys
 import time
 
+import gevent
 import numpy as np
 import tritonclient.http as httpclient
 
@@ -49,11 +50,12 @@ def add(repository, name, code, settings=None):
 
 
 def wait_until(condition, what, seconds=60):
-    """Until something is so: a model with a request that was just answered ends behind the back of who unloads it."""
+    """Until something is so: a model with a request that was just answered ends behind the back of who unloads it. Requests of
+    this thread's HTTP clients go on meanwhile."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"it is not so that {what}"
-        time.sleep(0.01)
+        gevent.sleep(0.01)
 
 
 def ask(http, model, text, version=""):
