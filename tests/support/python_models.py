@@ -3,11 +3,11 @@
 import sys
 import time
 
-import gevent
 import numpy as np
 import tritonclient.http as httpclient
 
 from support import models
+from support.waiting import pause
 
 INTERPRETER = f"--backend-config=python,interpreter={sys.executable}"
 HEAD = "import json, os, threading, time\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\n"
@@ -50,12 +50,11 @@ def add(repository, name, code, settings=None):
 
 
 def wait_until(condition, what, seconds=60):
-    """Until something is so: a model with a request that was just answered ends behind the back of who unloads it. Requests of
-    this thread's HTTP clients go on meanwhile."""
+    """Until something is so: a model with a request that was just answered ends behind the back of who unloads it."""
     end = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end, f"it is not so that {what}"
-        gevent.sleep(0.01)
+        pause(0.01)
 
 
 def ask(http, model, text, version=""):

@@ -9,9 +9,8 @@ import tempfile
 import time
 from pathlib import Path
 
-import gevent
-
 from support.http import Http
+from support.waiting import pause
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 START_SECONDS_MAX = 120
@@ -108,13 +107,12 @@ class Server:
 
     def wait_pending(self, model, count, or_else=lambda: False):
         """Until so many requests wait in the queue of a model, or something else is so. Seen twice in a row: one that is just
-        taken from the queue waits there for a moment, too. Requests of this thread's HTTP clients that are still on their
-        way go on meanwhile, here and below: they are greenlets, which `time.sleep` would stop."""
+        taken from the queue waits there for a moment, too."""
         end, seen = time.monotonic() + 60, 0
         while seen < 2 and not or_else():
             assert time.monotonic() < end, f"there are not {count} requests waiting for '{model}'"
             seen = seen + 1 if self.metric("nv_inference_pending_request_count", model) == count else 0
-            gevent.sleep(0.01)
+            pause(0.01)
 
     def wait_answered(self, model, count):
         """Until so many requests of a model succeeded or failed."""
@@ -122,7 +120,7 @@ class Server:
         end = time.monotonic() + 60
         while sum(self.metric(name, model) for name in names) < count:
             assert time.monotonic() < end, f"there are not {count} requests of '{model}' answered"
-            gevent.sleep(0.02)
+            pause(0.02)
 
     def wait_exit(self, seconds=STOP_SECONDS_MAX):
         """The exit status of a server that ends by itself."""
