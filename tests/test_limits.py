@@ -10,7 +10,7 @@ import pytest
 from onnx import TensorProto
 
 from support import models
-from support.python_models import wait_until
+from support.waiting import wait_until
 
 
 def test_nesting_depth(http):

@@ -16,8 +16,9 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support import models
-from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config, wait_until
+from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config
 from support.server import ROOT, Server
+from support.waiting import wait_until
 
 IDENTITY = """
 class TritonPythonModel:

@@ -10,7 +10,8 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support import models
-from support.python_models import INTERPRETER, RUNS, add, config, wait_until
+from support.python_models import INTERPRETER, RUNS, add, config
+from support.waiting import wait_until
 
 # Tensors go back as they came, in the memory that they came in.
 ECHO = """

@@ -12,8 +12,9 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support import models
-from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config, wait_until
+from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config
 from support.server import Server
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/fd"), reason="asks Linux")
 

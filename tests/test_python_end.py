@@ -11,8 +11,9 @@ import pytest
 import tritonclient.http as httpclient
 
 from support import models
-from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config, wait_until
+from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config
 from support.server import Server
+from support.waiting import wait_until
 
 pytestmark = pytest.mark.skipif(not os.path.exists("/proc/self/stat"), reason="asks Linux")
 

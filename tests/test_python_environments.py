@@ -13,8 +13,9 @@ import pytest
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from support.python_models import INTERPRETER, add, ask, config, wait_until
+from support.python_models import INTERPRETER, add, ask, config
 from support.server import Server
+from support.waiting import wait_until
 
 TEXTS = config({"IN": "STRING"}, {"OUT": "STRING"})
 

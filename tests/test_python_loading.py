@@ -11,8 +11,9 @@ import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
 from support import models
-from support.python_models import CPU, INTERPRETER, RUNS, add, ask, config, wait_until
+from support.python_models import CPU, INTERPRETER, RUNS, add, ask, config
 from support.server import ROOT, Server
+from support.waiting import wait_until
 
 TEXTS = config({"IN": "STRING"}, {"OUT": "STRING"})
 EXPLICIT = (INTERPRETER, "--model-control-mode=explicit")

@@ -6,8 +6,9 @@ import pytest
 import tritonclient.http as httpclient
 from tritonclient.utils import InferenceServerException
 
-from support.python_models import INTERPRETER, RUNS, add, ask, config, wait_until
+from support.python_models import INTERPRETER, RUNS, add, ask, config
 from support.server import ROOT
+from support.waiting import wait_until
 
 TEXTS = config({"IN": "STRING"}, {"OUT": "STRING"})
 TWO = config({"IN": "STRING"}, {"OUT": "STRING"}, extra="instance_group [ { kind: KIND_CPU count: 2 } ]\n")

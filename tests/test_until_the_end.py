@@ -16,8 +16,9 @@ import tritonclient.http as httpclient
 from tritonclient.grpc import service_pb2, service_pb2_grpc
 
 from support import models
-from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config, wait_until
+from support.python_models import CPU, DECOUPLED, INTERPRETER, add, config
 from support.server import Server, binary
+from support.waiting import wait_until
 
 EXPLICIT = ("--model-control-mode=explicit", "--load-model=*")
 

@@ -12,7 +12,8 @@ from tritonclient.grpc import service_pb2
 
 from support import models
 from support.http2 import END_STREAM, Connection, message
-from support.python_models import INTERPRETER, add, config, wait_until
+from support.python_models import INTERPRETER, add, config
+from support.waiting import wait_until
 
 SLOW = """
 class TritonPythonModel:

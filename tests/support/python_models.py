@@ -1,13 +1,11 @@
 """Models in Python, written into repositories."""
 
 import sys
-import time
 
 import numpy as np
 import tritonclient.http as httpclient
 
 from support import models
-from support.waiting import pause
 
 INTERPRETER = f"--backend-config=python,interpreter={sys.executable}"
 HEAD = "import json, os, threading, time\nimport numpy as np\nimport triton_python_backend_utils as pb_utils\n\n\n"
@@ -47,14 +45,6 @@ def add(repository, name, code, settings=None):
     repository.add(name, config=settings)
     (repository.path / name / "1" / "model.py").write_text(HEAD + code)
     return repository
-
-
-def wait_until(condition, what, seconds=60):
-    """Until something is so: a model with a request that was just answered ends behind the back of who unloads it."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"it is not so that {what}"
-        pause(0.01)
 
 
 def ask(http, model, text, version=""):

@@ -10,8 +10,9 @@ def pause(seconds):
     (sys.modules.get("gevent") or time).sleep(seconds)
 
 
-def wait_until(is_so, seconds=60):
+def wait_until(is_so, what="what the test waits for", seconds=60):
+    """Until something is so: a model with a request that was just answered ends behind the back of who unloads it, for example."""
     end = time.monotonic() + seconds
     while not is_so():
-        assert time.monotonic() < end, f"still not so after {seconds} s"
-        pause(0.02)
+        assert time.monotonic() < end, f"after {seconds} s it is not so: {what}"
+        pause(0.01)
