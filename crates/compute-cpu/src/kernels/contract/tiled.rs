@@ -25,7 +25,8 @@ use halimede_compute::{Arguments, Prepared, Step, Tasks};
 use halimede_tensor::{DType, View};
 use std::marker::PhantomData;
 
-/// Bytes of packed rows that a task keeps in the second-level cache. On AMX, whose machines have more of it, half as much again was slower.
+/// Bytes of packed rows that a task keeps in the second-level cache. With 1.3 MiB a product took longer, though machines with AMX have 2
+/// (`docs/benchmarks/gaps-m.md#weights-near-and-vectors-alone`).
 const TASK_BYTES: usize = 1 << 20;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
