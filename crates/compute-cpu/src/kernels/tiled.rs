@@ -15,7 +15,7 @@ use crate::map::Register;
 use crate::matrix::{self, BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_len, step};
 use crate::pool::own_bytes;
 use crate::real::Converts;
-pub(super) use finishing::Finishing;
+pub(super) use finishing::{Finishing, KeptColumns};
 use half::bf16;
 use halimede_compute::layout::{LINE_BYTES, Stance, Stances};
 use halimede_compute::packed::Packer;
@@ -310,9 +310,14 @@ impl<F: Product> Finish<F> {
         general.map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
     }
 
-    /// Begins to finish sums, of one task for example.
-    pub fn begin<'a>(&'a self, arguments: &'a Arguments<'a>, registers: &'a mut [Register]) -> Finishing<'a, F> {
-        Finishing::new(self, arguments, registers)
+    /// Begins to finish sums, of one task for example, with room for what belongs to columns.
+    pub fn begin<'a>(
+        &'a self,
+        arguments: &'a Arguments<'a>,
+        registers: &'a mut [Register],
+        columns: &'a mut KeptColumns<F>,
+    ) -> Finishing<'a, F> {
+        Finishing::new(self, arguments, registers, columns)
     }
 }
 

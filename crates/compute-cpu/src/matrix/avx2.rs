@@ -60,9 +60,12 @@ const HEIGHTS: [u8; BLOCK + 1] = strips::heights(STRIP);
 pub(super) unsafe fn block(strips: &Strips, block: &Block<'_, u8>) {
     let &Block { ref left, panel: start, columns, rows, begin, to, ahead, .. } = block;
     let panel = Panel { left, start, columns, begin, to: to.cast() };
-    strips::by_lines(left, rows, (&HEIGHTS, STRIP), ahead, |height, first, row, ahead| {
-        // SAFETY: the caller's promise for these rows; so few have a strip.
-        unsafe { strips[height - 1](first, &panel, row, ahead) };
+    strips::by_lines(left, rows, (&HEIGHTS, STRIP), ahead, |height, first, many, share| {
+        for strip in 0..many.strips {
+            let (rows, row) = (strip * height, many.row + strip * height);
+            // SAFETY: the caller's promise for these rows; so few have a strip.
+            unsafe { strips[height - 1](first.wrapping_add(rows * left.pitch), &panel, row, &share.of(strip)) };
+        }
     });
 }
 

@@ -3,39 +3,58 @@
 //! near, so that they ask for what comes next as tiles do.
 
 use super::multiply::STRIP;
-use super::{Ahead, BLOCK, Begin, Block, Factor, Left, PANEL_STEP_BYTES, STEP_BYTES, strips};
+use super::strips::{self, Many, Share};
+use super::{Ahead, BLOCK, Begin, Block, Factor, Left, PANEL_STEP_BYTES, STEP_BYTES};
 use crate::prefetch;
 use std::arch::x86_64::*;
 
-/// Multiplies its rows from the first pointer on by the panel at the second, beginning with what the block begins with,
-/// and ends them as the third says, which are the block's from the row on that is given. Meanwhile memory is asked for.
-type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, Begin<u32>, *mut u8, usize, &Ahead);
+/// Multiplies the rows of some strips, one behind the other from the first pointer on, by the panel at the second, beginning
+/// with what the block begins with, and ends them as the third says. Meanwhile memory is asked for.
+type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, Begin<u32>, *mut u8, Many, &Share);
 
 /// Strips of 1 to 8 rows.
 pub type Strips = [Strip; STRIP];
 
-/// What becomes of the sums of a strip.
-pub(crate) trait End {
+/// What becomes of the sums of strips.
+pub(crate) trait End: Sized {
+    /// Whether sums begin with something of the end's.
+    const BEGINS: bool = false;
+
+    /// The end that this tells of, if it is one of these.
+    ///
+    /// # Safety
+    /// The pointer is to what this end is told, and the machine has AVX-512 with what the end needs of it.
+    unsafe fn of(told: *mut u8) -> Option<Self>;
+
+    /// What sums begin with, as integers: for each half of the columns the same in every row.
+    ///
+    /// # Safety
+    /// As [`End::of`].
+    unsafe fn begin(&self) -> [__m512i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { [_mm512_setzero_si512(); 2] }
+    }
+
     /// Ends the sums of rows from a row of the block on, given by their bits: the first half of the columns and, where it
     /// is the `WHOLE`, the second.
     ///
     /// # Safety
-    /// The pointer is to what this end is told, and the machine has AVX-512 with what the end needs of it.
-    unsafe fn end<const ROWS: usize, const WHOLE: bool>(
-        told: *mut u8,
-        row: usize,
-        low: [__m512i; ROWS],
-        high: [__m512i; ROWS],
-    );
+    /// As [`End::of`].
+    unsafe fn end<const ROWS: usize, const WHOLE: bool>(&self, row: usize, low: [__m512i; ROWS], high: [__m512i; ROWS]);
 }
 
 /// Sums stay what they are, in those of a block.
-struct Kept;
+struct Kept(*mut u8);
 
 impl End for Kept {
     #[inline(always)]
+    unsafe fn of(sums: *mut u8) -> Option<Kept> {
+        Some(Kept(sums))
+    }
+
+    #[inline(always)]
     unsafe fn end<const ROWS: usize, const WHOLE: bool>(
-        sums: *mut u8,
+        &self,
         row: usize,
         low: [__m512i; ROWS],
         high: [__m512i; ROWS],
@@ -44,7 +63,7 @@ impl End for Kept {
         // SAFETY: the block has sums for the rows.
         unsafe {
             for r in 0..ROWS {
-                let to = sums.add((row + r) * 2 * HALF);
+                let to = self.0.add((row + r) * 2 * HALF);
                 _mm512_store_si512(to.cast(), low[r]);
                 if WHOLE {
                     _mm512_store_si512(to.add(HALF).cast(), high[r]);
@@ -107,9 +126,9 @@ pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>) {
         None if rows <= FEW_ROWS && prefetch::follows_pages() => (&kinds.few, &WHOLE_HEIGHTS, STRIP),
         None => (&kinds.whole, &WHOLE_HEIGHTS, STRIP),
     };
-    strips::by_lines(left, rows, (heights, most), ahead, |height, first, row, ahead| {
+    strips::by_lines(left, rows, (heights, most), ahead, |height, first, many, share| {
         // SAFETY: the caller's promise for these rows; so few have a strip.
-        unsafe { kinds[height - 1](first, left, panel, begin.bits(), told, row, ahead) };
+        unsafe { kinds[height - 1](first, left, panel, begin.bits(), told, many, share) };
     });
 }
 
@@ -131,61 +150,71 @@ macro_rules! strips {
         /// As [`block`] for the rows of a strip.
         #[target_feature(enable = $features)]
         unsafe fn $name<const ROWS: usize, const WHOLE: bool, E: End>(
-            first: *const u8,
+            mut first: *const u8,
             left: &Left<'_>,
-            mut panel: *const u8,
+            panel: *const u8,
             begin: Begin<u32>,
             told: *mut u8,
-            row: usize,
-            ahead: &Ahead,
+            many: Many,
+            share: &Share,
         ) {
             const HALF: usize = size_of::<__m512i>();
-            let (mut wanted, pitch) = (ahead.start, left.pitch);
+            let pitch = left.pitch;
             // SAFETY: the caller's promise, for every access below. All vectors are 64 bytes of any contents.
             unsafe {
-                let mut low = [_mm512_setzero_si512(); ROWS];
-                let mut high = [_mm512_setzero_si512(); ROWS];
-                if let Some(from) = begin.of_row(row) {
-                    for r in 0..ROWS {
-                        let from = from.add(r * begin.apart).cast::<Anywhere<__m512i>>();
-                        low[r] = (*from).0;
-                        if WHOLE {
-                            high[r] = (*from.add(1)).0;
-                        }
-                    }
-                }
-                for (step, &offset) in left.offsets.iter().enumerate() {
-                    for line in 0..ahead.lines {
-                        prefetch::to_second_level(wanted.wrapping_add(line * ahead.apart));
-                    }
-                    wanted = wanted.wrapping_add(ahead.each);
-                    let depth = left.depths.get(step).map_or(GROUPS, |&depth| usize::from(depth));
-                    let mut a = first.wrapping_add(offset);
-                    for group in 0..depth {
-                        let line = panel.wrapping_add(group * 2 * HALF);
-                        if ROWS <= FEW_ROWS {
-                            _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
-                            if WHOLE {
-                                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD + HALF).cast());
-                            }
-                            if (group * 2 * HALF).is_multiple_of(prefetch::PAGE_STEP) {
-                                prefetch::page_ahead(line);
-                            }
-                        }
-                        let b0 = (*line.cast::<Anywhere<__m512i>>()).0;
-                        let b1 = (*line.wrapping_add(HALF).cast::<Anywhere<__m512i>>()).0;
+                let Some(end) = E::of(told) else { return debug_assert!(false, "an end of another kind") };
+                let [own_low, own_high] = if E::BEGINS { end.begin() } else { [_mm512_setzero_si512(); 2] };
+                let mut row = many.row;
+                for strip in 0..many.strips {
+                    let (mut low, mut high) = ([own_low; ROWS], [own_high; ROWS]);
+                    if let Some(from) = begin.of_row(row) {
                         for r in 0..ROWS {
-                            let group = _mm512_set1_epi32((*a.wrapping_add(r * pitch).cast::<Anywhere<i32>>()).0);
-                            low[r] = $dot(low[r], group, b0);
+                            let from = from.add(r * begin.apart).cast::<Anywhere<__m512i>>();
+                            low[r] = if E::BEGINS { _mm512_add_epi32(low[r], (*from).0) } else { (*from).0 };
                             if WHOLE {
-                                high[r] = $dot(high[r], group, b1);
+                                let from = (*from.add(1)).0;
+                                high[r] = if E::BEGINS { _mm512_add_epi32(high[r], from) } else { from };
                             }
                         }
-                        a = a.wrapping_add(4);
                     }
-                    panel = panel.wrapping_add(PANEL_STEP_BYTES);
+                    let Ahead { start: mut wanted, lines, apart, each } = share.of(strip);
+                    let mut panel = panel;
+                    for (step, &offset) in left.offsets.iter().enumerate() {
+                        for line in 0..lines {
+                            prefetch::to_second_level(wanted.wrapping_add(line * apart));
+                        }
+                        wanted = wanted.wrapping_add(each);
+                        let depth = left.depths.get(step).map_or(GROUPS, |&depth| usize::from(depth));
+                        let mut a = first.wrapping_add(offset);
+                        for group in 0..depth {
+                            let line = panel.wrapping_add(group * 2 * HALF);
+                            if ROWS <= FEW_ROWS {
+                                _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD).cast());
+                                if WHOLE {
+                                    _mm_prefetch::<_MM_HINT_T0>(line.wrapping_add(AHEAD + HALF).cast());
+                                }
+                                if (group * 2 * HALF).is_multiple_of(prefetch::PAGE_STEP) {
+                                    prefetch::page_ahead(line);
+                                }
+                            }
+                            let b0 = (*line.cast::<Anywhere<__m512i>>()).0;
+                            let b1 = (*line.wrapping_add(HALF).cast::<Anywhere<__m512i>>()).0;
+                            for r in 0..ROWS {
+                                let group = (*a.wrapping_add(r * pitch).cast::<Anywhere<i32>>()).0;
+                                let group = _mm512_set1_epi32(group);
+                                low[r] = $dot(low[r], group, b0);
+                                if WHOLE {
+                                    high[r] = $dot(high[r], group, b1);
+                                }
+                            }
+                            a = a.wrapping_add(4);
+                        }
+                        panel = panel.wrapping_add(PANEL_STEP_BYTES);
+                    }
+                    end.end::<ROWS, WHOLE>(row, low, high);
+                    first = first.wrapping_add(ROWS * pitch);
+                    row += ROWS;
                 }
-                E::end::<ROWS, WHOLE>(told, row, low, high);
             }
         }
     };
@@ -215,10 +244,11 @@ macro_rules! kinds {
             mut panel: *const u8,
             begin: Begin<u32>,
             sums_of_block: *mut u8,
-            row: usize,
-            _: &Ahead,
+            Many { row, strips }: Many,
+            _: &Share,
         ) {
             const HALF: usize = size_of::<__m512i>();
+            debug_assert_eq!(strips, 1, "rows of which there are few are one strip");
             // SAFETY: the caller's promise, for every access below. All vectors are 64 bytes of any contents.
             unsafe {
                 let mut sums = [[[_mm512_setzero_si512(); 2]; ROWS]; CHAINS];
@@ -331,7 +361,7 @@ mod tests {
                         // SAFETY: rows and panel have three steps, and the machine the instructions.
                         unsafe {
                             let to = (&raw mut sums).cast();
-                            strip(tiles[0], &left, panel.as_ptr().cast(), begin, to, 0, &Ahead::NOTHING);
+                            strip(tiles[0], &left, panel.as_ptr().cast(), begin, to, Many::ONE, &Share::NOTHING);
                         }
                         sums.0.map(f32::to_bits)
                     });

@@ -43,6 +43,8 @@ pub(crate) use multiply::{
     sums_needed,
 };
 pub(crate) use pack::{LeftRows, Panels, keep, kept_bytes, pack_panel, pack_tiles, panel_len, tiles_len};
+#[cfg(all(target_arch = "x86_64", test))]
+pub(crate) use strips::{Many, Share};
 
 use crate::{
     Blas,

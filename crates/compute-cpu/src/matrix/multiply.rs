@@ -47,6 +47,10 @@ const PANELS_BYTES: usize = 512 << 10;
 const STAYING_BYTES: usize = 40 << 10;
 /// Bytes of panels that stream from the second-level cache past every block of rows.
 const STREAMING_BYTES: usize = 768 << 10;
+/// Bytes of rows that are multiplied by a panel together where rows are the outer loop: they stay in the first-level cache.
+const TOGETHER_BYTES: usize = 24 << 10;
+/// Blocks of rows that are multiplied together, at most.
+const TOGETHER_MOST: usize = 32;
 /// Cache lines of a step of a panel.
 const STEP_LINES: usize = PANEL_STEP_BYTES / LINE;
 
@@ -296,6 +300,9 @@ pub(crate) unsafe fn multiply<F: Factor>(
         false => Streamed::Neither,
     };
     let begins = sink.begins();
+    // Rows that vectors end in registers need no sums, so that there may be any number of them.
+    let may_be_many = passes == 1 && steps > 0 && left.groups == 1 && left.below.is_none();
+    let are_many = may_be_many && matrix.ends_rows(BLOCK) && sink.takes_turns(left.count);
     let mut product = Running {
         pending: std::ptr::null(),
         are_in_tiles: false,
@@ -334,20 +341,27 @@ pub(crate) unsafe fn multiply<F: Factor>(
             let bytes = if in_order { left.block * left.pitch } else { 0 };
             let visits = ((p1 - p0) * steps).max(1);
             let lines = (bytes / LINE).div_ceil(visits);
-            let ahead_of = |pair: usize, p: usize| {
-                let start = left.start.wrapping_add((pair + 1) * bytes + (p - p0) * steps * LINE);
-                match left.below {
-                    Some(_) if p == p0 => left.below(pair, each, steps),
-                    _ => Ahead { start, lines, apart: visits * LINE, each: LINE },
-                }
+            let ahead_of_many = |pairs: Range<usize>, p: usize| {
+                let start = left.start.wrapping_add(pairs.end * bytes + (p - p0) * steps * LINE);
+                Ahead { start, lines: lines * pairs.len(), apart: visits * LINE, each: LINE }
             };
+            let ahead_of = |pair: usize, p: usize| match left.below {
+                Some(_) if p == p0 => left.below(pair, each, steps),
+                _ => ahead_of_many(pair..pair + 1, p),
+            };
+            let held = TOGETHER_BYTES / (left.block * steps.max(1) * STEP_BYTES);
+            let many = if are_many { held.clamp(1, TOGETHER_MOST) } else { 1 };
             let mut first = p0;
             while first < p1 {
                 let turns = product.in_turns(first..p1.min(first + TURNS), ahead_of);
                 // What takes no turns goes together with what is left.
                 let until = if turns.pairs > 0 && turns.panels == TURNS { first + TURNS } else { p1 };
-                for (pair, p) in (0..pairs).flat_map(|pair| (first..until).map(move |p| (pair, p))) {
-                    if !turns.include(pair, p - first) {
+                for (pair, p) in (0..pairs).step_by(many).flat_map(|pair| (first..until).map(move |p| (pair, p))) {
+                    let some = pair..pairs.min(pair + many);
+                    if some.len() > 1 && product.many(some.clone(), p, &ahead_of_many(some.clone(), p)) {
+                        continue;
+                    }
+                    for pair in some.filter(|&pair| !turns.include(pair, p - first)) {
                         product.block((pair, p), (0, steps), None, None, &ahead_of(pair, p));
                     }
                 }
@@ -356,6 +370,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
             return product.end();
         }
         let mut coming_panels = LastPanel::new(panel);
+        let many = if are_many { TOGETHER_MOST } else { 1 };
         for (first, pass) in (p0..p1).step_by(group).flat_map(|p| (0..passes).map(move |pass| (p, pass))) {
             let (from, to, last) = (steps * pass / passes, steps * (pass + 1) / passes, pass + 1 == passes);
             let until = p1.min(first + group);
@@ -369,21 +384,28 @@ pub(crate) unsafe fn multiply<F: Factor>(
                 }),
                 _ => Done::NONE,
             };
-            for (pair, p) in (0..pairs).flat_map(|pair| (first..until).map(move |p| (pair, p))) {
-                if turns.include(pair, p - first) {
-                    continue;
-                }
+            for (pair, p) in (0..pairs).step_by(many).flat_map(|pair| (first..until).map(move |p| (pair, p))) {
                 // What comes after this pass of this panel.
                 let (next_panel, next_step) = if last { ((p + group).min(p1 - 1), 0) } else { (p, to) };
                 let coming = coming_panels.get(next_panel).0.wrapping_add(next_step * PANEL_STEP_BYTES);
-                let so_far = (pass > 0).then(|| &raw const kept[pair]);
-                let to_sums = if last { None } else { Some(&raw mut kept[pair]) };
-                let start = coming.wrapping_add(pair * (to - from) * LINE);
-                let ahead = match left.below {
-                    Some(_) if p == p0 && passes == 1 => left.below(pair, each, steps),
-                    _ => Ahead { start, lines, apart: pairs * (to - from) * LINE, each: LINE },
-                };
-                product.block((pair, p), (from, to), so_far, to_sums, &ahead);
+                let some = pair..pairs.min(pair + many);
+                if some.len() > 1 {
+                    let start = coming.wrapping_add(pair * steps * lines * LINE);
+                    let ahead = Ahead { start, lines: lines * some.len(), apart: steps * LINE, each: LINE };
+                    if product.many(some.clone(), p, &ahead) {
+                        continue;
+                    }
+                }
+                for pair in some.filter(|&pair| !turns.include(pair, p - first)) {
+                    let so_far = (pass > 0).then(|| &raw const kept[pair]);
+                    let to_sums = if last { None } else { Some(&raw mut kept[pair]) };
+                    let start = coming.wrapping_add(pair * (to - from) * LINE);
+                    let ahead = match left.below {
+                        Some(_) if p == p0 && passes == 1 => left.below(pair, each, steps),
+                        _ => Ahead { start, lines, apart: pairs * (to - from) * LINE, each: LINE },
+                    };
+                    product.block((pair, p), (from, to), so_far, to_sums, &ahead);
+                }
             }
         }
         product.end();
@@ -596,6 +618,59 @@ impl<F: Factor> Running<'_, '_, F> {
         Done::NONE
     }
 
+    /// What the sums of a panel begin with.
+    #[inline(always)]
+    fn begin_of(&mut self, p: usize) -> Begin<F::Sum> {
+        if !self.begins {
+            return Begin::ZERO;
+        }
+        if self.begin.0 != p {
+            self.begin = (p, self.sink.begin(p));
+        }
+        self.begin.1
+    }
+
+    /// Multiplies the rows of some blocks, of which there is one group, by all steps of a panel, where they are all ended in
+    /// registers: without, nothing is done.
+    ///
+    /// # Safety
+    /// As [`multiply`].
+    unsafe fn many(&mut self, pairs: Range<usize>, p: usize, ahead: &Ahead) -> bool {
+        let left = self.left;
+        let first = pairs.start * left.block;
+        let rows = (pairs.end * left.block).min(left.count) - first;
+        let (panel, columns) = self.panels.get(p);
+        if columns != BLOCK {
+            return false;
+        }
+        let begin = self.begin_of(p);
+        let Some(ends) = self.sink.ends((first, p), rows) else { return false };
+        let (line, place) = (first / left.line, first % left.line);
+        let start = left.start.wrapping_add(place * left.pitch + left.line_start(line));
+        let block = Block {
+            left: Left {
+                tiles: [start; 2],
+                pitch: left.pitch,
+                offsets: left.offsets,
+                depths: left.depths,
+                lines: Lines { first: place, rows: left.line, apart: left.line_bytes },
+                streamed: self.streamed,
+            },
+            panel,
+            columns,
+            rows,
+            begin,
+            to: &raw mut *self.finished,
+            ends: Some(ends),
+            pending: None,
+            leaves_lower: false,
+            ahead,
+        };
+        // SAFETY: the caller's promise for the rows of these blocks; the panel has those steps.
+        unsafe { self.tiles.block(&block) };
+        true
+    }
+
     /// Multiplies 32 rows by a range of steps of a panel, on top of `so_far`; the sums are kept in `to`, or stored.
     ///
     /// # Safety
@@ -622,24 +697,17 @@ impl<F: Factor> Running<'_, '_, F> {
         }
         let beside = self.take_pending();
         let leaves_lower = is_one && beside.is_some();
-        let Running { tiles, left, each: _, streamed, panels, finished, begins, begin, sink, pending, are_in_tiles } =
-            self;
+        let begin = match so_far {
+            Some(sums) => Begin::sums(sums),
+            None => self.begin_of(p),
+        };
+        let Running { tiles, left, streamed, panels, finished, sink, pending, are_in_tiles, .. } = self;
         // A division by something known is none.
         let (line, place) = match left.line {
             TILE => (first / TILE, first % TILE),
             line => (first / line, first % line),
         };
         let (panel, columns) = panels.get(p);
-        let begin = match so_far {
-            Some(sums) => Begin::sums(sums),
-            None if !*begins => Begin::ZERO,
-            None => {
-                if begin.0 != p {
-                    *begin = (p, sink.begin(p));
-                }
-                begin.1
-            }
-        };
         // Ends take both halves of the columns.
         let in_registers = to.is_none() && from < until && columns == BLOCK && tiles.matrix.ends_rows(rows);
         let ends = if in_registers { sink.ends((pair * left.block, p), rows) } else { None };

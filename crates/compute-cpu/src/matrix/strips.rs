@@ -17,8 +17,56 @@ pub(super) const fn heights(most: usize) -> [u8; BLOCK + 1] {
     heights
 }
 
-/// Calls `strip` for the rows of a block, strip by strip: with the number of its rows, the address of the first, the place of
-/// that in the block, and what it asks for meanwhile. No strip crosses the end of a line. `heights` are [`heights`] of `most`.
+/// Strips of as many rows each, one behind the other.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub struct Many {
+    /// The place of the first row in the block.
+    pub row: usize,
+    pub strips: usize,
+}
+
+#[cfg(all(target_arch = "x86_64", test))]
+impl Many {
+    /// One strip, from the first row on.
+    pub const ONE: Many = Many { row: 0, strips: 1 };
+}
+
+/// What strips ask for, each its share of the streams.
+#[cfg(target_arch = "x86_64")]
+#[derive(Clone, Copy)]
+pub struct Share {
+    /// Of all that follow.
+    ahead: Ahead,
+    /// Of each, at most.
+    lines: usize,
+}
+
+#[cfg(target_arch = "x86_64")]
+impl Share {
+    /// Nothing.
+    #[cfg(test)]
+    pub const NOTHING: Share = Share { ahead: Ahead::NOTHING, lines: 0 };
+
+    /// Of a strip, counted from the first of these.
+    #[inline(always)]
+    pub fn of(&self, strip: usize) -> Ahead {
+        let before = (strip * self.lines).min(self.ahead.lines);
+        let start = self.ahead.start.wrapping_add(before * self.ahead.apart);
+        Ahead { start, lines: self.lines.min(self.ahead.lines - before), ..self.ahead }
+    }
+
+    /// What is left behind so many strips.
+    #[inline(always)]
+    fn behind(&self, strips: usize) -> Share {
+        let before = (strips * self.lines).min(self.ahead.lines);
+        let start = self.ahead.start.wrapping_add(before * self.ahead.apart);
+        Share { ahead: Ahead { start, lines: self.ahead.lines - before, ..self.ahead }, ..*self }
+    }
+}
+
+/// Calls `strips` for the rows of a block, line by line: with the number of rows of a strip, the address of the first, which strips
+/// they are, and what those ask for meanwhile. No strip crosses the end of a line. `heights` are [`heights`] of `most`.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 pub(super) fn by_lines(
@@ -26,29 +74,24 @@ pub(super) fn by_lines(
     rows: usize,
     (heights, most): (&[u8; BLOCK + 1], usize),
     ahead: &Ahead,
-    mut strip: impl FnMut(usize, *const u8, usize, &Ahead),
+    mut strips: impl FnMut(usize, *const u8, Many, &Share),
 ) {
     let Lines { first, rows: line, apart } = left.lines;
-    let (mut wanted, mut lines_left) = (ahead.start, ahead.lines);
     let (mut row, mut start, mut place) = (0, left.tiles[0], first);
-    // Each strip asks for its share of the streams.
-    let streams = match rows.div_ceil(most) {
-        0 | 1 => ahead.lines,
-        2 => ahead.lines.div_ceil(2),
-        _ => ahead.lines.div_ceil(3),
-    };
+    let mut share = Share { ahead: *ahead, lines: ahead.lines.div_ceil(rows.div_ceil(most).max(1)) };
     while row < rows {
         let run = (line - place).min(rows - row);
         let end = row + run;
         let mut first = start;
         while row < end {
-            let height = usize::from(heights[run]).min(end - row);
-            let lines = streams.min(lines_left);
-            strip(height, first, row, &Ahead { start: wanted, lines, ..*ahead });
-            wanted = wanted.wrapping_add(lines * ahead.apart);
-            lines_left -= lines;
-            first = first.wrapping_add(height * left.pitch);
-            row += height;
+            let rest = end - row;
+            let even = || rest.div_ceil(rest.div_ceil(most));
+            let height = heights.get(rest).map_or_else(even, |&height| usize::from(height));
+            let many = Many { row, strips: rest / height };
+            strips(height, first, many, &share);
+            share = share.behind(many.strips);
+            first = first.wrapping_add(many.strips * height * left.pitch);
+            row += many.strips * height;
         }
         start = start.wrapping_add(apart).wrapping_sub(place * left.pitch);
         place = 0;

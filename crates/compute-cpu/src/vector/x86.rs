@@ -188,22 +188,26 @@ macro_rules! avx512_vector {
             #[inline(always)]
             unsafe fn widen_split(from: *const bf16) -> [Self; 2] {
                 // SAFETY: the caller's promise.
-                unsafe { widen_split_16(from) }.map($name)
+                let [first, second] = unsafe { widen_split_16(from) };
+                [$name(first), $name(second)]
             },
             #[inline(always)]
             unsafe fn widen_pair(from: *const bf16) -> [Self; 2] {
                 // SAFETY: the caller's promise.
-                unsafe { widen_pair_16(from) }.map($name)
+                let [first, second] = unsafe { widen_pair_16(from) };
+                [$name(first), $name(second)]
             },
             #[inline(always)]
             unsafe fn split([a, b]: [Self; 2]) -> [Self; 2] {
                 // SAFETY: the caller's promise.
-                unsafe { chosen_16([a.0, b.0], EVEN_AND_ODD) }.map($name)
+                let [first, second] = unsafe { chosen_16([a.0, b.0], EVEN_AND_ODD) };
+                [$name(first), $name(second)]
             },
             #[inline(always)]
             unsafe fn join([a, b]: [Self; 2]) -> [Self; 2] {
                 // SAFETY: the caller's promise.
-                unsafe { chosen_16([a.0, b.0], NEIGHBOURS) }.map($name)
+                let [first, second] = unsafe { chosen_16([a.0, b.0], NEIGHBOURS) };
+                [$name(first), $name(second)]
             },
             #[inline(always)]
             unsafe fn store_pair([a, b]: [Self; 2], bytes: Bytes, to: *mut u8) {
@@ -589,7 +593,7 @@ unsafe fn widen_split_16(from: *const bf16) -> [x86::__m512; 2] {
     unsafe {
         let pairs = x86::_mm512_loadu_si512(from.cast());
         let odd = x86::_mm512_and_si512(pairs, x86::_mm512_set1_epi32(0xffff_0000_u32 as i32));
-        [x86::_mm512_slli_epi32::<16>(pairs), odd].map(|bits| x86::_mm512_castsi512_ps(bits))
+        [x86::_mm512_castsi512_ps(x86::_mm512_slli_epi32::<16>(pairs)), x86::_mm512_castsi512_ps(odd)]
     }
 }
 
@@ -623,7 +627,8 @@ const NEIGHBOURS: [[i32; 16]; 2] = {
 unsafe fn chosen_16(pair: [x86::__m512; 2], places: [[i32; 16]; 2]) -> [x86::__m512; 2] {
     // SAFETY: the caller's promise; the places fill a register.
     unsafe {
-        let [first, second] = places.map(|places| x86::_mm512_loadu_si512(places.as_ptr().cast()));
+        let first = x86::_mm512_loadu_si512(places[0].as_ptr().cast());
+        let second = x86::_mm512_loadu_si512(places[1].as_ptr().cast());
         [x86::_mm512_permutex2var_ps(pair[0], first, pair[1]), x86::_mm512_permutex2var_ps(pair[0], second, pair[1])]
     }
 }

@@ -11,7 +11,7 @@
 use super::layout::Layout;
 use crate::grouped::{self, DIGITS, DigitGroup, DigitRows, Digits, GroupedWeights, LINE, Rows};
 use crate::kernels::Machine;
-use crate::kernels::tiled::{Finish, Finishing, Piece};
+use crate::kernels::tiled::{Finish, Finishing, KeptColumns, Piece};
 use crate::map::Register;
 use crate::matrix::BLOCK;
 use crate::pool::own_bytes;
@@ -162,7 +162,8 @@ impl<L: Real> Step for GroupedStep<L> {
                         std::slice::from_raw_parts_mut(start.add(registers).cast(), layout.m),
                     )
                 };
-                let mut finishing = self.finish.begin(arguments, registers);
+                let mut columns = KeptColumns::new();
+                let mut finishing = self.finish.begin(arguments, registers, &mut columns);
                 for panel in task * task_panels..grouping.panels().min((task + 1) * task_panels) {
                     self.run_panel(&mut finishing, panel, (rows, digits), out, to);
                 }

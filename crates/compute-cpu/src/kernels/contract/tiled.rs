@@ -16,7 +16,7 @@ use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
 use crate::kernels::cuts::{TASKS_OF_THREAD, rows_cut};
 use crate::kernels::lines::fill_up;
-use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
+use crate::kernels::tiled::{Finish, Finishing, KeptColumns, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
     self, BLOCK, Begin, Ends, Factor, Later, LeftRows, MatrixUnit, Panels, Rows, Runs, STEP_BYTES, Sink, Sums, TILE,
 };
@@ -422,7 +422,8 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.
         unsafe {
             let outer = self.finish.outer(arguments);
-            let finishing = self.finish.begin(arguments, registers).biased();
+            let mut columns = KeptColumns::new();
+            let finishing = self.finish.begin(arguments, registers, &mut columns).biased();
             let start = out_offset + m0 * layout.out_row;
             let filled = layout.is_filled_up().then_some((arguments.outputs[0], self.finish.output_bytes()));
             let mut target = Target { finishing, start, layout, filled, later: None };

@@ -42,7 +42,7 @@ use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::cuts::rows_cut;
 use crate::kernels::lines::{Lines, Raster};
-use crate::kernels::tiled::{Finish, Finishing, Piece, Product, TiledWeights, thread_bytes, thread_part};
+use crate::kernels::tiled::{Finish, Finishing, KeptColumns, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
     self, BLOCK, Begin, Below, Ends, FEW_BLOCKS, Factor, Later, MatrixUnit, Rows, Runs, STEP_BYTES, Seen, Sink, Sums,
     TILE, step,
@@ -555,7 +555,8 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let each = window.rows.div_ceil(BLOCK);
         let panels = self.parts.len() * each;
         let range = (panels * part / self.panel_parts, panels * (part + 1) / self.panel_parts);
-        let finishing = self.finish.begin(arguments, registers).biased();
+        let mut columns = KeptColumns::new();
+        let finishing = self.finish.begin(arguments, registers, &mut columns).biased();
         let (parts, image) = (&self.parts, images.0);
         let mut target =
             Target { finishing, parts, each, image, apart, first, pixels, in_one_row, panel: PanelPlace::NONE };

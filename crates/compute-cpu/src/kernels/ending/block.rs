@@ -13,12 +13,24 @@ use half::bf16;
 pub(super) trait Summed {
     /// Whether they are the bits of integers, which are scaled.
     const SCALED: bool;
+    /// Whether they have begun with what is added to sums of integers.
+    const HAS_BEGUN: bool = false;
 }
 
 /// Sums in f32.
 pub(super) struct Floats;
 /// Sums in i32.
 pub(super) struct Integers;
+
+/// Sums in i32 that have begun with what is added to them.
+#[cfg(target_arch = "x86_64")]
+pub(super) struct Begun;
+
+#[cfg(target_arch = "x86_64")]
+impl Summed for Begun {
+    const SCALED: bool = true;
+    const HAS_BEGUN: bool = true;
+}
 
 impl Summed for Floats {
     const SCALED: bool = false;
@@ -607,6 +619,23 @@ impl<V: Vector> Shared<V> {
         }
     }
 
+    /// What is added to sums of integers, where that was not worked into the bias.
+    ///
+    /// # Safety
+    /// The ending had that.
+    #[cfg(target_arch = "x86_64")]
+    #[inline(always)]
+    pub unsafe fn shifts(&self) -> [std::arch::x86_64::__m512i; PAIR] {
+        let [first, second] = self.shifts;
+        // SAFETY: the caller's promise; there is a number for each column, aligned or not.
+        unsafe {
+            [
+                first.cast::<std::arch::x86_64::__m512i>().read_unaligned(),
+                second.cast::<std::arch::x86_64::__m512i>().read_unaligned(),
+            ]
+        }
+    }
+
     /// What is written of a register of sums, whose place in residual and target is `at`.
     ///
     /// # Safety
@@ -661,7 +690,7 @@ impl<V: Vector> Shared<V> {
         // SAFETY: the caller's promise.
         unsafe {
             match S::SCALED {
-                true if F::CURVED.is_some() || W::FOLDED => bias.plus_product(sums.whole(), scales),
+                true if F::CURVED.is_some() || W::FOLDED || S::HAS_BEGUN => bias.plus_product(sums.whole(), scales),
                 true => bias.plus_product(sums.sums(self.shifts[half]), scales),
                 false if F::BIASED => sums.plus(bias),
                 false => sums,

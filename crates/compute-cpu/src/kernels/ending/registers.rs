@@ -3,7 +3,7 @@
 
 pub(in crate::kernels) use super::block::Kind;
 use super::block::{
-    Added, Applied, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Unbiased, Width, Written,
+    Added, Applied, Begun, Floats, Integers, Near, Plain, Quantized, Shared, Summed, Unbiased, Width, Written,
 };
 use super::{Addend, Ending, PAIR, block};
 use crate::Isa;
@@ -267,33 +267,59 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> RowByRow for Rows<V, 
     }
 }
 
-impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for InRegisters<V, S, A, F, W> {
+/// Ends the rows of strips, whose sums are still in registers.
+struct OfStrips<V, S, A, F, W> {
+    // A copy, as in `Rows`.
+    shared: Shared<V>,
+    added: A,
+    to: W,
+    apart: usize,
+    ahead: usize,
+    form: PhantomData<(S, F)>,
+}
+
+impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for OfStrips<V, S, A, F, W> {
+    const BEGINS: bool = S::HAS_BEGUN && !W::FOLDED;
+
+    #[inline(always)]
+    unsafe fn of(told: *mut u8) -> Option<Self> {
+        // SAFETY: the caller's promise: what is told was shared, and if it is of this kind, in these registers.
+        unsafe {
+            let &Told { residual, target, apart, ahead, shared } = &*told.cast_const().cast::<Told>();
+            let (added, to) = (A::of(residual)?, W::of(target)?);
+            Some(OfStrips { shared: *shared.cast::<Shared<V>>(), added, to, apart, ahead, form: PhantomData })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn begin(&self) -> [__m512i; PAIR] {
+        // SAFETY: the caller's promise: there is a number for each column.
+        unsafe { self.shared.shifts() }
+    }
+
     #[inline(always)]
     unsafe fn end<const ROWS: usize, const WHOLE: bool>(
-        told: *mut u8,
+        &self,
         row: usize,
         low: [__m512i; ROWS],
         high: [__m512i; ROWS],
     ) {
         const { assert!(WHOLE) }
-        // SAFETY: the caller's promise: what is told is of this kind, and was shared.
+        let &OfStrips { ref shared, added, to, apart, ahead, .. } = self;
+        // SAFETY: the caller's promise.
         unsafe {
-            let told = &*told.cast_const().cast::<Told>();
-            let (Some(added), Some(target)) = (A::of(told.residual), W::of(told.target)) else {
-                return debug_assert!(false, "an ending of another kind");
-            };
-            let shared = &*told.shared.cast::<Shared<V>>();
-            if told.ahead > 0 {
+            if ahead > 0 {
                 for row in row..row + ROWS {
-                    block::ask(added, target, (row + told.ahead) * told.apart);
+                    block::ask(added, to, (row + ahead) * apart);
                 }
             }
+            let start = row * apart;
             rows!(r in ROWS => {
-                let at = (row + r) * told.apart;
+                let at = start + r * apart;
                 let sums = [V::of_bits(low[r]), V::of_bits(high[r])];
                 let mut pair = shared.pair::<S, A, F, W>(sums, added, at);
                 shared.apply::<F, W, PAIR>(&mut pair);
-                shared.write::<F, W, true>(target, [at, at + V::LANES], pair);
+                shared.write::<F, W, true>(to, [at, at + V::LANES], pair);
             });
         }
     }
@@ -315,16 +341,16 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
         type Ends<A, W> = InRegisters<Avx512, Integers, A, Plain, W>;
         Chosen {
             share: Ends::<A, W>::share,
-            strips: u8_strips::<Ends<A, W>>(),
+            strips: u8_strips::<OfStrips<Avx512, Begun, A, Plain, W>>(),
             beside: beside_u8::<Rows<Avx512, Integers, A, Plain, W>>(),
             rows: Some(Ends::<A, W>::rows),
         }
     }
     fn rounding<A: Added>() -> Chosen {
-        type Ends<A> = InRegisters<Avx512Bf16, Integers, A, Plain, *mut bf16>;
+        type Strips<A> = OfStrips<Avx512Bf16, Begun, A, Plain, *mut bf16>;
         Chosen {
-            share: Ends::<A>::share,
-            strips: u8_strips_to_bf16::<Ends<A>>(),
+            share: InRegisters::<Avx512Bf16, Integers, A, Plain, *mut bf16>::share,
+            strips: u8_strips_to_bf16::<Strips<A>>(),
             beside: beside_u8::<Rows<Avx512Bf16, Integers, A, Plain, *mut bf16>>(),
             rows: None,
         }
@@ -362,8 +388,9 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
 pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>(rows: EndRows, beside: &'static Beside) -> Chosen {
         // Strips have both bounds: each form of them is eight functions.
-        type Ends<A, W> = InRegisters<Avx512Bf16, Floats, A, Unbiased<true, true>, W>;
-        Chosen { share: Ends::<A, W>::share, strips: bf16_strips::<Ends<A, W>>(), beside, rows: Some(rows) }
+        type Bounded = Unbiased<true, true>;
+        let strips = bf16_strips::<OfStrips<Avx512Bf16, Floats, A, Bounded, W>>();
+        Chosen { share: InRegisters::<Avx512Bf16, Floats, A, Bounded, W>::share, strips, beside, rows: Some(rows) }
     }
     const fn beside<S: Summed, A: Added, F: Applied, W: Written>() -> &'static Beside {
         beside_bf16::<Rows<Avx512Bf16, S, A, F, W>>()
@@ -395,7 +422,7 @@ mod tests {
     use super::super::{Scaling, UNBOUNDED};
     use super::*;
     use crate::kernels::epilogue::Grid;
-    use crate::matrix::{Ahead, Begin, Left, Sums};
+    use crate::matrix::{Begin, Left, Many, Share, Sums};
 
     const APART: usize = 40;
     /// Of the rows of a block, and what lies between some of them.
@@ -480,7 +507,8 @@ mod tests {
                         let mut told = Told::of(&ending, &room);
                         let (panel, told) = (std::ptr::null(), std::ptr::from_mut(&mut told).cast());
                         let begin = Begin::sums((&raw const sums).cast());
-                        chosen.strips[height - 1](std::ptr::null(), &left, panel, begin, told, row, &Ahead::NOTHING);
+                        let many = Many { row, strips: 1 };
+                        chosen.strips[height - 1](std::ptr::null(), &left, panel, begin, told, many, &Share::NOTHING);
                         let rows = &mut sums.0[row * BLOCK..][..height * BLOCK].to_vec();
                         let ending = Ending {
                             residual: residual.map(|of| Addend { numbers: of.numbers.from(row * APART), ..of }),

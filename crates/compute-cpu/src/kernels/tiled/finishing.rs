@@ -25,6 +25,30 @@ struct Kept<C> {
     integers: C,
 }
 
+/// Room for what is worked out for the columns of some panels. It stays where it is: moved along with what is written into it, it
+/// took a twentieth of a small convolution's time.
+pub(in crate::kernels) struct KeptColumns<F: Product> {
+    kept: [Kept<F::Columns>; KEPT],
+    /// What the rows of kept panels share, and the first column of each.
+    #[cfg(target_arch = "x86_64")]
+    shared: [(usize, Room); KEPT],
+}
+
+impl<F: Product> KeptColumns<F> {
+    /// Nothing is known yet.
+    pub fn new() -> KeptColumns<F> {
+        KeptColumns {
+            kept: std::array::from_fn(|_| Kept {
+                column: usize::MAX,
+                bias: [0.0; BLOCK],
+                integers: Default::default(),
+            }),
+            #[cfg(target_arch = "x86_64")]
+            shared: std::array::from_fn(|_| (usize::MAX, Room::new())),
+        }
+    }
+}
+
 /// A finish at work on the output of one run.
 pub(in crate::kernels) struct Finishing<'a, F: Product> {
     finish: &'a Finish<F>,
@@ -41,7 +65,7 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
     first_bias: &'a [f32],
     /// Of pieces as wide as the last, and how wide that was.
     form: Option<(usize, Form)>,
-    kept: [Kept<F::Columns>; KEPT],
+    columns: &'a mut KeptColumns<F>,
     #[cfg(target_arch = "x86_64")]
     in_registers: InRegisters<'a>,
 }
@@ -61,12 +85,15 @@ struct InRegisters<'a> {
     in_turn: [Option<Told>; TURNS],
     /// What ends pieces of all columns, where they share the same.
     alike: Option<&'a Alike>,
-    /// What the rows of kept panels share, and the first column of each.
-    shared: [(usize, Room); KEPT],
 }
 
 impl<'a, F: Product> Finishing<'a, F> {
-    pub(super) fn new(finish: &'a Finish<F>, arguments: &'a Arguments<'a>, registers: &'a mut [Register]) -> Self {
+    pub(super) fn new(
+        finish: &'a Finish<F>,
+        arguments: &'a Arguments<'a>,
+        registers: &'a mut [Register],
+        columns: &'a mut KeptColumns<F>,
+    ) -> Self {
         let output = arguments.outputs[0];
         let elements = output.len() / finish.output.size();
         let target = (finish.output != DType::I32).then(|| Numbers::of(output, finish.output, 0, elements));
@@ -74,8 +101,6 @@ impl<'a, F: Product> Finishing<'a, F> {
         let biases = [finish.bias, common.and_then(|common| common.bias).map(|input| finish.extra + input)];
         #[cfg(target_arch = "x86_64")]
         let is_general = target.is_none() || finish.epilogue.is_some() && common.is_none();
-        let kept =
-            std::array::from_fn(|_| Kept { column: usize::MAX, bias: [0.0; BLOCK], integers: Default::default() });
         Finishing {
             finish,
             arguments,
@@ -87,7 +112,7 @@ impl<'a, F: Product> Finishing<'a, F> {
             begins_biased: false,
             first_bias: &[],
             form: None,
-            kept,
+            columns,
             #[cfg(target_arch = "x86_64")]
             in_registers: InRegisters {
                 chosen: is_general.then_some(None),
@@ -97,7 +122,6 @@ impl<'a, F: Product> Finishing<'a, F> {
                 later: None,
                 in_turn: [const { None }; TURNS],
                 alike: None,
-                shared: std::array::from_fn(|_| (usize::MAX, Room::new())),
             },
         }
     }
@@ -121,7 +145,7 @@ impl<'a, F: Product> Finishing<'a, F> {
 
     /// Whether sums are of floats.
     fn are_floats(&self) -> bool {
-        F::integers(&self.kept[0].integers).is_none()
+        F::integers(&self.columns.kept[0].integers).is_none()
     }
 
     /// Whether sums begin with something.
@@ -139,7 +163,7 @@ impl<'a, F: Product> Finishing<'a, F> {
             return Begin::ZERO;
         }
         let kept = self.keep(columns);
-        Begin::row(self.kept[kept].bias.as_ptr().cast())
+        Begin::row(self.columns.kept[kept].bias.as_ptr().cast())
     }
 
     /// Stores a piece whose rows lie [`BLOCK`] numbers apart in `sums`.
@@ -173,7 +197,7 @@ impl<'a, F: Product> Finishing<'a, F> {
         let finish = self.finish;
         let sums: &mut [f32] = bytemuck::cast_slice_mut(&mut sums[..rows * BLOCK]);
         let kept = self.keep(column..column + columns);
-        let kept = &self.kept[kept];
+        let kept = &self.columns.kept[kept];
         let integers = F::integers(&kept.integers);
         let Some(target) = self.target else {
             let Some(columns) = integers else { return debug_assert!(false, "floats in i32") };
@@ -278,10 +302,10 @@ impl<'a, F: Product> Finishing<'a, F> {
             return Some((*chosen, self.in_registers.told.insert(at_start.at(start, row, shared))));
         }
         let kept = self.keep(column..column + columns);
-        if self.in_registers.shared[kept].0 != column {
+        if self.columns.shared[kept].0 != column {
             self.share(piece, kept);
         }
-        let InRegisters { chosen, at_start, told, shared, .. } = &mut self.in_registers;
+        let (InRegisters { chosen, at_start, told, .. }, shared) = (&mut self.in_registers, &self.columns.shared);
         let (chosen, at_start) = ((*chosen)??, (*at_start)?);
         Some((chosen, told.insert(at_start.at(start, row, &shared[kept].1))))
     }
@@ -292,7 +316,8 @@ impl<'a, F: Product> Finishing<'a, F> {
     fn find_alike(&mut self, piece: Piece) -> Option<(Told, &'a Alike)> {
         let (finish, isa) = (self.finish, self.finish.isa);
         // Of the first row alone: where the others lie is not told here.
-        let ending = self.ending(Piece { start: 0, rows: 1, columns: BLOCK, ..piece }, &self.kept[0], self.target?);
+        let ending =
+            self.ending(Piece { start: 0, rows: 1, columns: BLOCK, ..piece }, &self.columns.kept[0], self.target?);
         let alike = finish.alike.get_or_init(|| {
             let chosen = F::ends(&ending, isa)?;
             let mut shared = Room::new();
@@ -319,11 +344,11 @@ impl<'a, F: Product> Finishing<'a, F> {
         let is_small = self.in_registers.chosen.is_none() && self.is_small();
         // Of the first row alone, as above.
         let piece = Piece { start: 0, rows: 1, columns: BLOCK, ..piece };
-        let ending = Ending { is_small, ..self.ending(piece, &self.kept[kept], target) };
-        let InRegisters { chosen, at_start, shared, .. } = &mut self.in_registers;
+        let ending = Ending { is_small, ..self.ending(piece, &self.columns.kept[kept], target) };
+        let InRegisters { chosen, at_start, .. } = &mut self.in_registers;
         let isa = self.finish.isa;
         let Some(chosen) = chosen.get_or_insert_with(|| F::ends(&ending, isa)) else { return };
-        let (known, room) = &mut shared[kept];
+        let (known, room) = &mut self.columns.shared[kept];
         // SAFETY: the ending has the kind that was chosen for: endings of one finish that are as wide differ in places
         // and numbers alone. The machine has the instructions, and what is borrowed belongs to this.
         unsafe { chosen.share(&ending, room) };
@@ -416,7 +441,7 @@ impl<'a, F: Product> Finishing<'a, F> {
     /// Where what belongs to some columns is kept; most products work it out once.
     fn keep(&mut self, columns: std::ops::Range<usize>) -> usize {
         let index = columns.start / BLOCK % KEPT;
-        let (arguments, kept) = (self.arguments, &mut self.kept[index]);
+        let (arguments, kept) = (self.arguments, &mut self.columns.kept[index]);
         if kept.column == columns.start {
             return index;
         }

@@ -3,7 +3,7 @@
 use crate::Isa;
 use crate::kernels::conv::finish::Finish;
 use crate::kernels::epilogue::Epilogue;
-use crate::kernels::tiled::{self, Finishing, Piece};
+use crate::kernels::tiled::{self, Finishing, KeptColumns, Piece};
 use crate::map::Register;
 use half::bf16;
 use halimede_compute::Arguments;
@@ -33,6 +33,7 @@ impl Ends {
         &'a self,
         arguments: &'a Arguments<'a>,
         registers: &'a mut [Register],
+        columns: &'a mut KeptColumns<bf16>,
         (isa, nr): (Isa, usize),
     ) -> Ending<'a> {
         match self {
@@ -42,7 +43,7 @@ impl Ends {
                 let bias = unsafe { bias.unwrap_or(View::empty()).slice() };
                 Ending::Floats { arguments, registers, bias, epilogue: epilogue.as_ref(), isa, nr }
             }
-            Ends::Blocks(finish) => Ending::Blocks(finish.begin(arguments, registers)),
+            Ends::Blocks(finish) => Ending::Blocks(finish.begin(arguments, registers, columns)),
         }
     }
 }

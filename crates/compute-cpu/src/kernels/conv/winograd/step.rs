@@ -7,7 +7,7 @@ use super::{Grid, Weights};
 use crate::gemm::{Ahead, KC, Micro, Product};
 use crate::kernels::Machine;
 use crate::kernels::conv::window::Window;
-use crate::kernels::tiled::Piece;
+use crate::kernels::tiled::{KeptColumns, Piece};
 use crate::map::Register;
 use crate::pool::own_bytes;
 use crate::real::Real;
@@ -254,7 +254,8 @@ impl<T: Real> WinogradStep<T> {
                 self.products(left, tiles.len(), (weights_of(point, p), next), (products, to.pitch));
             }
         }
-        let mut ending = self.ends.begin(arguments, scratch.registers, (self.machine.isa, nr));
+        let mut columns = KeptColumns::new();
+        let mut ending = self.ends.begin(arguments, scratch.registers, &mut columns, (self.machine.isa, nr));
         for p in panels.clone() {
             let original = OnceCell::new();
             let (channel, wide) = (p * nr, nr.min(window.rows - p * nr));
