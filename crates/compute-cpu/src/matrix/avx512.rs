@@ -15,6 +15,9 @@ type Strip = unsafe fn(*const u8, &Left<'_>, *const u8, Begin<u32>, *mut u8, Man
 /// Strips of 1 to 8 rows.
 pub type Strips = [Strip; STRIP];
 
+/// Strips of 1 to 16 rows that compute the first half of the columns.
+pub type Halves = [Strip; 2 * STRIP];
+
 /// What becomes of the sums of strips.
 pub(crate) trait End: Sized {
     /// Whether sums begin with something of the end's.
@@ -75,7 +78,8 @@ impl End for Kept {
 
 /// Strips that end the rows of a block in registers, and what they are told.
 pub struct Ends {
-    pub strips: &'static Strips,
+    /// [`Strips`] or, where no more columns count, [`Halves`].
+    pub strips: &'static [Strip],
     pub told: *mut u8,
 }
 
@@ -83,8 +87,7 @@ pub struct Ends {
 pub(super) struct Kinds {
     /// Strips of 1 to 8 rows.
     whole: Strips,
-    /// Strips of 1 to 16 rows that compute the first half of the columns.
-    half: [Strip; 2 * STRIP],
+    half: Halves,
     /// Strips of few rows whose panels come by themselves, as fast as memory gives them: nothing is asked for.
     few: [Strip; FEW_ROWS],
 }
@@ -121,6 +124,7 @@ pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>) {
     let &Block { ref left, panel, columns, rows, begin, to, ends, ahead, .. } = block;
     let told = ends.map_or(to.cast(), |ends| ends.told);
     let (kinds, heights, most): (&[Strip], _, _) = match ends {
+        Some(ends) if ends.strips.len() > STRIP => (ends.strips, &HALF_HEIGHTS, 2 * STRIP),
         Some(ends) => (ends.strips, &WHOLE_HEIGHTS, STRIP),
         None if columns <= BLOCK / 2 => (&kinds.half, &HALF_HEIGHTS, 2 * STRIP),
         None if rows <= FEW_ROWS && prefetch::follows_pages() => (&kinds.few, &WHOLE_HEIGHTS, STRIP),
@@ -134,7 +138,7 @@ pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>) {
 
 /// [`Strips`] of 32-bit sums by an instruction that multiplies groups of 4 bytes.
 macro_rules! strips {
-    ($strips:ident, $name:ident, $features:literal, $dot:expr) => {
+    ($strips:ident, $halves:ident, $name:ident, $features:literal, $dot:expr) => {
 /// Strips of so many rows, with an end of their own.
         #[rustfmt::skip]
         pub(crate) const fn $strips<E: End>() -> &'static Strips {
@@ -142,6 +146,19 @@ macro_rules! strips {
                 &[
                     $name::<1, true, E>, $name::<2, true, E>, $name::<3, true, E>, $name::<4, true, E>,
                     $name::<5, true, E>, $name::<6, true, E>, $name::<7, true, E>, $name::<8, true, E>,
+                ]
+            }
+        }
+
+/// The same of halves.
+        #[rustfmt::skip]
+        pub(crate) const fn $halves<E: End>() -> &'static Halves {
+            const {
+                &[
+                    $name::<1, false, E>, $name::<2, false, E>, $name::<3, false, E>, $name::<4, false, E>,
+                    $name::<5, false, E>, $name::<6, false, E>, $name::<7, false, E>, $name::<8, false, E>,
+                    $name::<9, false, E>, $name::<10, false, E>, $name::<11, false, E>, $name::<12, false, E>,
+                    $name::<13, false, E>, $name::<14, false, E>, $name::<15, false, E>, $name::<16, false, E>,
                 ]
             }
         }
@@ -222,16 +239,11 @@ macro_rules! strips {
 
 /// [`Kinds`] of such strips, and those of few rows among them.
 macro_rules! kinds {
-    ($kinds:ident, $strips:ident, $name:ident, $few:ident, $features:literal, $dot:expr, $plus:expr) => {
+    ($kinds:ident, $strips:ident, $halves:ident, $few:ident, $features:literal, $dot:expr, $plus:expr) => {
 #[rustfmt::skip]
         pub(super) static $kinds: Kinds = Kinds {
             whole: *$strips::<Kept>(),
-            half: [
-                $name::<1, false, Kept>, $name::<2, false, Kept>, $name::<3, false, Kept>, $name::<4, false, Kept>,
-                $name::<5, false, Kept>, $name::<6, false, Kept>, $name::<7, false, Kept>, $name::<8, false, Kept>,
-                $name::<9, false, Kept>, $name::<10, false, Kept>, $name::<11, false, Kept>, $name::<12, false, Kept>,
-                $name::<13, false, Kept>, $name::<14, false, Kept>, $name::<15, false, Kept>, $name::<16, false, Kept>,
-            ],
+            half: *$halves::<Kept>(),
             few: [$few::<1>, $few::<2>],
         };
 
@@ -298,17 +310,24 @@ macro_rules! kinds {
     };
 }
 
-strips!(u8_strips, strip_u8, "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c", _mm512_dpbusd_epi32);
+strips!(
+    u8_strips,
+    u8_halves,
+    strip_u8,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+    _mm512_dpbusd_epi32
+);
 // Where ends round to bf16 in one instruction.
 strips!(
     u8_strips_to_bf16,
+    u8_halves_to_bf16,
     strip_u8_to_bf16,
     "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx512bf16,avx2,fma,f16c",
     _mm512_dpbusd_epi32
 );
-strips!(bf16_strips, strip_bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c", dot_bf16);
-kinds!(U8, u8_strips, strip_u8, few_u8, "avx512f,avx512vnni", _mm512_dpbusd_epi32, _mm512_add_epi32);
-kinds!(BF16, bf16_strips, strip_bf16, few_bf16, "avx512f,avx512bf16", dot_bf16, plus_f32);
+strips!(bf16_strips, bf16_halves, strip_bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c", dot_bf16);
+kinds!(U8, u8_strips, u8_halves, few_u8, "avx512f,avx512vnni", _mm512_dpbusd_epi32, _mm512_add_epi32);
+kinds!(BF16, bf16_strips, bf16_halves, few_bf16, "avx512f,avx512bf16", dot_bf16, plus_f32);
 
 /// Adds the bits of numbers.
 ///

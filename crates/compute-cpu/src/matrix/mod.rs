@@ -36,7 +36,9 @@ mod strips;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use amx::{Beside, Later, RowByRow, beside_bf16, beside_u8};
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx512::{End, Ends, Strips, bf16_strips, u8_strips, u8_strips_to_bf16};
+pub(crate) use avx512::{
+    End, Ends, Halves, Strips, bf16_halves, bf16_strips, u8_halves_to_bf16, u8_strips, u8_strips_to_bf16,
+};
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{
     Below, FEW_BLOCKS, Outer, PASS_STEPS, Rows, Seen, Sink, TURNS, block_rows, depths, keeps_sums, multiply, order,

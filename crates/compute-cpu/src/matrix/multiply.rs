@@ -412,6 +412,11 @@ pub(crate) unsafe fn multiply<F: Factor>(
     }
 }
 
+/// Whether there are ends in registers for so many columns: ends take both halves of them, or the first.
+fn is_ended(columns: usize) -> bool {
+    columns == BLOCK || 2 * columns == BLOCK
+}
+
 /// Where panels are, and how many columns they have: most blocks ask for the one that was asked for last.
 struct LastPanel<'a> {
     of: &'a dyn Fn(usize) -> (*const u8, usize),
@@ -640,7 +645,7 @@ impl<F: Factor> Running<'_, '_, F> {
         let first = pairs.start * left.block;
         let rows = (pairs.end * left.block).min(left.count) - first;
         let (panel, columns) = self.panels.get(p);
-        if columns != BLOCK {
+        if !is_ended(columns) {
             return false;
         }
         let begin = self.begin_of(p);
@@ -708,8 +713,7 @@ impl<F: Factor> Running<'_, '_, F> {
             line => (first / line, first % line),
         };
         let (panel, columns) = panels.get(p);
-        // Ends take both halves of the columns.
-        let in_registers = to.is_none() && from < until && columns == BLOCK && tiles.matrix.ends_rows(rows);
+        let in_registers = to.is_none() && from < until && is_ended(columns) && tiles.matrix.ends_rows(rows);
         let ends = if in_registers { sink.ends((pair * left.block, p), rows) } else { None };
         let is_ended = ends.is_some();
         let lines = Lines { first: place, rows: left.line, apart: left.line_bytes };

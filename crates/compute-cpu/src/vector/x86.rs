@@ -800,7 +800,7 @@ unsafe fn powers_of_two_16<const N: usize>(numbers: &mut [x86::__m512; N]) {
 /// sums in memory.
 macro_rules! rows {
     ($r:ident in $rows:ident => $block:block) => {
-        crate::vector::rows!($r, $rows, $block, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11)
+        crate::vector::rows!($r, $rows, $block, 0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15)
     };
     ($r:ident, $rows:ident, $block:block, $($number:literal),*) => {
         $(if $number < $rows {

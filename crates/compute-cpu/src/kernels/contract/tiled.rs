@@ -30,6 +30,8 @@ use std::marker::PhantomData;
 const TASK_BYTES: usize = 1 << 20;
 /// Rows of a task, at most: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
+/// Bytes of a task's rows, at least, where vectors multiply them.
+const SHORT_BYTES: usize = 128 << 10;
 /// What says which rows a thread has packed, on a cache line of its own.
 const MARK_BYTES: usize = 64;
 /// No rows are packed yet.
@@ -73,8 +75,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let depths = matrix::depths::<F>(layout.k, 1);
         let panels = layout.n.div_ceil(BLOCK);
         let threads = machine.threads();
-        let held = TASK_BYTES / (steps.max(1) * STEP_BYTES);
-        let usual = || task_rows((layout.m, layout.batches(), layout.n), held, threads);
+        let usual = || task_rows((layout.m, layout.batches(), layout.n), held_rows(matrix, steps), threads);
         let task_rows = machine.blocking.rows.unwrap_or_else(usual);
         let panel_parts = parts_of_panels(layout.batches() * layout.m.div_ceil(task_rows), panels, threads);
         TiledStep {
@@ -186,12 +187,20 @@ fn row_blocks(m: usize, n: usize, threads: usize) -> usize {
     even.clamp(1, threads)
 }
 
+/// Rows that a task has at most, for a product of so many steps.
+fn held_rows<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
+    let of_bytes = |bytes: usize| bytes / (steps.max(1) * STEP_BYTES);
+    // Vectors end any number of rows at once, and beginning a task takes as long as some rows.
+    let most = if matrix.takes_lines() { TASK_ROWS.max(of_bytes(SHORT_BYTES)) } else { TASK_ROWS };
+    of_bytes(TASK_BYTES).min(most)
+}
+
 /// Rows of a task for so many matrices of `m` rows, of which the cache holds so many: threads have as much to do each, and no task is left
 /// with a few rows, for which it would read all panels once more.
 fn task_rows((m, matrices, n): (usize, usize, usize), held: usize, threads: usize) -> usize {
     let blocks = m.div_ceil(BLOCK).max(1);
     let shared = row_blocks(m * matrices, n, threads).div_ceil(matrices.max(1));
-    let least = blocks.div_ceil((held.min(TASK_ROWS) / BLOCK).max(1)).max(shared).min(blocks);
+    let least = blocks.div_ceil((held / BLOCK).max(1)).max(shared).min(blocks);
     // What fewer tasks than threads do is cut by panels, and what would have to be cut far smaller, too.
     let even = if matrices * least < threads { least } else { rows_cut(matrices, blocks, least, threads) };
     let tasks = if even <= 2 * least { even } else { least };
@@ -558,14 +567,14 @@ mod tests {
         assert_eq!(task_rows((197, 1, 768), 170, 1), 128, "no task of 37 behind one of 160");
         assert_eq!(task_rows((512, 1, 768), 170, 1), 128);
         assert_eq!(task_rows((1024, 1, 768), 170, 2), 128, "eight tasks, not seven");
-        assert_eq!(task_rows((4096, 1, 768), 1 << 20, 1), TASK_ROWS);
-        assert_eq!(task_rows((128, 12, 64), 1000, 2), 128, "matrices are many already");
-        assert_eq!(task_rows((512, 17, 512), 4096, 16), 512, "sixteen times as many tasks would be too small");
-        assert_eq!(task_rows((128, 3, 64), 4096, 2), 64, "six tasks, not three");
+        assert_eq!(task_rows((4096, 1, 768), TASK_ROWS, 1), TASK_ROWS);
+        assert_eq!(task_rows((128, 12, 64), TASK_ROWS, 2), 128, "matrices are many already");
+        assert_eq!(task_rows((512, 17, 512), TASK_ROWS, 16), 512, "sixteen times as many tasks would be too small");
+        assert_eq!(task_rows((128, 3, 64), TASK_ROWS, 2), 64, "six tasks, not three");
         assert_eq!([task_rows((0, 1, 5), 64, 2), task_rows((1, 0, 0), 0, 3)], [BLOCK, BLOCK]);
-        for (m, held, threads) in (1..700).step_by(7).flat_map(|m| [(m, 96, 1), (m, 170, 2), (m, 1000, 16)]) {
+        for (m, held, threads) in (1..700).step_by(7).flat_map(|m| [(m, 96, 1), (m, 170, 2), (m, TASK_ROWS, 16)]) {
             let rows = task_rows((m, 1, 768), held, threads);
-            assert!(rows.is_multiple_of(BLOCK) && rows <= held.clamp(BLOCK, TASK_ROWS), "{rows} of {m}");
+            assert!(rows.is_multiple_of(BLOCK) && rows <= held.max(BLOCK), "{rows} of {m}");
         }
     }
 

@@ -173,6 +173,20 @@ pub(super) trait Written: Copy {
     /// Where a number is written.
     fn place(self, at: usize) -> *const u8;
 
+    /// Whether one register alone can be written, by [`Written::write_first`].
+    #[cfg(target_arch = "x86_64")]
+    const HALVES: bool = false;
+
+    /// Writes one register.
+    ///
+    /// # Safety
+    /// As [`Vector::store`].
+    #[cfg(target_arch = "x86_64")]
+    #[expect(private_interfaces, reason = "nobody else writes")]
+    unsafe fn write_first<V: Vector, F: Applied>(self, _: usize, _: V, _: &Limits<V>) {
+        debug_assert!(false, "no half is written of this");
+    }
+
     /// Writes both registers, which where it is `WIDE` belong one behind the other, within the bounds of `F`.
     ///
     /// # Safety
@@ -256,6 +270,25 @@ macro_rules! floats {
                 #[inline(always)]
                 fn place(self, at: usize) -> *const u8 {
                     self.wrapping_add(at).cast_const().cast()
+                }
+
+                #[cfg(target_arch = "x86_64")]
+                const HALVES: bool = true;
+
+                #[cfg(target_arch = "x86_64")]
+                #[inline(always)]
+                #[expect(private_interfaces, reason = "as above")]
+                unsafe fn write_first<V: Vector, F: Applied>(self, at: usize, mut first: V, limits: &Limits<V>) {
+                    // SAFETY: as above.
+                    unsafe {
+                        if F::LOW {
+                            first = first.at_least(limits.low);
+                        }
+                        if F::HIGH {
+                            first = first.at_most(limits.high);
+                        }
+                        first.$store(self.wrapping_add(at));
+                    }
                 }
 
                 #[inline(always)]
@@ -733,6 +766,28 @@ impl<V: Vector> Shared<V> {
         // SAFETY: the caller's promise.
         unsafe {
             target.write::<V, F, WIDE>(at, pair, &self.limits);
+        }
+    }
+}
+
+#[cfg(target_arch = "x86_64")]
+impl<V: Vector> Shared<V> {
+    /// Ends the first register of a row, which is all that there is of it.
+    ///
+    /// # Safety
+    /// As [`Ending::run`]; halves can be written.
+    #[inline(always)]
+    pub unsafe fn end_first<S: Summed, A: Added, F: Applied, W: Written>(
+        &self,
+        sums: V,
+        (added, target): (A, W),
+        at: usize,
+    ) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let mut number = [self.number::<S, A, F, W>(0, sums, added, at)];
+            self.apply::<F, W, 1>(&mut number);
+            target.write_first::<V, F>(at, number[0], &self.limits);
         }
     }
 }

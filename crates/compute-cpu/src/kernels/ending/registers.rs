@@ -8,8 +8,8 @@ use super::block::{
 use super::{Addend, Ending, PAIR, block};
 use crate::Isa;
 use crate::matrix::{
-    BLOCK, Beside, End, Later, Pending, RowByRow, Runs, Strips, beside_bf16, beside_u8, bf16_strips, u8_strips,
-    u8_strips_to_bf16,
+    BLOCK, Beside, End, Halves, Later, Pending, RowByRow, Runs, Strips, beside_bf16, beside_u8, bf16_halves,
+    bf16_strips, u8_halves_to_bf16, u8_strips, u8_strips_to_bf16,
 };
 use crate::real::Numbers;
 use crate::vector::{Avx512, Avx512Bf16, Wide, rows};
@@ -65,6 +65,8 @@ pub(in crate::kernels) type EndRows = unsafe fn(&Told, *const f32, usize);
 pub(in crate::kernels) struct Chosen {
     share: unsafe fn(&Ending<'_>, &mut Room),
     pub strips: &'static Strips,
+    /// The same of the first half of the columns alone, where there are no more.
+    pub halves: Option<&'static Halves>,
     pub beside: &'static Beside,
     /// Ends rows whose sums are in memory, where that is faster than the ending's own form: not where integers become bf16.
     pub rows: Option<EndRows>,
@@ -304,7 +306,7 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for OfStrips<V, S
         low: [__m512i; ROWS],
         high: [__m512i; ROWS],
     ) {
-        const { assert!(WHOLE) }
+        const { assert!(WHOLE || W::HALVES) }
         let &OfStrips { ref shared, added, to, apart, ahead, .. } = self;
         // SAFETY: the caller's promise.
         unsafe {
@@ -316,10 +318,14 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for OfStrips<V, S
             let start = row * apart;
             rows!(r in ROWS => {
                 let at = start + r * apart;
-                let sums = [V::of_bits(low[r]), V::of_bits(high[r])];
-                let mut pair = shared.pair::<S, A, F, W>(sums, added, at);
-                shared.apply::<F, W, PAIR>(&mut pair);
-                shared.write::<F, W, true>(to, [at, at + V::LANES], pair);
+                if WHOLE {
+                    let sums = [V::of_bits(low[r]), V::of_bits(high[r])];
+                    let mut pair = shared.pair::<S, A, F, W>(sums, added, at);
+                    shared.apply::<F, W, PAIR>(&mut pair);
+                    shared.write::<F, W, true>(to, [at, at + V::LANES], pair);
+                } else {
+                    shared.end_first::<S, A, F, W>(V::of_bits(low[r]), (added, to), at);
+                }
             });
         }
     }
@@ -342,6 +348,7 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
         Chosen {
             share: Ends::<A, W>::share,
             strips: u8_strips::<OfStrips<Avx512, Begun, A, Plain, W>>(),
+            halves: None,
             beside: beside_u8::<Rows<Avx512, Integers, A, Plain, W>>(),
             rows: Some(Ends::<A, W>::rows),
         }
@@ -351,6 +358,7 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
         Chosen {
             share: InRegisters::<Avx512Bf16, Integers, A, Plain, *mut bf16>::share,
             strips: u8_strips_to_bf16::<Strips<A>>(),
+            halves: Some(u8_halves_to_bf16::<Strips<A>>()),
             beside: beside_u8::<Rows<Avx512Bf16, Integers, A, Plain, *mut bf16>>(),
             rows: None,
         }
@@ -389,8 +397,14 @@ pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>(rows: EndRows, beside: &'static Beside) -> Chosen {
         // Strips have both bounds: each form of them is eight functions.
         type Bounded = Unbiased<true, true>;
-        let strips = bf16_strips::<OfStrips<Avx512Bf16, Floats, A, Bounded, W>>();
-        Chosen { share: InRegisters::<Avx512Bf16, Floats, A, Bounded, W>::share, strips, beside, rows: Some(rows) }
+        type Strips<A, W> = OfStrips<Avx512Bf16, Floats, A, Bounded, W>;
+        Chosen {
+            share: InRegisters::<Avx512Bf16, Floats, A, Bounded, W>::share,
+            strips: bf16_strips::<Strips<A, W>>(),
+            halves: Some(bf16_halves::<Strips<A, W>>()),
+            beside,
+            rows: Some(rows),
+        }
     }
     const fn beside<S: Summed, A: Added, F: Applied, W: Written>() -> &'static Beside {
         beside_bf16::<Rows<Avx512Bf16, S, A, F, W>>()

@@ -177,7 +177,7 @@ impl<'a, F: Product> Finishing<'a, F> {
             let sums = &sums[..piece.rows * BLOCK];
             // SAFETY: the caller's promise; there are sums for the rows.
             unsafe {
-                if let Some((Chosen { rows: Some(rows), .. }, told)) = self.tell(piece, &Runs::one(piece.rows)) {
+                if let Some((Chosen { rows: Some(rows), .. }, told)) = self.tell(piece, false, &Runs::one(piece.rows)) {
                     return rows(told, sums.as_ptr().cast(), piece.rows);
                 }
             }
@@ -244,8 +244,10 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub unsafe fn ends(&mut self, piece: Piece) -> Option<&Ends> {
+        let is_half = 2 * piece.columns == BLOCK;
         // SAFETY: the caller's promise.
-        let (Chosen { strips, .. }, told) = unsafe { self.tell(piece, &Runs::one(piece.rows)) }?;
+        let (Chosen { strips, halves, .. }, told) = unsafe { self.tell(piece, is_half, &Runs::one(piece.rows)) }?;
+        let strips: &[_] = if is_half { halves? } else { strips };
         let told = std::ptr::from_mut(told).cast();
         Some(self.in_registers.ends.insert(Ends { strips, told }))
     }
@@ -259,7 +261,7 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[inline(always)]
     pub unsafe fn ends_later(&mut self, piece: Piece, runs: Runs) -> Option<&Later> {
         // SAFETY: the caller's promise.
-        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, &runs) }?;
+        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, false, &runs) }?;
         let told = std::ptr::from_mut(told).cast_const().cast();
         Some(self.in_registers.later.insert(Later { beside, told, runs }))
     }
@@ -272,24 +274,26 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[cfg(target_arch = "x86_64")]
     pub unsafe fn ends_in_turn(&mut self, piece: Piece, number: usize) -> Option<Later> {
         // SAFETY: the caller's promise.
-        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, &Runs::one(piece.rows)) }?;
+        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, false, &Runs::one(piece.rows)) }?;
         let told = *told;
         let told = std::ptr::from_mut(self.in_registers.in_turn[number].insert(told)).cast_const().cast();
         Some(Later { beside, told, runs: Runs::one(BLOCK) })
     }
 
-    /// What ends a piece whose rows are these runs, and what it is told; none where registers do not do that.
+    /// What ends a piece whose rows are these runs, and what it is told; none where registers do not do that. Whoever ends it writes
+    /// all columns of a block, or half of them.
     ///
     /// # Safety
     /// As [`Finishing::store`], for whoever ends it.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn tell(&mut self, piece: Piece, runs: &Runs) -> Option<(Chosen, &mut Told)> {
+    unsafe fn tell(&mut self, piece: Piece, is_half: bool, runs: &Runs) -> Option<(Chosen, &mut Told)> {
         let Piece { columns, column, start, row, has_room, .. } = piece;
-        if columns != BLOCK && !has_room {
+        let written = if is_half { BLOCK / 2 } else { BLOCK };
+        if columns != written && !has_room {
             return None;
         }
-        assert!(start + runs.extent(row) + BLOCK <= self.elements, "a piece outside of the output");
+        assert!(start + runs.extent(row) + written <= self.elements, "a piece outside of the output");
         if matches!(self.in_registers.chosen, Some(None)) {
             return None;
         }
