@@ -144,14 +144,18 @@ fn max_of_bytes(step: &PixelsStep, x: &[u8], row: usize, sign: u8, line: &mut [u
 #[inline(always)]
 fn most_bytes<const N: usize>(x: &[u8], channel: usize, seen: Seen, sign: u8) -> [u8; N] {
     let mut most = [0; N];
-    for place in seen.places() {
-        let x = &x[place + channel..][..N];
-        for (most, x) in most.iter_mut().zip(x) {
-            *most = (*most).max(x ^ sign);
+    // Counted: of an iterator over all places the bytes would go through memory from tap to tap.
+    for row in 0..seen.count[0] {
+        for column in 0..seen.count[1] {
+            let place = seen.first + row * seen.apart[0] + column * seen.apart[1] + channel;
+            let x: &[u8; N] = x[place..].first_chunk().expect("a window inside its image");
+            for at in 0..N {
+                most[at] = most[at].max(x[at] ^ sign);
+            }
         }
     }
-    for most in &mut most {
-        *most ^= sign;
+    for at in 0..N {
+        most[at] ^= sign;
     }
     most
 }
