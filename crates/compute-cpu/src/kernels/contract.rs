@@ -40,8 +40,11 @@ pub(super) use tiled::TiledStep;
 const TASK_ROWS: usize = 96;
 /// Rows of weights in groups that are unpacked at a time: they stay in the first-level cache until they are stored.
 const UNPACKED_ROWS: usize = 64;
-/// Panels of B that one task takes: at [`gemm::KC`] rows they fill 256 KiB.
-const TASK_PANELS: usize = 8;
+/// Panels of B that one task takes, the first of these of which there are tasks enough: rows of A that would evict each other are
+/// copied for each task, and for eight panels that took a twelfth of its time.
+const TASK_PANELS: [usize; 3] = [32, 16, 8];
+/// Tasks for each thread, at least, where there is more than one.
+const TASKS_OF_THREAD: usize = 8;
 
 pub(super) struct ContractKernel {
     op: Contract,
@@ -507,7 +510,12 @@ impl GemmStep {
     }
 
     fn task_panels(&self) -> usize {
-        self.machine.blocking.panels.unwrap_or(TASK_PANELS)
+        self.machine.blocking.panels.unwrap_or_else(|| {
+            let (threads, rows) = (self.threads(), self.layout.batches() * self.layout.m.div_ceil(self.task_rows()));
+            let are_enough = |panels: usize| rows * self.panels.div_ceil(panels) >= TASKS_OF_THREAD * threads;
+            let [.., least] = TASK_PANELS;
+            TASK_PANELS.into_iter().find(|&panels| threads == 1 || are_enough(panels)).unwrap_or(least)
+        })
     }
 
     fn workspace(&self) -> usize {

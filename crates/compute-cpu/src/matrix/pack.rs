@@ -58,9 +58,32 @@ pub(crate) unsafe fn pack_panel<N: Element, T: Converts<N>>(isa: Isa, from: &Pan
     }
 }
 
+/// The whole panel from rows whose numbers are neighbours.
+fn pack_lines<N: Element, T: Converts<N>>(isa: Isa, from: Panels<T>, panel: &mut [N]) {
+    let is_plain = from.n == BLOCK && from.start.is_aligned() && T::DTYPE != N::DTYPE;
+    let group = group::<N>();
+    if !is_plain || group != 2 {
+        return pack_any_lines(isa, from, panel);
+    }
+    let mut lines = [[N::zeroed(); BLOCK]; 2];
+    let (whole, rest) = panel.split_at_mut(from.k / group * group * BLOCK);
+    for (index, packed) in whole.chunks_exact_mut(group * BLOCK).enumerate() {
+        for (k, line) in (group * index..).zip(&mut lines) {
+            // SAFETY: `pack_panel` is called for an operand that has these numbers, which are aligned.
+            let source = unsafe { std::slice::from_raw_parts(from.start.wrapping_add(k * from.row), BLOCK) };
+            T::convert_all(isa, source, line);
+        }
+        let [a, b] = &lines;
+        interleave_two(isa, bytemuck::cast_slice(a), bytemuck::cast_slice(b), bytemuck::cast_slice_mut(packed));
+    }
+    let done = from.k / group * group;
+    let rest_of = Panels { start: from.start.wrapping_add(done * from.row), k: from.k - done, ..from };
+    pack_any_lines(isa, rest_of, rest);
+}
+
 multiversion! {
-    /// The whole panel from rows whose numbers are neighbours.
-    fn pack_lines<N: Element, T: Converts<N>>(from: Panels<T>, panel: &mut [N]) = pack_each_line
+    /// The same of rows of any form.
+    fn pack_any_lines<N: Element, T: Converts<N>>(from: Panels<T>, panel: &mut [N]) = pack_each_line
 }
 
 #[inline(always)]
@@ -77,13 +100,17 @@ fn pack_each_line<N: Element, T: Converts<N>>(from: Panels<T>, panel: &mut [N]) 
             }
         }
         let packed: &mut [u32] = bytemuck::cast_slice_mut(packed);
-        let lines = lines.each_ref().map(|line| bytemuck::cast_slice(line));
+        let [a, b, c, d] = &lines;
         match group {
-            2 => interleave_pairs([lines[0], lines[1]].map(bytemuck::cast_slice), packed),
-            _ => interleave_fours(lines, packed),
+            2 => interleave_pairs(bytemuck::cast_slice(a), bytemuck::cast_slice(b), packed),
+            _ => interleave_fours([a, b, c, d].map(|line| bytemuck::cast_slice(line)), packed),
         }
     }
     groups.for_each(|(_, packed)| packed.fill(N::zeroed()));
+}
+
+multiversion! {
+    fn interleave_two(a: &[u16], b: &[u16], packed: &mut [u32]) = interleave_pairs
 }
 
 /// The whole panel a column at a time, which reads memory in order where the operand is transposed.
@@ -97,9 +124,21 @@ fn pack_columns<N: Element, T: Converts<N>>(isa: Isa, from: Panels<T>, panel: &m
     }
 }
 
+/// A step of each column as a line. The neighbours of a group move as one.
+fn convert_columns<N: Element, T: Converts<N>>(isa: Isa, from: Panels<T>, lines: &mut [[u32; STEP_GROUPS]; BLOCK]) {
+    if from.row != 1 || from.k < step::<N>() || !from.start.is_aligned() || T::DTYPE == N::DTYPE {
+        return convert_any_columns(isa, from, lines);
+    }
+    for (column, line) in lines[..from.n].iter_mut().enumerate() {
+        // SAFETY: `pack_panel` is called for an operand that has these numbers, which are aligned.
+        let source = unsafe { std::slice::from_raw_parts(from.start.wrapping_add(column * from.column), from.k) };
+        T::convert_all(isa, source, bytemuck::cast_slice_mut(line));
+    }
+}
+
 multiversion! {
-    /// A step of each column as a line. The neighbours of a group move as one.
-    fn convert_columns<N: Element, T: Converts<N>>(
+    /// The same of columns of any form.
+    fn convert_any_columns<N: Element, T: Converts<N>>(
         from: Panels<T>,
         lines: &mut [[u32; STEP_GROUPS]; BLOCK],
     ) = convert_each_column::<N, T>
@@ -200,9 +239,10 @@ unsafe fn convert_part<N: Element, T: Converts<N>, const COUNT: usize>(from: *co
 
 /// Writes the numbers of two lines in turns.
 #[inline(always)]
-fn interleave_pairs([a, b]: [&[u16]; 2], packed: &mut [u32]) {
-    for (pair, (&a, &b)) in packed.iter_mut().zip(a.iter().zip(b)) {
-        *pair = u32::from(a) | u32::from(b) << 16;
+fn interleave_pairs(a: &[u16], b: &[u16], packed: &mut [u32]) {
+    let (a, b) = (&a[..packed.len()], &b[..packed.len()]);
+    for at in 0..packed.len() {
+        packed[at] = u32::from(a[at]) | u32::from(b[at]) << 16;
     }
 }
 
