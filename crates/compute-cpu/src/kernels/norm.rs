@@ -4,10 +4,10 @@ use super::Machine;
 use super::epilogue::Epilogue;
 use super::quantize::bytes_of_f32;
 use super::rows::{part_mut, registers_of};
-use crate::isa::multiversion;
 use crate::map::{BLOCK, Register};
 use crate::pool::own_bytes;
 use crate::real::Real;
+use crate::vector::{Vector, on_vectors};
 use half::bf16;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
@@ -226,12 +226,12 @@ impl NormStep {
     }
 }
 
-multiversion! {
-    /// One row; `how` is whether it is centred, and ε. Scale and bias may be missing.
+on_vectors! {
+    /// One row, from `x` to `out`, which is as long; `how` is whether it is centred, and ε. Scale and bias may be missing.
     fn normalise_row(x: &[f32], out: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) = normalise
 }
 
-multiversion! {
+on_vectors! {
     /// One row in place.
     fn normalise_line(line: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) = normalise_here
 }
@@ -251,45 +251,121 @@ pub(super) fn sum_of(row: &[f32], function: impl Fn(f32) -> f32) -> f32 {
     lanes.iter().sum::<f32>() + rest
 }
 
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn normalise<V: Vector>(x: &[f32], out: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) {
+    assert_eq!(x.len(), out.len());
+    // SAFETY: the caller's promise; both rows are as long.
+    unsafe { write_row::<V>(x.as_ptr(), out, moments::<V>(x, how), scale, bias) }
+}
+
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn normalise_here<V: Vector>(line: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) {
+    // SAFETY: the caller's promise; what is read of a row is written behind that alone.
+    unsafe {
+        let moments = moments::<V>(line, how);
+        write_row::<V>(line.as_ptr(), line, moments, scale, bias);
+    }
+}
+
 /// The mean (0 where it is not taken off) and the reciprocal of the deviation of a row.
+///
+/// # Safety
+/// As [`Vector`].
 #[inline(always)]
-fn moments(x: &[f32], centred: bool, epsilon: f32) -> (f32, f32) {
+unsafe fn moments<V: Vector>(x: &[f32], (centred, epsilon): (bool, f32)) -> (f32, f32) {
     let count = x.len() as f32;
-    let mean = if centred { sum_of(x, |x| x) / count } else { 0.0 };
-    let variance = sum_of(x, |x| (x - mean) * (x - mean)) / count;
-    (mean, 1.0 / (variance + epsilon).sqrt())
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mean = if centred { sum_about::<V, false>(x, 0.0) / count } else { 0.0 };
+        (mean, 1.0 / (sum_about::<V, true>(x, mean) / count + epsilon).sqrt())
+    }
 }
 
+/// The sum of a row, or of the `SQUARES` of its distances from a mean: in several running sums, of which none waits for itself.
+///
+/// # Safety
+/// As [`Vector`].
 #[inline(always)]
-fn normalise(x: &[f32], out: &mut [f32], (centred, epsilon): (bool, f32), scale: &[f32], bias: &[f32]) {
-    let moments = moments(x, centred, epsilon);
-    write_row(out.iter_mut().zip(x.iter().copied()), moments, scale, bias);
+unsafe fn sum_about<V: Vector, const SQUARES: bool>(x: &[f32], mean: f32) -> f32 {
+    const SUMS: usize = 4;
+    let from = x.as_ptr();
+    // SAFETY: the caller's promise; registers are read inside the row.
+    unsafe {
+        let means = V::splat(mean);
+        let mut sums = [V::splat(0.0); SUMS];
+        let mut at = 0;
+        while at + SUMS * V::LANES <= x.len() {
+            for index in 0..SUMS {
+                let number = V::load(from.add(at + index * V::LANES));
+                sums[index] = match SQUARES {
+                    true => sums[index].plus_product(number.minus(means), number.minus(means)),
+                    false => sums[index].plus(number),
+                };
+            }
+            at += SUMS * V::LANES;
+        }
+        while at + V::LANES <= x.len() {
+            let number = V::load(from.add(at));
+            sums[0] = match SQUARES {
+                true => sums[0].plus_product(number.minus(means), number.minus(means)),
+                false => sums[0].plus(number),
+            };
+            at += V::LANES;
+        }
+        let [a, b, c, d] = sums;
+        let mut sum = a.plus(b).plus(c.plus(d)).sum_of_lanes();
+        while at < x.len() {
+            let number = x[at];
+            sum += if SQUARES { (number - mean) * (number - mean) } else { number };
+            at += 1;
+        }
+        sum
+    }
 }
 
+/// Normalises a row to where it belongs, which may be where it is.
+///
+/// # Safety
+/// As [`Vector`]; `from` has as many numbers.
 #[inline(always)]
-fn normalise_here(line: &mut [f32], (centred, epsilon): (bool, f32), scale: &[f32], bias: &[f32]) {
-    let moments = moments(line, centred, epsilon);
-    let elements = line.iter_mut().map(|out| {
-        let x = *out;
-        (out, x)
-    });
-    write_row(elements, moments, scale, bias);
-}
-
-/// Normalises elements to where they belong.
-#[inline(always)]
-fn write_row<'a>(
-    elements: impl Iterator<Item = (&'a mut f32, f32)>,
+unsafe fn write_row<V: Vector>(
+    from: *const f32,
+    out: &mut [f32],
     (mean, factor): (f32, f32),
     scale: &[f32],
     bias: &[f32],
 ) {
-    match (scale.is_empty(), bias.is_empty()) {
-        (true, true) => elements.for_each(|(out, x)| *out = (x - mean) * factor),
-        (false, true) => elements.zip(scale).for_each(|((out, x), a)| *out = (x - mean) * factor * a),
-        (true, false) => elements.zip(bias).for_each(|((out, x), b)| *out = (x - mean) * factor + b),
-        (false, false) => {
-            elements.zip(scale.iter().zip(bias)).for_each(|((out, x), (a, b))| *out = (x - mean) * factor * a + b);
+    let (len, to) = (out.len(), out.as_mut_ptr());
+    assert!([scale, bias].iter().all(|numbers| numbers.is_empty() || numbers.len() >= len));
+    // SAFETY: the caller's promise; scale and bias have a number for each (just checked), where there are any.
+    unsafe {
+        let (means, factors) = (V::splat(mean), V::splat(factor));
+        let mut at = 0;
+        while at + V::LANES <= len {
+            let mut number = V::load(from.add(at)).minus(means).times(factors);
+            if !scale.is_empty() {
+                number = number.times(V::load(scale.as_ptr().add(at)));
+            }
+            if !bias.is_empty() {
+                number = number.plus(V::load(bias.as_ptr().add(at)));
+            }
+            number.store(to.add(at));
+            at += V::LANES;
+        }
+        while at < len {
+            let mut number = (from.add(at).read() - mean) * factor;
+            if !scale.is_empty() {
+                number *= scale[at];
+            }
+            if !bias.is_empty() {
+                number += bias[at];
+            }
+            to.add(at).write(number);
+            at += 1;
         }
     }
 }
