@@ -41,8 +41,8 @@ pub(crate) use avx512::{
 };
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{
-    Below, FEW_BLOCKS, Outer, PASS_STEPS, Rows, Seen, Sink, TURNS, block_rows, depths, keeps_sums, multiply, order,
-    sums_needed,
+    Below, FEW_BLOCKS, Outer, PASS_STEPS, Rows, STRIP, Seen, Sink, TURNS, block_rows, depths, keeps_sums, multiply,
+    order, sums_needed,
 };
 pub(crate) use pack::{LeftRows, Panels, keep, kept_bytes, pack_panel, pack_tiles, panel_len, tiles_len};
 #[cfg(all(target_arch = "x86_64", test))]

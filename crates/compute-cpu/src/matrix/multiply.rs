@@ -195,7 +195,7 @@ pub(crate) fn block_rows(line: usize) -> usize {
 }
 
 /// Rows of a strip of a block, at most, where the unit takes lines.
-pub(super) const STRIP: usize = 8;
+pub(crate) const STRIP: usize = 8;
 
 /// What the outer loop of a product goes over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -18,7 +18,8 @@ use crate::kernels::cuts::{TASKS_OF_THREAD, rows_cut};
 use crate::kernels::lines::fill_up;
 use crate::kernels::tiled::{Finish, Finishing, KeptColumns, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::matrix::{
-    self, BLOCK, Begin, Ends, Factor, Later, LeftRows, MatrixUnit, Panels, Rows, Runs, STEP_BYTES, Sink, Sums, TILE,
+    self, BLOCK, Begin, Ends, Factor, Later, LeftRows, MatrixUnit, Panels, Rows, Runs, STEP_BYTES, STRIP, Sink, Sums,
+    TILE,
 };
 use crate::real::Converts;
 use halimede_compute::{Arguments, Prepared, Step, Tasks};
@@ -32,6 +33,9 @@ const TASK_BYTES: usize = 1 << 20;
 const TASK_ROWS: usize = 512;
 /// Bytes of a task's rows, at least, where vectors multiply them.
 const SHORT_BYTES: usize = 128 << 10;
+/// Bytes of weights that all threads read where each has rows of its own: what a thread has written it reads again from its own caches,
+/// as rows of a convolution's images above all.
+const SMALL_BYTES: usize = 512 << 10;
 /// What says which rows a thread has packed, on a cache line of its own.
 const MARK_BYTES: usize = 64;
 /// No rows are packed yet.
@@ -75,7 +79,15 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let depths = matrix::depths::<F>(layout.k, 1);
         let panels = layout.n.div_ceil(BLOCK);
         let threads = machine.threads();
-        let usual = || task_rows((layout.m, layout.batches(), layout.n), held_rows(matrix, steps), threads);
+        let usual = || {
+            let is_in_place = matrix.takes_lines() && matches!(packing, Packing::None);
+            let weights = layout.n * layout.k * size_of::<F>();
+            let by_rows = is_in_place && weights <= SMALL_BYTES && layout.m >= 2 * STRIP * threads;
+            // Rows that vectors read where they lie are cut anywhere.
+            let unit = if is_in_place { STRIP } else { BLOCK };
+            let cut = Cut { held: held_rows(matrix, steps), unit, least: if by_rows { threads } else { 1 } };
+            task_rows((layout.m, layout.batches(), layout.n), cut, threads)
+        };
         let task_rows = machine.blocking.rows.unwrap_or_else(usual);
         let panel_parts = parts_of_panels(layout.batches() * layout.m.div_ceil(task_rows), panels, threads);
         TiledStep {
@@ -195,16 +207,27 @@ fn held_rows<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
     of_bytes(TASK_BYTES).min(most)
 }
 
-/// Rows of a task for so many matrices of `m` rows, of which the cache holds so many: threads have as much to do each, and no task is left
-/// with a few rows, for which it would read all panels once more.
-fn task_rows((m, matrices, n): (usize, usize, usize), held: usize, threads: usize) -> usize {
-    let blocks = m.div_ceil(BLOCK).max(1);
-    let shared = row_blocks(m * matrices, n, threads).div_ceil(matrices.max(1));
-    let least = blocks.div_ceil((held / BLOCK).max(1)).max(shared).min(blocks);
+/// How rows may be cut into tasks.
+#[derive(Clone, Copy)]
+struct Cut {
+    /// Rows that a task has at most, as [`held_rows`].
+    held: usize,
+    /// Tasks have a multiple of so many rows, but for the last.
+    unit: usize,
+    /// Tasks of each matrix, at least, where it has rows enough.
+    least: usize,
+}
+
+/// Rows of a task for so many matrices of `m` rows: threads have as much to do each, and no task is left with a few rows, for which it
+/// would read all panels once more.
+fn task_rows((m, matrices, n): (usize, usize, usize), Cut { held, unit, least }: Cut, threads: usize) -> usize {
+    let units = m.div_ceil(unit).max(1);
+    let shared = row_blocks(m * matrices, n, threads).max(least).div_ceil(matrices.max(1));
+    let least = units.div_ceil((held / unit).max(1)).max(shared).min(units);
     // What fewer tasks than threads do is cut by panels, and what would have to be cut far smaller, too.
-    let even = if matrices * least < threads { least } else { rows_cut(matrices, blocks, least, threads) };
+    let even = if matrices * least < threads { least } else { rows_cut(matrices, units, least, threads) };
     let tasks = if even <= 2 * least { even } else { least };
-    blocks.div_ceil(tasks.max(1)) * BLOCK
+    units.div_ceil(tasks.max(1)) * unit
 }
 
 /// Into how many ranges of panels so many tasks are cut, if they are not many already: two for each thread even the work out, or as few more
@@ -560,22 +583,34 @@ mod tests {
         assert_eq!([row_blocks(0, 0, 3), row_blocks(1 << 20, 1, 3)], [1, 3]);
     }
 
+    /// Of whole blocks.
+    fn whole(held: usize) -> Cut {
+        Cut { held, unit: BLOCK, least: 1 }
+    }
+
     #[test]
     fn tasks_have_as_many_rows_each() {
-        assert_eq!(task_rows((128, 1, 768), 256, 2), 128, "threads take panels of few rows");
-        assert_eq!(task_rows((197, 1, 768), 256, 2), 224, "all of them");
-        assert_eq!(task_rows((197, 1, 768), 170, 1), 128, "no task of 37 behind one of 160");
-        assert_eq!(task_rows((512, 1, 768), 170, 1), 128);
-        assert_eq!(task_rows((1024, 1, 768), 170, 2), 128, "eight tasks, not seven");
-        assert_eq!(task_rows((4096, 1, 768), TASK_ROWS, 1), TASK_ROWS);
-        assert_eq!(task_rows((128, 12, 64), TASK_ROWS, 2), 128, "matrices are many already");
-        assert_eq!(task_rows((512, 17, 512), TASK_ROWS, 16), 512, "sixteen times as many tasks would be too small");
-        assert_eq!(task_rows((128, 3, 64), TASK_ROWS, 2), 64, "six tasks, not three");
-        assert_eq!([task_rows((0, 1, 5), 64, 2), task_rows((1, 0, 0), 0, 3)], [BLOCK, BLOCK]);
+        assert_eq!(task_rows((128, 1, 768), whole(256), 2), 128, "threads take panels of few rows");
+        assert_eq!(task_rows((197, 1, 768), whole(256), 2), 224, "all of them");
+        assert_eq!(task_rows((197, 1, 768), whole(170), 1), 128, "no task of 37 behind one of 160");
+        assert_eq!(task_rows((512, 1, 768), whole(170), 1), 128);
+        assert_eq!(task_rows((1024, 1, 768), whole(170), 2), 128, "eight tasks, not seven");
+        assert_eq!(task_rows((4096, 1, 768), whole(TASK_ROWS), 1), TASK_ROWS);
+        assert_eq!(task_rows((128, 12, 64), whole(TASK_ROWS), 2), 128, "matrices are many already");
+        assert_eq!(
+            task_rows((512, 17, 512), whole(TASK_ROWS), 16),
+            512,
+            "sixteen times as many tasks would be too small"
+        );
+        assert_eq!(task_rows((128, 3, 64), whole(TASK_ROWS), 2), 64, "six tasks, not three");
+        assert_eq!([task_rows((0, 1, 5), whole(64), 2), task_rows((1, 0, 0), whole(0), 3)], [BLOCK, BLOCK]);
         for (m, held, threads) in (1..700).step_by(7).flat_map(|m| [(m, 96, 1), (m, 170, 2), (m, TASK_ROWS, 16)]) {
-            let rows = task_rows((m, 1, 768), held, threads);
+            let rows = task_rows((m, 1, 768), whole(held), threads);
             assert!(rows.is_multiple_of(BLOCK) && rows <= held.max(BLOCK), "{rows} of {m}");
         }
+        let anywhere = |held: usize, least: usize| Cut { held, unit: STRIP, least };
+        assert_eq!(task_rows((197, 1, 768), anywhere(170, 1), 2), 104, "not 128 and 69");
+        assert_eq!(task_rows((196, 1, 384), anywhere(TASK_ROWS, 2), 2), 104, "of an image, each thread has its rows");
     }
 
     #[test]
