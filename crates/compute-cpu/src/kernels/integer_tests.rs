@@ -91,7 +91,7 @@ fn scale(columns: usize) -> Tensor {
 
 #[test]
 fn products() {
-    for (m, n, k) in [(1, 1, 3), (5, 70, 33), (48, 40, 128), (13, 100, 1100), (40, 33, 0)] {
+    for (m, n, k) in [(1, 1, 3), (5, 70, 33), (48, 40, 128), (13, 100, 1100), (40, 33, 0), (200, 48, 64)] {
         for (dtype, ending) in [DType::U8, DType::I8].into_iter().flat_map(|dtype| ENDINGS.map(|e| (dtype, e))) {
             let op = Contract { multiply: Some(Factors::Integers), epilogue: ending.map(), ..Contract::matmul(0) };
             let residual =
