@@ -36,15 +36,15 @@ use smallvec::SmallVec;
 use std::sync::Arc;
 pub(super) use tiled::TiledStep;
 
-/// Rows of A that one task takes; with eight panels of B its part of C stays in the second-level cache.
+/// Rows of A that one task takes: its part of C stays in the second-level cache.
 const TASK_ROWS: usize = 96;
 /// Rows of weights in groups that are unpacked at a time: they stay in the first-level cache until they are stored.
 const UNPACKED_ROWS: usize = 64;
-/// Panels of B that one task takes, the first of these of which there are tasks enough: rows of A that would evict each other are
-/// copied for each task, and for eight panels that took a twelfth of its time.
+/// Panels of B that one task takes: the most of these of which there are tasks enough for all threads. Each task copies rows of A that
+/// would evict each other from the cache, which takes a twelfth of its time where it has eight panels.
 const TASK_PANELS: [usize; 3] = [32, 16, 8];
-/// Tasks for each thread, at least, where there is more than one.
-const TASKS_OF_THREAD: usize = 8;
+/// So many tasks for each thread are enough: then it matters little that some rows are left over.
+const TASKS_ENOUGH: usize = 8;
 
 pub(super) struct ContractKernel {
     op: Contract,
@@ -512,9 +512,13 @@ impl GemmStep {
     fn task_panels(&self) -> usize {
         self.machine.blocking.panels.unwrap_or_else(|| {
             let (threads, rows) = (self.threads(), self.layout.batches() * self.layout.m.div_ceil(self.task_rows()));
-            let are_enough = |panels: usize| rows * self.panels.div_ceil(panels) >= TASKS_OF_THREAD * threads;
-            let [.., least] = TASK_PANELS;
-            TASK_PANELS.into_iter().find(|&panels| threads == 1 || are_enough(panels)).unwrap_or(least)
+            let are_enough = |panels: usize| rows * self.panels.div_ceil(panels) >= TASKS_ENOUGH * threads;
+            let [most, .., least] = TASK_PANELS;
+            if threads == 1 {
+                most
+            } else {
+                TASK_PANELS.into_iter().find(|&panels| are_enough(panels)).unwrap_or(least)
+            }
         })
     }
 

@@ -236,38 +236,24 @@ on_vectors! {
     fn normalise_line(line: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) = normalise_here
 }
 
-/// The sum of a function over a row: sixteen running sums, so that the loop vectorises and long rows
-/// lose little precision.
-#[inline(always)]
-pub(super) fn sum_of(row: &[f32], function: impl Fn(f32) -> f32) -> f32 {
-    let mut lanes = [0f32; 16];
-    let chunks = row.chunks_exact(16);
-    let rest: f32 = chunks.remainder().iter().map(|&x| function(x)).sum();
-    for chunk in chunks {
-        for (lane, &element) in lanes.iter_mut().zip(chunk) {
-            *lane += function(element);
-        }
-    }
-    lanes.iter().sum::<f32>() + rest
-}
-
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
 unsafe fn normalise<V: Vector>(x: &[f32], out: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) {
     assert_eq!(x.len(), out.len());
     // SAFETY: the caller's promise; both rows are as long.
-    unsafe { write_row::<V>(x.as_ptr(), out, moments::<V>(x, how), scale, bias) }
+    unsafe { write_row::<V>(x.as_ptr(), (out.as_mut_ptr(), x.len()), moments::<V>(x, how), scale, bias) }
 }
 
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
 unsafe fn normalise_here<V: Vector>(line: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) {
-    // SAFETY: the caller's promise; what is read of a row is written behind that alone.
+    let (len, line_start) = (line.len(), line.as_mut_ptr());
+    // SAFETY: the caller's promise; both pointers are to the row, of which nothing else is borrowed while they are used.
     unsafe {
-        let moments = moments::<V>(line, how);
-        write_row::<V>(line.as_ptr(), line, moments, scale, bias);
+        let moments = moments::<V>(std::slice::from_raw_parts(line_start, len), how);
+        write_row::<V>(line_start, (line_start, len), moments, scale, bias);
     }
 }
 
@@ -300,20 +286,12 @@ unsafe fn sum_about<V: Vector, const SQUARES: bool>(x: &[f32], mean: f32) -> f32
         let mut at = 0;
         while at + SUMS * V::LANES <= x.len() {
             for index in 0..SUMS {
-                let number = V::load(from.add(at + index * V::LANES));
-                sums[index] = match SQUARES {
-                    true => sums[index].plus_product(number.minus(means), number.minus(means)),
-                    false => sums[index].plus(number),
-                };
+                sums[index] = add::<V, SQUARES>(sums[index], from.add(at + index * V::LANES), means);
             }
             at += SUMS * V::LANES;
         }
         while at + V::LANES <= x.len() {
-            let number = V::load(from.add(at));
-            sums[0] = match SQUARES {
-                true => sums[0].plus_product(number.minus(means), number.minus(means)),
-                false => sums[0].plus(number),
-            };
+            sums[0] = add::<V, SQUARES>(sums[0], from.add(at), means);
             at += V::LANES;
         }
         let [a, b, c, d] = sums;
@@ -327,19 +305,35 @@ unsafe fn sum_about<V: Vector, const SQUARES: bool>(x: &[f32], mean: f32) -> f32
     }
 }
 
-/// Normalises a row to where it belongs, which may be where it is.
+/// Adds the numbers of a register, or the squares of their distances.
 ///
 /// # Safety
-/// As [`Vector`]; `from` has as many numbers.
+/// As [`Vector::load`].
+#[inline(always)]
+unsafe fn add<V: Vector, const SQUARES: bool>(sum: V, from: *const f32, means: V) -> V {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let number = V::load(from);
+        if !SQUARES {
+            return sum.plus(number);
+        }
+        let distance = number.minus(means);
+        sum.plus_product(distance, distance)
+    }
+}
+
+/// Normalises a row to where it belongs, which may be where it is: a number is written once it was read.
+///
+/// # Safety
+/// As [`Vector`]; so many numbers can be read and written.
 #[inline(always)]
 unsafe fn write_row<V: Vector>(
     from: *const f32,
-    out: &mut [f32],
+    (to, len): (*mut f32, usize),
     (mean, factor): (f32, f32),
     scale: &[f32],
     bias: &[f32],
 ) {
-    let (len, to) = (out.len(), out.as_mut_ptr());
     assert!([scale, bias].iter().all(|numbers| numbers.is_empty() || numbers.len() >= len));
     // SAFETY: the caller's promise; scale and bias have a number for each (just checked), where there are any.
     unsafe {

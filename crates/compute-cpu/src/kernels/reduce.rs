@@ -2,7 +2,6 @@
 
 use super::Machine;
 use super::lines::{EachLine, in_lines};
-use super::norm::sum_of;
 use super::rows::{Rows, part_mut};
 use super::softmax::{larger, max_of, min_of, smaller};
 use crate::isa::multiversion;
@@ -379,4 +378,19 @@ fn rows_body(kind: ReduceKind, x: &[f32], length: usize, out: &mut [f32]) {
             _ => sum_of(row, |x| x),
         };
     }
+}
+
+/// The sum of a function over a row: sixteen running sums, so that the loop vectorises and long rows
+/// lose little precision.
+#[inline(always)]
+fn sum_of(row: &[f32], function: impl Fn(f32) -> f32) -> f32 {
+    let mut lanes = [0f32; 16];
+    let chunks = row.chunks_exact(16);
+    let rest: f32 = chunks.remainder().iter().map(|&x| function(x)).sum();
+    for chunk in chunks {
+        for (lane, &element) in lanes.iter_mut().zip(chunk) {
+            *lane += function(element);
+        }
+    }
+    lanes.iter().sum::<f32>() + rest
 }

@@ -164,7 +164,7 @@ macro_rules! strips {
         }
 
         /// # Safety
-        /// As [`block`] for the rows of a strip.
+        /// As [`block`] for the rows of these strips.
         #[target_feature(enable = $features)]
         unsafe fn $name<const ROWS: usize, const WHOLE: bool, E: End>(
             mut first: *const u8,

@@ -335,7 +335,7 @@ impl<F: Factor> MatrixUnit<F> {
     }
 
     /// Whether it ends so many rows in registers, where that is told.
-    fn ends_rows(self, rows: usize) -> bool {
+    pub(crate) fn ends_rows(self, rows: usize) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self.0 == Kind::Avx512 && rows > avx512::FEW_ROWS;
         #[cfg(not(target_arch = "x86_64"))]
@@ -471,7 +471,8 @@ pub struct Block<'a, F: Factor> {
     pub panel: *const u8,
     /// Columns of the panel that count, from the first on. What the sums of the others are is not said.
     pub columns: usize,
-    /// 16 rows or fewer compute one tile's, more than that both's.
+    /// 16 rows or fewer compute one tile's, more than that both's. More than [`BLOCK`] only where what ends them is told, so that
+    /// there are no sums of them, and all begin alike.
     pub rows: usize,
     pub begin: Begin<F::Sum>,
     /// May be what the sums begin with, or what is pending: both are read before it is written. What it holds beyond the rows
@@ -499,6 +500,10 @@ impl<F: Factor> Tiles<F> {
         // SAFETY: the caller's promise; the kind proves that the instructions exist, `enter` has set up their
         // state.
         unsafe {
+            debug_assert!(
+                block.rows <= BLOCK || block.ends.is_some() && block.begin.apart == 0,
+                "sums of too many rows"
+            );
             if block.left.offsets.is_empty() {
                 block.begin.copy(block.to);
             } else {

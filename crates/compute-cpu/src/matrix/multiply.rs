@@ -3,7 +3,7 @@
 //! ```text
 //! for each panel, or group of panels of few steps     its sums stay in the second-level cache
 //!     for each pass of some steps                     a pass of a panel fills 36 KiB of the first, or 64 of both
-//!         for each 32 rows or less                    stream from the second-level cache
+//!         for each 32 rows or less, or many           stream from the second-level cache
 //!             sums += rows · panel
 //!             after the last pass: store, while the sums are in the first-level cache, or beside the next block's steps
 //! ```
@@ -247,16 +247,16 @@ pub(crate) trait Sink<S> {
     /// Stores the sums of the first so many rows of a block.
     fn store(&mut self, sums: &mut Sums<S>, block: (usize, usize), rows: usize);
 
-    /// What ends the first so many rows of a block, if that can be done in registers: then they are not stored. It is
-    /// valid until the next call.
+    /// What ends so many rows from a block's first on, which are those of several blocks where it [`Sink::takes_turns`], if that can be
+    /// done in registers: then they are not stored. It is valid until the next call.
     fn ends(&mut self, block: (usize, usize), rows: usize) -> Option<&Ends>;
 
     /// What ends the first so many rows of a block, if that can be done beside the steps of the next one: then they are not
     /// stored. It is valid until it is asked for again, or sums are stored.
     fn ends_later(&mut self, block: (usize, usize), rows: usize) -> Option<&Later>;
 
-    /// Whether [`Sink::ends_in_turn`] may give something for so many rows, which are all from the first on.
-    #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "rows are ended beside steps there alone"))]
+    /// Whether [`Sink::ends_in_turn`], and [`Sink::ends`] of the rows of several blocks, may give something for so many rows, which are
+    /// all from the first on: they belong together.
     fn takes_turns(&self, _rows: usize) -> bool {
         false
     }
@@ -715,7 +715,7 @@ impl<F: Factor> Running<'_, '_, F> {
         let (panel, columns) = panels.get(p);
         let in_registers = to.is_none() && from < until && is_ended(columns) && tiles.matrix.ends_rows(rows);
         let ends = if in_registers { sink.ends((pair * left.block, p), rows) } else { None };
-        let is_ended = ends.is_some();
+        let are_ended = ends.is_some();
         let lines = Lines { first: place, rows: left.line, apart: left.line_bytes };
         // SAFETY: the caller's promise for the rows of this block; the panel has those steps.
         unsafe {
@@ -749,7 +749,7 @@ impl<F: Factor> Running<'_, '_, F> {
             };
             tiles.block(&block);
         }
-        if to.is_some() || is_ended {
+        if to.is_some() || are_ended {
             return;
         }
         if tiles.matrix.is_amx()

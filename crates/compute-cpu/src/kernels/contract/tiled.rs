@@ -29,9 +29,10 @@ use std::marker::PhantomData;
 /// Bytes of packed rows that a task keeps in the second-level cache. With 1.3 MiB a product took longer, though machines with AMX have 2
 /// (`docs/benchmarks/gaps-m.md#weights-near-and-vectors-alone`).
 const TASK_BYTES: usize = 1 << 20;
-/// Rows of a task, at most: beyond that a panel is read often enough already.
+/// Rows of a task, at most, but for those of few steps: beyond that a panel is read often enough already.
 const TASK_ROWS: usize = 512;
-/// Bytes of a task's rows, at least, where vectors multiply them.
+/// Bytes of a task's rows up to which it may have more of them, where any number is ended at once: to begin a task takes as long as some
+/// rows.
 const SHORT_BYTES: usize = 128 << 10;
 /// Bytes of weights that all threads read where each has rows of its own: what a thread has written it reads again from its own caches,
 /// as rows of a convolution's images above all.
@@ -80,12 +81,12 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let panels = layout.n.div_ceil(BLOCK);
         let threads = machine.threads();
         let usual = || {
-            let is_in_place = matrix.takes_lines() && matches!(packing, Packing::None);
+            let is_in_place = matrix.ends_rows(BLOCK) && matches!(packing, Packing::None);
             let weights = layout.n * layout.k * size_of::<F>();
             let by_rows = is_in_place && weights <= SMALL_BYTES && layout.m >= 2 * STRIP * threads;
-            // Rows that vectors read where they lie are cut anywhere.
+            // Strips that read rows where they lie may begin anywhere.
             let unit = if is_in_place { STRIP } else { BLOCK };
-            let cut = Cut { held: held_rows(matrix, steps), unit, least: if by_rows { threads } else { 1 } };
+            let cut = Cut { held: held_rows(matrix, steps), unit, shared: if by_rows { threads } else { 1 } };
             task_rows((layout.m, layout.batches(), layout.n), cut, threads)
         };
         let task_rows = machine.blocking.rows.unwrap_or_else(usual);
@@ -202,8 +203,7 @@ fn row_blocks(m: usize, n: usize, threads: usize) -> usize {
 /// Rows that a task has at most, for a product of so many steps.
 fn held_rows<F: Factor>(matrix: MatrixUnit<F>, steps: usize) -> usize {
     let of_bytes = |bytes: usize| bytes / (steps.max(1) * STEP_BYTES);
-    // Vectors end any number of rows at once, and beginning a task takes as long as some rows.
-    let most = if matrix.takes_lines() { TASK_ROWS.max(of_bytes(SHORT_BYTES)) } else { TASK_ROWS };
+    let most = if matrix.ends_rows(BLOCK) { TASK_ROWS.max(of_bytes(SHORT_BYTES)) } else { TASK_ROWS };
     of_bytes(TASK_BYTES).min(most)
 }
 
@@ -214,15 +214,15 @@ struct Cut {
     held: usize,
     /// Tasks have a multiple of so many rows, but for the last.
     unit: usize,
-    /// Tasks of each matrix, at least, where it has rows enough.
-    least: usize,
+    /// Tasks of all matrices together, at least, where they have rows enough.
+    shared: usize,
 }
 
 /// Rows of a task for so many matrices of `m` rows: threads have as much to do each, and no task is left with a few rows, for which it
 /// would read all panels once more.
-fn task_rows((m, matrices, n): (usize, usize, usize), Cut { held, unit, least }: Cut, threads: usize) -> usize {
+fn task_rows((m, matrices, n): (usize, usize, usize), Cut { held, unit, shared }: Cut, threads: usize) -> usize {
     let units = m.div_ceil(unit).max(1);
-    let shared = row_blocks(m * matrices, n, threads).max(least).div_ceil(matrices.max(1));
+    let shared = row_blocks(m * matrices, n, threads).max(shared).div_ceil(matrices.max(1));
     let least = units.div_ceil((held / unit).max(1)).max(shared).min(units);
     // What fewer tasks than threads do is cut by panels, and what would have to be cut far smaller, too.
     let even = if matrices * least < threads { least } else { rows_cut(matrices, units, least, threads) };
@@ -528,7 +528,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
             return None;
         }
         let piece = self.piece(block, rows);
-        // Whole blocks alone are ended so, who write no more than that.
+        // Whole blocks and halves alone are ended so, who write no more than that.
         self.fill_up(&piece);
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }
@@ -585,7 +585,7 @@ mod tests {
 
     /// Of whole blocks.
     fn whole(held: usize) -> Cut {
-        Cut { held, unit: BLOCK, least: 1 }
+        Cut { held, unit: BLOCK, shared: 1 }
     }
 
     #[test]
@@ -608,7 +608,7 @@ mod tests {
             let rows = task_rows((m, 1, 768), whole(held), threads);
             assert!(rows.is_multiple_of(BLOCK) && rows <= held.max(BLOCK), "{rows} of {m}");
         }
-        let anywhere = |held: usize, least: usize| Cut { held, unit: STRIP, least };
+        let anywhere = |held: usize, shared: usize| Cut { held, unit: STRIP, shared };
         assert_eq!(task_rows((197, 1, 768), anywhere(170, 1), 2), 104, "not 128 and 69");
         assert_eq!(task_rows((196, 1, 384), anywhere(TASK_ROWS, 2), 2), 104, "of an image, each thread has its rows");
     }

@@ -395,7 +395,7 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
 /// What ends sums of products of bf16, on a machine with AVX-512 BF16.
 pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>(rows: EndRows, beside: &'static Beside) -> Chosen {
-        // Strips have both bounds: each form of them is eight functions.
+        // Strips have both bounds: each form of them is 24 functions, with halves.
         type Bounded = Unbiased<true, true>;
         type Strips<A, W> = OfStrips<Avx512Bf16, Floats, A, Bounded, W>;
         Chosen {

@@ -47,6 +47,13 @@ impl<F: Product> KeptColumns<F> {
             shared: std::array::from_fn(|_| (usize::MAX, Room::new())),
         }
     }
+
+    /// What was kept belongs to another product.
+    fn forget(&mut self) {
+        self.kept.iter_mut().for_each(|kept| kept.column = usize::MAX);
+        #[cfg(target_arch = "x86_64")]
+        self.shared.iter_mut().for_each(|(column, _)| *column = usize::MAX);
+    }
 }
 
 /// A finish at work on the output of one run.
@@ -70,7 +77,7 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
     in_registers: InRegisters<'a>,
 }
 
-/// How the sums of whole blocks, and of others that have room for that, are ended in registers.
+/// How the sums of whole blocks, of halves, and of others that have room for a whole one, are ended in registers.
 #[cfg(target_arch = "x86_64")]
 struct InRegisters<'a> {
     /// None where they are not, once that is known.
@@ -94,6 +101,7 @@ impl<'a, F: Product> Finishing<'a, F> {
         registers: &'a mut [Register],
         columns: &'a mut KeptColumns<F>,
     ) -> Self {
+        columns.forget();
         let output = arguments.outputs[0];
         let elements = output.len() / finish.output.size();
         let target = (finish.output != DType::I32).then(|| Numbers::of(output, finish.output, 0, elements));
@@ -245,6 +253,10 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[inline]
     pub unsafe fn ends(&mut self, piece: Piece) -> Option<&Ends> {
         let is_half = 2 * piece.columns == BLOCK;
+        // What has no ends for halves is not told of them again and again.
+        if is_half && matches!(self.in_registers.chosen, Some(Some(Chosen { halves: None, .. }))) {
+            return None;
+        }
         // SAFETY: the caller's promise.
         let (Chosen { strips, halves, .. }, told) = unsafe { self.tell(piece, is_half, &Runs::one(piece.rows)) }?;
         let strips: &[_] = if is_half { halves? } else { strips };
