@@ -41,7 +41,7 @@ const TASK_ROWS: usize = 96;
 /// Rows of weights in groups that are unpacked at a time: they stay in the first-level cache until they are stored.
 const UNPACKED_ROWS: usize = 64;
 /// Panels of B that one task takes: the most of these of which there are tasks enough for all threads. Each task copies rows of A that
-/// would evict each other from the cache, which takes a twelfth of its time where it has eight panels.
+/// would evict each other from the cache, so that few tasks copy less (`docs/benchmarks/gaps-z.md#products-in-f32`).
 const TASK_PANELS: [usize; 3] = [32, 16, 8];
 /// So many tasks for each thread are enough: then it matters little that some rows are left over.
 const TASKS_ENOUGH: usize = 8;

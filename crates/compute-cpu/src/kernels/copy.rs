@@ -160,7 +160,7 @@ impl<T: Unit> Target<T> {
             let column = |index| std::slice::from_raw_parts(source.start.add(from.0 + index * from.1), count);
             (rows, std::array::from_fn::<_, N, _>(column))
         };
-        // Counted: what iterators over the columns hand on may be compiled apart, which takes ten times as long.
+        // Counted: what iterators hand on may be compiled apart (`docs/benchmarks/gaps-z.md#closures-over-vectors`).
         for (at, row) in rows.iter_mut().enumerate() {
             for column in 0..N {
                 row[column] = columns[column][at];

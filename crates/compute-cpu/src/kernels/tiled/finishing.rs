@@ -25,8 +25,8 @@ struct Kept<C> {
     integers: C,
 }
 
-/// Room for what is worked out for the columns of some panels. It stays where it is: moved along with what is written into it, it
-/// took a twentieth of a small convolution's time.
+/// Room for what is worked out for the columns of some panels. Who begins a product has it and lends it: it is 10 KB, which a
+/// [`Finishing`] that is moved would copy.
 pub(in crate::kernels) struct KeptColumns<F: Product> {
     kept: [Kept<F::Columns>; KEPT],
     /// What the rows of kept panels share, and the first column of each.
