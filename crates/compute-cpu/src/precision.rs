@@ -148,6 +148,8 @@ fn writes(graph: &Graph, node: &Node) -> bool {
 fn reads(graph: &Graph, node: &Node, position: usize) -> bool {
     match &node.op {
         op if op.multiply() == Some(Factors::Integers) => is_residual(graph, node, position),
+        // Of a quantised model: the nearest of its steps is that of the number as it is, not as it is rounded before.
+        Op::Map(map) if map.quantizes() => false,
         Op::Quantize(op) => position == 0 && op.precision == Some(DType::F32),
         // The bias has few numbers.
         Op::Conv(_) => position != 2 && writes(graph, node),
@@ -315,6 +317,20 @@ mod tests {
         let multiply = |node: &Node| if let Op::Conv(op) = &node.op { op.multiply } else { None };
         let multiply: Vec<_> = graph.nodes.iter().map(multiply).collect();
         assert_eq!(multiply, [Some(Factors::Bf16), None, None, None, Some(Factors::Bf16)]);
+    }
+
+    #[test]
+    fn what_a_model_quantises_itself_stays() {
+        let mut graph = graph(|b, x| {
+            let y = product(b, x, 1);
+            let mut map = Map::default();
+            let (sum, other) = (map.push(Instruction::Input(0)), map.push(Instruction::Input(1)));
+            let sum = map.push(Instruction::Binary(Binary::Add, sum, other));
+            map.push_quantize(sum, 0.03, 5, DType::U8);
+            vec![b.add(Op::Map(map), &[y, x]).unwrap()]
+        });
+        narrow(&mut graph, &BTreeSet::new());
+        assert_eq!(written(&graph), [DType::F32, DType::U8]);
     }
 
     #[test]

@@ -33,7 +33,7 @@ use crate::pool::own_bytes;
 use crate::{Blas, Winograd};
 use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
-use depthwise_pixels::{DepthwisePixelsStep, TapWeights};
+use depthwise_pixels::{DepthwisePixelsStep, Integers, TapWeights};
 use half::bf16;
 use halimede_compute::layout::{Band, Layout::Blocked, Layouts, Stance, Stances};
 use halimede_compute::packed::Packer;
@@ -204,6 +204,15 @@ impl Packed {
         }
         let groups = op.groups.max(1);
         match *tensor.shape() {
+            [channels, 1, ..]
+                if op.multiply == Some(Factors::Integers)
+                    && op.channels_last
+                    && op.transposed.is_none()
+                    && channels == groups
+                    && groups > 1 =>
+            {
+                TapWeights::pack_integers(tensor, packer).map(Arc::new).map(Packed::Taps)
+            }
             [_, _, ..] if op.multiply.is_some() && (groups > 1 || !op.channels_last) => None,
             [rows, channels, ref size @ ..] if op.multiply.is_some() => {
                 let taps: Vec<usize> = (0..size.iter().product()).collect();
@@ -368,15 +377,16 @@ impl Kernel for ConvKernel {
         };
         let output = &outputs[0];
         let machine = self.machine.blocked(|| self.tunable(inputs, outputs));
-        if self.op.multiply.is_some() {
+        let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..]);
+        if self.op.multiply.is_some() && !matches!(weights, Some(Packed::Taps(_))) {
             return self.prepare_tiled(x, w, inputs, output, layouts, machine);
         }
         let has_bias = inputs.get(2).is_some_and(Option::is_some);
         let extra = inputs.get(3..).unwrap_or_default();
         let (map, isa) = (self.op.epilogue.as_ref(), self.machine.isa);
-        let weights = self.weights.as_ref().filter(|weights| *weights.shape() == w.shape[..]);
+        let are_floats = [x, output].iter().all(|desc| matches!(desc.dtype, DType::F32 | DType::Bf16));
         if let Some(Packed::Taps(taps)) = weights
-            && [x, output].iter().all(|desc| matches!(desc.dtype, DType::F32 | DType::Bf16))
+            && (are_floats || self.op.multiply.is_some())
         {
             let step = self.depthwise(taps, x, w, inputs, output, layouts.band)?;
             let step = if layouts.output == Blocked { step.in_blocks() } else { step };
@@ -478,6 +488,11 @@ impl ConvKernel {
         band: Option<Band>,
     ) -> Result<DepthwisePixelsStep, OpError> {
         let window = self.window_of_pixels(x, w, output, band)?;
+        if self.op.multiply.is_some() {
+            let integers = Integers::new(self.op.epilogue.as_ref(), inputs, output, self.machine.isa)?;
+            let (types, machine) = ((x.dtype, output.dtype), self.machine.clone());
+            return Ok(DepthwisePixelsStep::of_integers((window, band), taps.clone(), integers, types, machine));
+        }
         let (map, extra) = (self.op.epilogue.as_ref(), inputs.get(3..).unwrap_or_default());
         let epilogue = Epilogue::narrowed(map, extra, output, self.machine.isa)?;
         let (has_bias, types) = (inputs.get(2).is_some_and(Option::is_some), (x.dtype, output.dtype));

@@ -108,7 +108,8 @@ impl Common {
         *self == Common { low: self.low, high: self.high, ..Common::NONE }
     }
 
-    fn of(program: &Program, types: &[DType], walks: &[Walk], columns: usize) -> Option<Common> {
+    /// What a program does to input 0; `types` are those of its inputs, `walks` of those from 1 on.
+    pub fn of(program: &Program, types: &[DType], walks: &[Walk], columns: usize) -> Option<Common> {
         let mut terms: Vec<Term> = Vec::new();
         for code in &program.codes {
             terms.push(match *code {

@@ -3,7 +3,7 @@
 use super::tests::{check, floats};
 use halimede_graph::Op;
 use halimede_graph::ops::*;
-use halimede_tensor::{DType, Tensor};
+use halimede_tensor::{CastOptions, DType, Tensor};
 
 /// Integers of the whole range.
 fn bytes(dtype: DType, shape: &[usize], seed: usize) -> Tensor {
@@ -179,6 +179,102 @@ fn convolutions() {
                 inputs.extend([scale(outputs), floats(&[outputs], 3), residual].map(Some));
             }
             check(Op::Conv(op), &inputs, &[1], 1e-6);
+        }
+    }
+}
+
+#[test]
+fn depthwise_convolutions() {
+    // Image, channels, kernel, stride, dilation, borders: every form of block, widths that they leave over, few channels.
+    let cases: &[(&[usize], usize, usize, usize, [i64; 4])] = &[
+        (&[1, 5, 14, 64], 3, 1, 1, [1; 4]),
+        (&[2, 6, 9, 40], 5, 1, 1, [2; 4]),
+        (&[1, 9, 15, 144], 3, 2, 1, [1; 4]),
+        (&[1, 8, 19, 48], 5, 2, 1, [1, 2, 2, 1]),
+        (&[1, 7, 6, 17], 3, 1, 2, [2; 4]),
+        (&[1, 23, 66, 96], 3, 1, 1, [1; 4]),
+        (&[1, 3, 2, 32], 3, 1, 1, [1; 4]),
+        (&[1, 12, 12, 33], 11, 1, 1, [5; 4]),
+        (&[2, 4, 8, 9], 7, 1, 1, [3; 4]),
+    ];
+    for &(x, kernel, stride, dilation, pads) in cases {
+        let channels = x[3];
+        let out = |size: usize, before: i64, after: i64| {
+            ((size as i64 + before + after) as usize - (kernel - 1) * dilation - 1) / stride + 1
+        };
+        let y = [x[0], out(x[1], pads[0], pads[2]), out(x[2], pads[1], pads[3]), channels];
+        for (dtype, ending) in [DType::U8, DType::I8].into_iter().flat_map(|dtype| ENDINGS.map(|e| (dtype, e))) {
+            let op = Conv {
+                strides: [stride; 2].as_slice().into(),
+                dilations: [dilation; 2].as_slice().into(),
+                padding: Padding::Explicit(pads.as_slice().into()),
+                groups: channels,
+                transposed: None,
+                channels_last: true,
+                multiply: Some(Factors::Integers),
+                epilogue: ending.map(),
+            };
+            let residual =
+                if let Ending::Residual(dtype) | Ending::General(dtype) = ending { dtype } else { DType::U8 };
+            let weights = bytes(DType::I8, &[channels, 1, kernel, kernel], 2);
+            let mut inputs = vec![Some(bytes(dtype, x, 1)), Some(weights), Some(zero_point(dtype))];
+            if ending != Ending::Plain {
+                inputs.extend([scale(channels), floats(&[channels], 3), bytes(residual, &y, 4)].map(Some));
+            }
+            check(Op::Conv(op), &inputs, &[1], 1e-6);
+        }
+    }
+}
+
+#[test]
+fn sums_of_as_many_taps_as_there_may_be() {
+    // The farthest that a sum may be from zero, on either side.
+    for (zero, x) in [(0u8, 255u8), (255, 0)] {
+        let op = Conv {
+            strides: [1, 1].as_slice().into(),
+            dilations: [1, 1].as_slice().into(),
+            padding: Padding::Explicit([0; 4].as_slice().into()),
+            groups: 40,
+            transposed: None,
+            channels_last: true,
+            multiply: Some(Factors::Integers),
+            epilogue: None,
+        };
+        let x = Tensor::from_slice(&[1, 8, 24, 40], &[x; 8 * 24 * 40]).unwrap();
+        let w = Tensor::from_slice(&[40, 1, 8, 16], &[-128i8; 40 * 8 * 16]).unwrap();
+        check(Op::Conv(op), &[Some(x), Some(w), Some(Tensor::scalar(zero))], &[1], 0.0);
+    }
+}
+
+#[test]
+fn maps_that_quantise() {
+    // A number, or the sum of one and of a quantised number, bounded or not, as it is written and the other way round; and what no product ends with.
+    for (count, dtype, to) in [(5, DType::F32, DType::U8), (300, DType::Bf16, DType::I8), (9000, DType::F32, DType::I8)]
+    {
+        for form in 0..5 {
+            let mut map = Map::default();
+            let (data, other) = if form == 2 { (1, 0) } else { (0, 1) };
+            let mut x = map.push(Instruction::Input(data));
+            if dtype != DType::F32 {
+                x = map.push(Instruction::Cast(DType::F32, x));
+            }
+            if form > 0 {
+                let residual = map.push(Instruction::Input(other));
+                let residual = map.push_dequantize(residual, 0.04, 3);
+                x = map.push(Instruction::Binary(if form == 3 { Binary::Mul } else { Binary::Add }, x, residual));
+            }
+            if form == 4 {
+                let low = map.push(Instruction::Constant(Scalar::Float(-0.5, DType::F32)));
+                x = map.push(Instruction::Binary(Binary::Max, x, low));
+            }
+            map.push_quantize(x, 0.03, 5, to);
+            let mut inputs =
+                vec![floats(&[count], 1).cast(dtype, CastOptions::default()).unwrap(), bytes(to, &[count], 2)];
+            if form == 2 {
+                inputs.swap(0, 1);
+            }
+            let inputs: Vec<_> = inputs.into_iter().take(if form == 0 { 1 } else { 2 }).map(Some).collect();
+            check(Op::Map(map), &inputs, &[], 0.0);
         }
     }
 }

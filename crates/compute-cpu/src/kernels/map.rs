@@ -1,14 +1,16 @@
 //! Pointwise maps over inputs that broadcast.
 
+mod quantized;
 mod rows;
 
 use super::Machine;
-use crate::map::{BLOCK, Code, Program, Register, Walk, execute, store};
+use crate::map::{BLOCK, Code, Program, Register, Walk, execute, store, store_whole};
 use crate::pool::own_bytes;
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::Map;
 use halimede_tensor::{DType, View};
+use quantized::QuantizedStep;
 use rows::RowsStep;
 use smallvec::SmallVec;
 
@@ -41,8 +43,9 @@ impl Kernel for MapKernel {
         if program.result() != output.dtype {
             return Err(OpError::invalid(format!("a map gives {}, not {}", program.result(), output.dtype)));
         }
-        // Storing rounds as well.
-        if output.dtype == DType::Bf16 && program.narrows_at_the_end_only() {
+        // Storing rounds as well, and makes bytes of whole numbers.
+        let quantizes = self.map.quantizes() && program.narrows_at_the_end_only();
+        if quantizes || output.dtype == DType::Bf16 && program.narrows_at_the_end_only() {
             program.remove_last();
         }
         let walks: Vec<Walk> =
@@ -60,8 +63,16 @@ impl Kernel for MapKernel {
             parts,
             registers: program.registers(),
             output: output.dtype,
+            quantizes,
             program,
             machine: self.machine.clone(),
+        };
+        let step = match QuantizedStep::new(step) {
+            Ok(step) => {
+                let workspace = step.workspace();
+                return Ok(Prepared { step: Box::new(step), workspace });
+            }
+            Err(step) => step,
         };
         let workspace = step.parts * step.part_bytes();
         Ok(Prepared { step: Box::new(step), workspace })
@@ -78,6 +89,8 @@ struct MapStep {
     program: Program,
     types: SmallVec<[DType; 4]>,
     output: DType,
+    /// The program gives whole numbers in f32 that integers of 8 bits hold.
+    quantizes: bool,
     walks: Vec<Walk>,
     count: usize,
     parts: usize,
@@ -133,6 +146,11 @@ impl MapStep {
         let last = &registers[self.registers - 1];
         // SAFETY: the elements of this block belong to this part alone, and what was read of them in
         // place was read above.
-        unsafe { store(self.machine.isa, last, output, self.output, start, count) };
+        unsafe {
+            match self.quantizes {
+                true => store_whole(self.machine.isa, last, output, self.output, start, count),
+                false => store(self.machine.isa, last, output, self.output, start, count),
+            }
+        }
     }
 }

@@ -23,7 +23,7 @@ use halimede_compute::{Arguments, TensorDesc};
 use halimede_graph::OpError;
 use halimede_graph::ops::{Factors, Map};
 use halimede_tensor::{DType, Element};
-pub(super) use integers::IntegerWeights;
+pub(super) use integers::{IntegerWeights, zero_point_of};
 use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 #[cfg(target_arch = "x86_64")]

@@ -2,6 +2,7 @@
 
 use super::{BLOCK, Register};
 use crate::Isa;
+use crate::isa::multiversion;
 use crate::real::Real;
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use halimede_tensor::{DType, Element, View};
@@ -125,5 +126,48 @@ pub(crate) unsafe fn store(isa: Isa, register: &Register, view: View<'_>, dtype:
             DType::I32 => ints!(i32),
             other => unreachable!("the program was compiled for classes that exclude {other}"),
         }
+    }
+}
+
+/// Writes the first `count` elements of a register of f32, which are whole and within the range of U8 or I8, to `start` on.
+///
+/// # Safety
+/// As [`store`].
+pub(crate) unsafe fn store_whole(
+    isa: Isa,
+    register: &Register,
+    view: View<'_>,
+    dtype: DType,
+    start: usize,
+    count: usize,
+) {
+    assert!(start + count <= view.len());
+    // SAFETY: inside the view (just checked); the elements are the caller's alone, and any bytes are U8.
+    let to = unsafe { std::slice::from_raw_parts_mut(view.as_ptr().add(start), count) };
+    match dtype {
+        DType::I8 => signed_bytes(isa, &register.f32()[..count], to),
+        _ => bytes(isa, &register.f32()[..count], to),
+    }
+}
+
+multiversion! {
+    fn bytes(from: &[f32], to: &mut [u8]) = each_byte
+}
+
+#[inline(always)]
+fn each_byte(from: &[f32], to: &mut [u8]) {
+    for (to, &number) in to.iter_mut().zip(from) {
+        *to = number as i32 as u8;
+    }
+}
+
+multiversion! {
+    fn signed_bytes(from: &[f32], to: &mut [u8]) = each_signed_byte
+}
+
+#[inline(always)]
+fn each_signed_byte(from: &[f32], to: &mut [u8]) {
+    for (to, &number) in to.iter_mut().zip(from) {
+        *to = (number as i32 as i8).cast_unsigned();
     }
 }

@@ -52,6 +52,12 @@ fn body(program: &Program, registers: &mut [Register], count: usize) {
             Code::Cast { from: DType::F32 | DType::Bf16, to: DType::F32, register } => {
                 each_f32(&earlier[register], out, count, |x| x)
             }
+            // So few bits are those of an i32, which vectors have instructions for.
+            Code::Cast { from: DType::U8 | DType::I8 | DType::U16 | DType::I16, to: DType::F32, register } => {
+                for (out, &x) in out.f32_mut()[..count].iter_mut().zip(&earlier[register].i64()[..count]) {
+                    *out = x as i32 as f32;
+                }
+            }
             Code::Cast { from: DType::F32, to: DType::Bf16, register } => {
                 each_f32(&earlier[register], out, count, |x| nearest(x).widen())
             }

@@ -7,7 +7,7 @@
 //! the width of its datatype after each step.
 
 mod convert;
-pub(crate) use convert::{load, splat, store};
+pub(crate) use convert::{load, splat, store, store_whole};
 mod execute;
 mod functions;
 mod walk;

@@ -128,9 +128,19 @@ fn product(graph: &mut Graph, index: usize, producers: &[Option<usize>]) -> Opti
 
 /// Whether the integer unit has a kernel for a convolution.
 fn fitting_conv(graph: &Graph, op: &Conv, node: &Node) -> Result<(), Reason> {
+    /// So few products of 8 bits are whole numbers of f32 together, as which kernels may sum them.
+    const TAPS_MAX: usize = 128;
     let weights = node.inputs[1].and_then(|weights| graph.fact(weights).known_shape());
+    let is_depthwise = |shape: &[usize]| {
+        (3..=4).contains(&shape.len()) && shape[0] == op.groups && shape[1] == 1 && shape[0] >= CHANNELS_MIN
+    };
     match weights {
-        _ if op.groups != 1 || op.transposed.is_some() => Err("the convolution is transposed or has groups"),
+        _ if op.transposed.is_some() => Err("the convolution is transposed"),
+        Some(shape) if op.groups > 1 && is_depthwise(&shape) => match shape[2..].iter().product::<usize>() {
+            0..=TAPS_MAX => Ok(()),
+            _ => Err("the convolution has many taps"),
+        },
+        _ if op.groups != 1 => Err("the convolution has groups of several channels"),
         Some(shape) if (3..=4).contains(&shape.len()) && shape[0] >= CHANNELS_MIN => Ok(()),
         _ => Err("the convolution has few channels or many axes"),
     }
@@ -422,6 +432,35 @@ pub(super) mod tests {
         assert_eq!(kernels, ["Quantize", "Conv", "Conv", "Dequantize"], "{reports:?}");
         let bytes = graph.nodes.iter().filter(|node| matches!(node.op, Op::Conv(_)));
         assert!(bytes.into_iter().all(|node| graph.fact(node.outputs[0]).dtype == Some(DType::U8)));
+    }
+
+    #[test]
+    fn a_depthwise_convolution_multiplies_integers_too() {
+        for (groups, kernel, is_one) in [(16, 3, true), (2, 3, false), (16, 12, false)] {
+            let (_, graph, reports) = optimized(graph(&[1, 16, 14, 14], |b, x| {
+                let x = quantize(b, x, 0.0625, 100);
+                let w = weights(b, &[16, 16 / groups, kernel, kernel], 0, 0);
+                let op = Conv {
+                    strides: smallvec![1, 1],
+                    dilations: smallvec![1, 1],
+                    padding: Padding::Explicit(smallvec![1, 1, 1, 1]),
+                    groups,
+                    transposed: None,
+                    channels_last: false,
+                    multiply: None,
+                    epilogue: None,
+                };
+                let y = b.add(Op::Conv(op), &[x, w]).unwrap();
+                let y = b.unary(Unary::Sigmoid, y).and_then(|gate| b.binary(Binary::Mul, gate, y)).unwrap();
+                quantize(b, y, 0.03125, 3)
+            }));
+            let op = graph.nodes.iter().find_map(|node| if let Op::Conv(op) = &node.op { Some(op) } else { None });
+            let op = op.expect("the convolution");
+            assert_eq!(op.multiply == Some(Factors::Integers), is_one, "{groups} groups: {reports:?}");
+            // What stands before a quantisation is known as what it is.
+            let silu = |map: &Map| map.instructions.iter().any(|i| matches!(i, Instruction::Unary(Unary::Silu, _)));
+            assert!(!is_one || op.epilogue.as_ref().is_some_and(silu), "{:?}", op.epilogue);
+        }
     }
 
     #[test]

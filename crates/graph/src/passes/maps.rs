@@ -190,7 +190,8 @@ fn activations(graph: &mut Graph, _: &PassOptions, report: &mut PassReport) {
     for index in 0..graph.nodes.len() {
         let float = graph.fact(graph.nodes[index].outputs[0]).dtype.is_some_and(DType::is_float);
         let Op::Map(map) = &graph.nodes[index].op else { continue };
-        if !float {
+        // What is quantised behind them are floats, too.
+        if !float && !map.quantizes() {
             continue;
         }
         let (mut map, mut functions) = (map.clone(), Vec::new());

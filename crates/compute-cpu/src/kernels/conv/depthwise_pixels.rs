@@ -10,6 +10,9 @@
 //!                     for each pixel that one of them sees
 //!                         load it once, multiply it by every tap that it meets
 //! ```
+//!
+//! Integers of 8 bits are multiplied as floats, too, once their zero point is taken off: the sums of so few stay whole. They begin
+//! with [`WHOLE`], so that the bits of each are those of a whole number, as which sums of integers are ended.
 
 use super::window::Window;
 use crate::Isa;
@@ -19,6 +22,7 @@ use crate::kernels::epilogue::{Common, Epilogue};
 use crate::kernels::lines::{Images, Raster, fill_lines, fill_whole_lines};
 use crate::kernels::packed::{PackedWeights, f32_bytes};
 use crate::kernels::rows::{part_mut, registers_of};
+use crate::kernels::tiled::{Finish, KeptColumns, Piece, zero_point_of};
 use crate::map::{BLOCK, Register};
 use crate::pool::own_bytes;
 use crate::real::{Numbers, Real};
@@ -27,8 +31,11 @@ use crate::vector::{Four, MOST_LANES, Vector};
 use half::bf16;
 use halimede_compute::layout::{Band, LINE_BYTES, Layout, Stance, Stances};
 use halimede_compute::packed::Packer;
-use halimede_compute::{Arguments, Step};
-use halimede_tensor::{DType, Tensor, View};
+use halimede_compute::{Arguments, Step, TensorDesc};
+use halimede_graph::OpError;
+use halimede_graph::ops::Map;
+use halimede_graph::ops::whole_weights;
+use halimede_tensor::{CastOptions, DType, Element, Tensor, View};
 use smallvec::smallvec;
 use std::ops::Range;
 use std::sync::Arc;
@@ -44,6 +51,13 @@ const FIRST_EXTRA: usize = 3;
 /// Bytes of the input that a strip of rows reads: they stay near while the channels take their turns.
 const STRIP_BYTES: usize = 256 << 10;
 
+/// 1.5 · 2²³, which sums of integers begin with: what is added changes the bits as it would change those of an integer.
+const WHOLE: f32 = 12_582_912.0;
+/// Taps of integers, at most: so many products of 8 bits are less than 2²² together.
+pub(super) const WHOLE_TAPS: usize = 128;
+/// Columns of the sums of integers, row by row, of which a block may fill some: those that are ended together.
+const ENDED: usize = crate::matrix::BLOCK;
+
 /// Weights as `[taps, channels]`, zeros filling up the channels to a block of the widest registers.
 pub(super) struct TapWeights {
     pub shape: Vec<usize>,
@@ -54,6 +68,14 @@ impl TapWeights {
     /// Weights from one tap to the next, of so many channels.
     fn apart(channels: usize) -> usize {
         channels.next_multiple_of(WIDE * MOST_LANES)
+    }
+
+    /// Those of integers: as the floats that they are.
+    pub fn pack_integers(tensor: &Tensor, packer: &Packer) -> Option<TapWeights> {
+        let whole = whole_weights(tensor, 0).ok()?;
+        let taps = whole.shape().iter().skip(1).product::<usize>();
+        let floats = whole.cast(DType::F32, CastOptions::default()).ok().filter(|_| taps <= WHOLE_TAPS)?;
+        TapWeights::pack(&floats, packer)
     }
 
     pub fn pack(tensor: &Tensor, packer: &Packer) -> Option<TapWeights> {
@@ -72,12 +94,34 @@ impl TapWeights {
     }
 }
 
+/// How sums of integers end.
+pub(super) struct Integers {
+    finish: Finish<u8>,
+    /// The datatype of the zero point, where there is one.
+    zero: Option<DType>,
+}
+
+impl Integers {
+    /// For the operands of a convolution of integers.
+    pub fn new(
+        map: Option<&Map>,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+        isa: Isa,
+    ) -> Result<Integers, OpError> {
+        let zero = inputs.get(2).and_then(Option::as_ref).map(|zero| zero.dtype);
+        Ok(Integers { finish: Finish::of_sums(WHOLE.to_bits() as i32, map, inputs, output, isa)?, zero })
+    }
+}
+
 pub(super) struct DepthwisePixelsStep {
     window: Window,
     band: Option<Band>,
     weights: Arc<TapWeights>,
     has_bias: bool,
     epilogue: Option<Epilogue>,
+    /// What ends sums of integers, instead of bias and epilogue.
+    integers: Option<Integers>,
     data: DType,
     output: DType,
     /// Images that share a line of channels, where both are blocked, and channels: the lines are the images of the window then.
@@ -95,7 +139,20 @@ impl DepthwisePixelsStep {
         (data, output): (DType, DType),
         machine: Machine,
     ) -> DepthwisePixelsStep {
-        DepthwisePixelsStep { window, band, weights, has_bias, epilogue, data, output, in_line: None, machine }
+        let (integers, in_line) = (None, None);
+        DepthwisePixelsStep { window, band, weights, has_bias, epilogue, integers, data, output, in_line, machine }
+    }
+
+    /// `data` are U8 or I8.
+    pub fn of_integers(
+        place: (Window, Option<Band>),
+        weights: Arc<TapWeights>,
+        integers: Integers,
+        types: (DType, DType),
+        machine: Machine,
+    ) -> DepthwisePixelsStep {
+        let integers = Some(integers);
+        DepthwisePixelsStep { integers, ..DepthwisePixelsStep::new(place, weights, false, None, types, machine) }
     }
 
     /// The same where data, result and what is added to it are blocked.
@@ -112,7 +169,7 @@ impl DepthwisePixelsStep {
         let (common, can_fill) = match self.end() {
             End::Bounds((low, high)) => (None, low <= 0.0 && high >= 0.0),
             End::Blocks(common) => (Some(common), false),
-            End::Rows(_) => return None,
+            End::Rows(_) | End::Integers(_) => return None,
         };
         let residual = common.and_then(|common| common.residual);
         let is_alike = self.data == self.output && residual.is_none_or(|residual| residual.dtype == self.output);
@@ -133,6 +190,9 @@ impl DepthwisePixelsStep {
 
     /// What becomes of sums.
     fn end(&self) -> End<'_> {
+        if let Some(integers) = &self.integers {
+            return End::Integers(integers);
+        }
         let Some(epilogue) = &self.epilogue else { return End::Bounds(UNBOUNDED) };
         match epilogue.common() {
             Some(common) if common.only_bounds() => End::Bounds((common.low, common.high)),
@@ -157,6 +217,9 @@ impl DepthwisePixelsStep {
             End::Bounds(_) => 0,
             End::Blocks(_) => self.window.out[2] * WIDE * MOST_LANES * size_of::<f32>(),
             End::Rows(epilogue) => epilogue.registers() * size_of::<Register>() + self.row_len() * size_of::<f32>(),
+            End::Integers(Integers { finish, .. }) => {
+                finish.registers_bytes() + self.window.out[2] * ENDED * size_of::<f32>()
+            }
         };
         bytes.next_multiple_of(64)
     }
@@ -175,7 +238,7 @@ impl DepthwisePixelsStep {
         }
     }
 
-    fn run_as<T: Real>(&self, arguments: &Arguments<'_>) {
+    fn run_as<T: Data>(&self, arguments: &Arguments<'_>) {
         let window = &self.window;
         let strip = self.strip();
         let strips = window.out[1].div_ceil(strip);
@@ -188,6 +251,8 @@ impl DepthwisePixelsStep {
             let bias: &[f32] = if self.has_bias { view(2).slice() } else { &[] };
             (view(0).slice::<T>(), bias)
         };
+        let zero = self.integers.as_ref().map_or(0, |integers| zero_point_of(integers.zero, arguments)) as f32;
+        let begin = if self.integers.is_some() { WHOLE } else { 0.0 };
         let sizes = [window.x, window.out];
         let images = match self.in_line {
             Some((count, _)) => {
@@ -206,7 +271,10 @@ impl DepthwisePixelsStep {
             let x = &x[from..][..window.image_len()];
             let rows = first..(first + strip).min(window.out[1]);
             let start = to + first * self.row_len();
-            let target = Numbers::of(arguments.outputs[0], self.output, start, rows.len() * self.row_len());
+            let target = match self.integers {
+                Some(_) => Numbers::F32(std::ptr::null_mut()),
+                None => Numbers::of(arguments.outputs[0], self.output, start, rows.len() * self.row_len()),
+            };
             // The first channel of a line.
             let (channels, line) = match self.in_line {
                 Some((count, channels)) => (channels, image / count * window.groups),
@@ -228,7 +296,9 @@ impl DepthwisePixelsStep {
                 let split = part_mut::<f32>(scratch, 0, self.split_len()).as_mut_ptr();
                 let scratch = scratch.part(self.split_len() * size_of::<f32>(), self.end_bytes());
                 let (bounds, apart) = (UNBOUNDED, window.groups);
-                let block = Block { window, weights, x, bias, rows, bounds, channel: 0, target, apart, split };
+                let (channel, is_split) = (0, false);
+                let shared = Shared { window, weights, x, zero, begin, bias };
+                let block = Block { shared, rows, bounds, channel, target, apart, split, is_split };
                 match self.end() {
                     End::Bounds(bounds) => {
                         for channel in blocks(convolve.channels, window.groups) {
@@ -250,6 +320,13 @@ impl DepthwisePixelsStep {
                         }
                         self.end_row(arguments, epilogue, start, line, target, registers);
                     }
+                    End::Integers(integers) => {
+                        let registers_bytes = integers.finish.registers_bytes();
+                        let registers = registers_of(scratch, 0, registers_bytes);
+                        let len = window.out[2] * ENDED;
+                        let sums = part_mut::<f32>(scratch, registers_bytes / size_of::<f32>(), len);
+                        self.end_integers(arguments, integers, convolve, &block, start, (registers, sums));
+                    }
                 }
             }
         });
@@ -260,7 +337,7 @@ impl DepthwisePixelsStep {
     ///
     /// # Safety
     /// The target of `strip` is valid for its rows, and nobody else touches it.
-    unsafe fn end_blocks<T: Real>(
+    unsafe fn end_blocks<T: Data>(
         &self,
         arguments: &Arguments<'_>,
         common: &Common,
@@ -280,13 +357,48 @@ impl DepthwisePixelsStep {
                 unsafe {
                     let target = Numbers::F32(sums.as_mut_ptr());
                     let rows = row..row + 1;
-                    convolve.run(&Block { channel, rows, target, apart: convolve.channels, ..strip.clone() });
+                    let (apart, is_split) = (convolve.channels, index > 0);
+                    convolve.run(&Block { channel, rows, target, apart, is_split, ..strip.clone() });
                     let size = (width, convolve.channels);
                     let mut ending = Ending::new(size, convolve.channels, &[], strip.target.from(at), channels);
                     ending.follow(common, extra, start + at);
                     let form = *form.get_or_insert_with(|| ending.form(self.machine.isa));
                     ending.run_as(form, sums);
                 }
+            }
+        }
+    }
+
+    /// Computes a strip of integers whose first element has the place `start` in the output, and ends its sums a row of a block of
+    /// channels at a time.
+    ///
+    /// # Safety
+    /// As [`DepthwisePixelsStep::end_blocks`].
+    unsafe fn end_integers<T: Data>(
+        &self,
+        arguments: &Arguments<'_>,
+        integers: &Integers,
+        convolve: Convolve<T>,
+        strip: &Block<'_, T>,
+        start: usize,
+        (registers, sums): (&mut [Register], &mut [f32]),
+    ) {
+        let (channels, width) = (self.window.groups, self.window.out[2]);
+        let mut columns = KeptColumns::new();
+        let mut finishing = integers.finish.begin(arguments, registers, &mut columns);
+        for channel in blocks(convolve.channels, channels) {
+            let wide = convolve.channels.min(channels);
+            for (index, row) in strip.rows.clone().enumerate() {
+                let target = Numbers::F32(sums.as_mut_ptr());
+                let (apart, is_split) = (ENDED, index > 0);
+                let block = Block { channel, rows: row..row + 1, target, apart, is_split, ..strip.clone() };
+                // SAFETY: the caller's promise; the sums have room for a row of a block.
+                unsafe { convolve.run(&block) };
+                let at = start + index * self.row_len() + channel;
+                let (columns, row) = (wide, channels);
+                let piece = Piece { rows: width, columns, column: channel, start: at, row, has_room: false };
+                // SAFETY: the caller's promise.
+                unsafe { finishing.store(piece, bytemuck::cast_slice_mut(sums)) };
             }
         }
     }
@@ -322,12 +434,16 @@ enum End<'a> {
     Blocks(&'a Common),
     /// A row of all channels at a time.
     Rows(&'a Epilogue),
+    /// A row of a block of channels at a time, as sums of integers do.
+    Integers(&'a Integers),
 }
 
 impl Step for DepthwisePixelsStep {
     fn run(&self, arguments: &Arguments<'_>) {
         match self.data {
             DType::Bf16 => self.run_as::<bf16>(arguments),
+            DType::U8 => self.run_as::<u8>(arguments),
+            DType::I8 => self.run_as::<i8>(arguments),
             _ => self.run_as::<f32>(arguments),
         }
     }
@@ -341,14 +457,100 @@ struct Weights<'a> {
     apart: usize,
 }
 
+/// Data of a datatype, as they are multiplied.
+///
+/// # Safety of every method that is not safe
+/// As [`Vector`].
+#[allow(clippy::missing_safety_doc, reason = "one duty, said above")]
+trait Data: Element {
+    /// Two registers of numbers less `zero`, in the order in which they are read fastest.
+    unsafe fn load_pair<V: Vector>(from: *const Self, zero: V) -> [V; 2];
+    /// Puts two registers of neighbours into that order.
+    unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2];
+    /// Writes two registers in that order as neighbours, `at` numbers behind the first.
+    unsafe fn store_joined<V: Vector>(pair: [V; 2], to: Numbers, at: usize);
+    /// One number less `zero`.
+    fn number(self, zero: f32) -> f32;
+}
+
+/// Floats have no zero point.
+macro_rules! floats {
+    ($($float:ty),*) => {
+        $(impl Data for $float {
+            #[inline(always)]
+            unsafe fn load_pair<V: Vector>(from: *const $float, _: V) -> [V; 2] {
+                // SAFETY: the caller's promise, here and below.
+                unsafe { <$float as Real>::load_pair(from) }
+            }
+
+            #[inline(always)]
+            unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2] {
+                // SAFETY: as above.
+                unsafe { <$float as Real>::split(pair) }
+            }
+
+            #[inline(always)]
+            unsafe fn store_joined<V: Vector>(pair: [V; 2], to: Numbers, at: usize) {
+                // SAFETY: as above.
+                unsafe { <$float as Real>::store_joined(pair, to, at) }
+            }
+
+            #[inline(always)]
+            fn number(self, _: f32) -> f32 {
+                self.widen()
+            }
+        })*
+    };
+}
+floats!(f32, bf16);
+
+/// Integers become floats as they are read.
+macro_rules! integers {
+    ($($integer:ty, $widen:ident);*) => {
+        $(impl Data for $integer {
+            #[inline(always)]
+            unsafe fn load_pair<V: Vector>(from: *const $integer, zero: V) -> [V; 2] {
+                // SAFETY: the caller's promise, here and below.
+                unsafe { [V::$widen(from).minus(zero), V::$widen(from.add(V::LANES)).minus(zero)] }
+            }
+
+            #[inline(always)]
+            unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2] {
+                pair
+            }
+
+            #[inline(always)]
+            unsafe fn store_joined<V: Vector>(pair: [V; 2], to: Numbers, at: usize) {
+                // SAFETY: as above.
+                unsafe { <f32 as Real>::store_joined(pair, to, at) }
+            }
+
+            #[inline(always)]
+            fn number(self, zero: f32) -> f32 {
+                f32::from(self) - zero
+            }
+        })*
+    };
+}
+integers!(u8, widen_u8; i8, widen_i8);
+
+/// What all blocks of a run have in common.
+#[derive(Clone, Copy)]
+struct Shared<'a, T> {
+    window: &'a Window,
+    weights: Weights<'a>,
+    /// The image, and what its numbers are counted from.
+    x: &'a [T],
+    zero: f32,
+    /// What sums begin with: a number for each channel, or one.
+    bias: &'a [f32],
+    begin: f32,
+}
+
 /// Rows of the output, of a block of channels.
 #[derive(Clone)]
 struct Block<'a, T> {
-    window: &'a Window,
-    weights: Weights<'a>,
-    /// The image.
-    x: &'a [T],
-    bias: &'a [f32],
+    shared: Shared<'a, T>,
     rows: Range<usize>,
     /// The first channel.
     channel: usize,
@@ -360,6 +562,8 @@ struct Block<'a, T> {
     apart: usize,
     /// Room for the bias and the weights of a block of channels, in the order in which its data are read.
     split: *mut f32,
+    /// They are there already.
+    is_split: bool,
 }
 
 /// Computes a block. Having one proves that the machine has its instructions.
@@ -370,7 +574,7 @@ struct Convolve<T> {
     channels: usize,
 }
 
-impl<T: Real> Convolve<T> {
+impl<T: Data> Convolve<T> {
     /// By the widest registers of which so many channels fill a block, for results of a datatype.
     fn new(isa: Isa, channels: usize, output: DType) -> Convolve<T> {
         #[cfg(target_arch = "x86_64")]
@@ -404,14 +608,13 @@ impl<T: Real> Convolve<T> {
 
 #[cfg(target_arch = "x86_64")]
 mod x86 {
-    use super::{Block, convolve};
-    use crate::real::Real;
+    use super::{Block, Data, convolve};
     use crate::vector::{Avx2, Avx512, Avx512Bf16};
 
     /// # Safety
     /// As [`convolve`], on a machine with AVX-512 F.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn avx512<T: Real>(block: &Block<'_, T>) {
+    pub(super) unsafe fn avx512<T: Data>(block: &Block<'_, T>) {
         // SAFETY: the caller's promise, here and below.
         unsafe { convolve::<Avx512, T>(block) }
     }
@@ -419,7 +622,7 @@ mod x86 {
     /// # Safety
     /// As [`convolve`], on a machine with AVX-512 F, BW and BF16.
     #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn avx512_bf16<T: Real>(block: &Block<'_, T>) {
+    pub(super) unsafe fn avx512_bf16<T: Data>(block: &Block<'_, T>) {
         // SAFETY: as above.
         unsafe { convolve::<Avx512Bf16, T>(block) }
     }
@@ -427,7 +630,7 @@ mod x86 {
     /// # Safety
     /// As [`convolve`], on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn avx2<T: Real>(block: &Block<'_, T>) {
+    pub(super) unsafe fn avx2<T: Data>(block: &Block<'_, T>) {
         // SAFETY: as above.
         unsafe { convolve::<Avx2, T>(block) }
     }
@@ -438,8 +641,8 @@ mod x86 {
 /// # Safety
 /// As [`Vector`] and [`Convolve::run`].
 #[inline(always)]
-unsafe fn convolve<V: Vector, T: Real>(block: &Block<'_, T>) {
-    let window = block.window;
+unsafe fn convolve<V: Vector, T: Data>(block: &Block<'_, T>) {
+    let window = block.shared.window;
     // SAFETY: the caller's promise.
     unsafe {
         match (window.kernel[2], window.stride[2], window.dilation[2]) {
@@ -463,26 +666,28 @@ fn blocks(size: usize, to: usize) -> impl Iterator<Item = usize> {
 ///
 /// # Safety
 /// As [`Convolve::run`].
-unsafe fn convolve_few<T: Real>(block: &Block<'_, T>) {
-    let (window, channels) = (block.window, block.window.groups);
+unsafe fn convolve_few<T: Data>(block: &Block<'_, T>) {
+    let Shared { window, weights, x: data, zero, bias, begin } = block.shared;
+    let channels = window.groups;
     let width = window.out[2];
     for (index, (row, column)) in
         block.rows.clone().flat_map(|row| (0..width).map(move |column| (row, column))).enumerate()
     {
         let mut sums = [0f32; WIDE * Four::LANES];
         let sums = &mut sums[..channels];
-        if !block.bias.is_empty() {
-            sums.copy_from_slice(block.bias);
+        match bias {
+            [] => sums.fill(begin),
+            bias => sums.copy_from_slice(bias),
         }
         for tap_y in 0..window.kernel[1] {
             let Some(y) = window.source(1, row, tap_y) else { continue };
             for tap_x in 0..window.kernel[2] {
                 let Some(from) = window.source(2, column, tap_x) else { continue };
-                let x = &block.x[(y * window.x[2] + from) * channels..][..channels];
+                let x = &data[(y * window.x[2] + from) * channels..][..channels];
                 let tap = tap_y * window.kernel[2] + tap_x;
-                let weights = &block.weights.elements[tap * block.weights.apart..][..channels];
+                let weights = &weights.elements[tap * weights.apart..][..channels];
                 for (sum, (&x, &weight)) in sums.iter_mut().zip(x.iter().zip(weights)) {
-                    *sum += x.widen() * weight;
+                    *sum += x.number(zero) * weight;
                 }
             }
         }
@@ -503,7 +708,7 @@ macro_rules! unrolled {
     };
 }
 
-impl<T: Real> Block<'_, T> {
+impl<T: Data> Block<'_, T> {
     /// All columns, `TAPS` taps of a row of the kernel at a time, which divide its width; several where taps touch, with
     /// the stride `STRIDE` from pixel to pixel.
     ///
@@ -511,9 +716,11 @@ impl<T: Real> Block<'_, T> {
     /// As [`convolve`].
     #[inline(always)]
     unsafe fn columns<V: Vector, const TAPS: usize, const STRIDE: usize>(&self) {
-        let width = self.window.out[2];
-        // SAFETY: the caller's promise.
-        unsafe { self.split_shared::<V>() };
+        let width = self.shared.window.out[2];
+        if !self.is_split {
+            // SAFETY: the caller's promise.
+            unsafe { self.split_shared::<V>() };
+        }
         // Each piece costs about as much as a pixel beside its pixels.
         let cost = |pixels: usize| width.div_ceil(pixels) * (pixels + 1);
         for row in self.rows.clone() {
@@ -542,16 +749,16 @@ impl<T: Real> Block<'_, T> {
     /// As [`convolve`].
     #[inline(always)]
     unsafe fn split_shared<V: Vector>(&self) {
-        let (channel, len, taps) = (self.channel, WIDE * V::LANES, self.window.taps());
-        let Weights { elements: weights, apart } = self.weights;
+        let Shared { window, weights: Weights { elements: weights, apart }, bias, begin, .. } = self.shared;
+        let (channel, len, taps) = (self.channel, WIDE * V::LANES, window.taps());
         assert!(weights.len() >= taps.saturating_sub(1) * apart + channel + len);
         // SAFETY: the caller's promise; the bias has those channels, and so have the taps (just checked).
         unsafe {
             for index in 0..=taps {
-                let shared: [V; WIDE] = match (index, self.bias.get(channel..channel + len)) {
-                    (0, None) => [V::splat(0.0); WIDE],
-                    (0, Some(bias)) => f32::load_pair(bias.as_ptr()),
-                    (index, _) => f32::load_pair(weights.as_ptr().add((index - 1) * apart + channel)),
+                let shared: [V; WIDE] = match (index, bias.get(channel..channel + len)) {
+                    (0, None) => [V::splat(begin); WIDE],
+                    (0, Some(bias)) => <f32 as Real>::load_pair(bias.as_ptr()),
+                    (index, _) => <f32 as Real>::load_pair(weights.as_ptr().add((index - 1) * apart + channel)),
                 };
                 let [a, b] = T::split(shared);
                 a.store(self.split.add(index * len));
@@ -570,13 +777,15 @@ impl<T: Real> Block<'_, T> {
         row: usize,
         column: usize,
     ) {
-        let (window, channels, channel) = (self.window, self.window.groups, self.channel);
+        let Shared { window, x: data, zero, .. } = self.shared;
+        let (channels, channel) = (window.groups, self.channel);
         let (width, len) = (window.x[2], WIDE * V::LANES);
-        assert!(channel + len <= channels && self.x.len() >= window.x[1] * width * channels);
+        assert!(channel + len <= channels && data.len() >= window.x[1] * width * channels);
         // SAFETY: the caller's promise; pixels inside the image and taps of the kernel have `len` channels
         // from the first on (just checked).
         unsafe {
-            let mut sums: [[V; WIDE]; P] = [f32::load_pair(self.split); P];
+            let zero = V::splat(zero);
+            let mut sums: [[V; WIDE]; P] = [<f32 as Real>::load_pair(self.split); P];
             // Several taps are all of a row of the kernel.
             let pieces = if TAPS == 1 { window.kernel[2] } else { 1 };
             // Of several taps the pixels that are seen touch; one tap sees one for each pixel.
@@ -591,15 +800,15 @@ impl<T: Real> Block<'_, T> {
                     let taps = self.split.add((1 + (tap_y * pieces + piece) * TAPS) * len);
                     let mut weights = [[V::splat(0.0); WIDE]; TAPS];
                     for tap in 0..TAPS {
-                        weights[tap] = f32::load_pair(taps.add(tap * len));
+                        weights[tap] = <f32 as Real>::load_pair(taps.add(tap * len));
                     }
                     let first = (column * window.stride[2] + piece * window.dilation[2]) as isize - window.before[2];
                     let from = (y * width) as isize + first;
-                    let from = self.x.as_ptr().wrapping_offset(from * channels as isize + channel as isize);
+                    let from = data.as_ptr().wrapping_offset(from * channels as isize + channel as isize);
                     unrolled!(seen in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16] {
                         let at = first.wrapping_add_unsigned(seen * apart) as usize;
                         if seen < (P - 1) * STRIDE + TAPS && at < width {
-                            let x: [V; WIDE] = T::load_pair(from.wrapping_add(seen * apart * channels));
+                            let x: [V; WIDE] = T::load_pair(from.wrapping_add(seen * apart * channels), zero);
                             for tap in 0..TAPS {
                                 if seen >= tap && (seen - tap).is_multiple_of(STRIDE) && (seen - tap) / STRIDE < P {
                                     let sums = &mut sums[(seen - tap) / STRIDE];

@@ -57,6 +57,8 @@ pub(in crate::kernels) struct Scaling {
     zero: Option<DType>,
     /// What is added to the data, and with them to their zero point, as they are read.
     lift: i32,
+    /// What sums begin with, and are not.
+    begin: i32,
     /// The input with an i32 for each column to add.
     bias: Option<usize>,
     /// Numbers, or inputs of f32 with one number for all columns or one for each.
@@ -66,16 +68,7 @@ pub(in crate::kernels) struct Scaling {
 impl Scaling {
     /// The zero point of what the unit reads.
     fn zero_point(&self, arguments: &Arguments<'_>) -> i32 {
-        let view = arguments.inputs.get(ZERO_POINT).copied().flatten().unwrap_or(View::empty());
-        // SAFETY: inputs are not written during the step.
-        let zero = unsafe {
-            match self.zero {
-                Some(DType::U8) => i32::from(view.slice::<u8>()[0]),
-                Some(_) => i32::from(view.slice::<i8>()[0]),
-                None => 0,
-            }
-        };
-        zero + self.lift
+        zero_point_of(self.zero, arguments) + self.lift
     }
 
     /// The largest scale of a column, or more.
@@ -95,10 +88,10 @@ impl Scaling {
     fn columns(&self, arguments: &Arguments<'_>, columns: Range<usize>, made: &mut Columns) {
         let input = |index: usize| arguments.inputs.get(EXTRA - 1 + index).copied().flatten().unwrap_or(View::empty());
         let zero = self.zero_point(arguments);
-        made.added = [0; BLOCK];
+        made.added = [self.begin.wrapping_neg(); BLOCK];
         if zero != 0 {
             for (added, sum) in made.added.iter_mut().zip(&self.columns[columns.clone()]) {
-                *added = sum.wrapping_mul(-zero);
+                *added = added.wrapping_add(sum.wrapping_mul(-zero));
             }
         }
         if let Some(bias) = self.bias {
@@ -209,6 +202,33 @@ macro_rules! integers {
 // Vectors multiply data without signs alone.
 integers!(u8, registers::of_integers; i8, |_, _| None);
 
+fn unsupported(what: &str) -> OpError {
+    OpError::unsupported(format!("{what} in a product of {:?}", Factors::Integers))
+}
+
+/// The datatype of the zero point of a product's data, where there is one.
+fn zero_point(inputs: &[Option<TensorDesc>]) -> Result<Option<DType>, OpError> {
+    let input = |index: usize| inputs.get(index).and_then(Option::as_ref);
+    let (data, zero) = (input(0).ok_or_else(|| OpError::invalid("a product needs two operands"))?, input(ZERO_POINT));
+    if zero.is_some_and(|zero| zero.len() != 1 || zero.dtype != data.dtype) {
+        return Err(unsupported("several zero points"));
+    }
+    Ok(zero.map(|zero| zero.dtype))
+}
+
+/// The zero point of a product's data.
+pub(in crate::kernels) fn zero_point_of(dtype: Option<DType>, arguments: &Arguments<'_>) -> i32 {
+    let view = arguments.inputs.get(ZERO_POINT).copied().flatten().unwrap_or(View::empty());
+    // SAFETY: inputs are not written during the step.
+    unsafe {
+        match dtype {
+            Some(DType::U8) => i32::from(view.slice::<u8>()[0]),
+            Some(_) => i32::from(view.slice::<i8>()[0]),
+            None => 0,
+        }
+    }
+}
+
 impl<F: Product<Scaling = Scaling>> Finish<F> {
     /// For products of [`Factors::Integers`]: the inputs are data, weights, zero point, then what the epilogue
     /// reads.
@@ -219,17 +239,36 @@ impl<F: Product<Scaling = Scaling>> Finish<F> {
         output: &TensorDesc,
         isa: Isa,
     ) -> Result<Finish<F>, OpError> {
-        let unsupported = |what: &str| OpError::unsupported(format!("{what} in a product of {:?}", Factors::Integers));
+        let zero = zero_point(inputs)?;
+        let data = inputs.first().and_then(Option::as_ref);
+        let lift = if data.is_some_and(|data| data.dtype == F::DTYPE) { 0 } else { LIFT };
+        let columns = weights.columns.clone();
+        let scaling = Scaling { columns, zero, lift, begin: 0, bias: None, factors: SmallVec::new() };
+        Finish::scaled(scaling, map, inputs, output, isa)
+    }
+
+    /// The same for sums of data that were read less their zero point, and began with a number.
+    pub fn of_sums(
+        begin: i32,
+        map: Option<&Map>,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+        isa: Isa,
+    ) -> Result<Finish<F>, OpError> {
+        zero_point(inputs)?;
+        let columns = Arc::new([]);
+        let scaling = Scaling { columns, zero: None, lift: 0, begin, bias: None, factors: SmallVec::new() };
+        Finish::scaled(scaling, map, inputs, output, isa)
+    }
+
+    fn scaled(
+        mut scaling: Scaling,
+        map: Option<&Map>,
+        inputs: &[Option<TensorDesc>],
+        output: &TensorDesc,
+        isa: Isa,
+    ) -> Result<Finish<F>, OpError> {
         let input = |index: usize| inputs.get(index).and_then(Option::as_ref);
-        let data = input(0).ok_or_else(|| OpError::invalid("a product needs two operands"))?;
-        let zero = input(ZERO_POINT);
-        if zero.is_some_and(|zero| zero.len() != 1 || zero.dtype != data.dtype) {
-            return Err(unsupported("several zero points"));
-        }
-        let lift = if data.dtype == F::DTYPE { 0 } else { LIFT };
-        let zero = zero.map(|zero| zero.dtype);
-        let mut scaling =
-            Scaling { columns: weights.columns.clone(), zero, lift, bias: None, factors: SmallVec::new() };
         // Of a quantised model the weights are integers.
         let is_rounded = input(1).is_some_and(|weights| weights.dtype == DType::F32);
         let Some(map) = map else {

@@ -67,7 +67,8 @@ impl Layout {
 impl Blocks {
     fn new(grid: &Grid, tile_bytes: usize, panels: usize, micro: &Micro, machine: &Machine) -> Blocks {
         let (threads, bytes) = (machine.threads(), machine.blocking.bytes.unwrap_or(BLOCK_BYTES));
-        let even = |count: usize| grid.tiles.div_ceil(count).max(1);
+        // An empty batch has no tiles, and one block of none.
+        let even = |count: usize| grid.tiles.div_ceil(count.max(1)).max(1);
         let most = (bytes / tile_bytes.max(1)).max(LEAST_GROUPS * micro.mr);
         if threads == 1 || grid.tiles >= 2 * micro.mr * threads {
             // As many blocks for every thread.

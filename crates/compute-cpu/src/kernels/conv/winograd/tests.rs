@@ -54,6 +54,8 @@ fn awkward_sizes() {
         // More tiles than a block, more inputs than a piece of the sum.
         (border, [2, 33, 31, 64], 40),
         (border, [1, 4, 4, 300], 9),
+        // An empty batch.
+        (border, [0, 7, 7, 17], 64),
     ];
     for &form in &FORMS {
         for &(pads, x, outputs) in cases {
