@@ -4,6 +4,7 @@ use super::{BLOCK, Register};
 use crate::Isa;
 use crate::isa::multiversion;
 use crate::real::Real;
+use crate::vector::{Vector, on_vectors};
 use half::{bf16, f16, slice::HalfFloatSliceExt};
 use halimede_tensor::{DType, Element, View};
 
@@ -49,8 +50,12 @@ pub(crate) unsafe fn load(
                 let source = &view.slice::<bf16>()[start..start + count];
                 bf16::widen_all(isa, source, &mut register.f32_mut()[at..at + count]);
             }
-            DType::Bool | DType::U8 => ints::<u8>(view, start, count, at, register),
-            DType::I8 => ints::<i8>(view, start, count, at, register),
+            DType::Bool | DType::U8 => {
+                widen_unsigned(isa, &view.slice()[start..start + count], &mut register.i64_mut()[at..at + count])
+            }
+            DType::I8 => {
+                widen_signed(isa, &view.slice()[start..start + count], &mut register.i64_mut()[at..at + count])
+            }
             DType::U16 => ints::<u16>(view, start, count, at, register),
             DType::I16 => ints::<i16>(view, start, count, at, register),
             DType::U32 => ints::<u32>(view, start, count, at, register),
@@ -142,32 +147,56 @@ pub(crate) unsafe fn store_whole(
     count: usize,
 ) {
     assert!(start + count <= view.len());
-    // SAFETY: inside the view (just checked); the elements are the caller's alone, and any bytes are U8.
-    let to = unsafe { std::slice::from_raw_parts_mut(view.as_ptr().add(start), count) };
-    match dtype {
-        DType::I8 => signed_bytes(isa, &register.f32()[..count], to),
-        _ => bytes(isa, &register.f32()[..count], to),
+    let whole = Whole { numbers: &register.f32()[..count], to: view.as_ptr().wrapping_add(start), dtype };
+    store_each(isa, whole);
+}
+
+/// Whole numbers, and where the first of as many bytes lies. Who makes one promises that these are the caller's alone.
+struct Whole<'a> {
+    numbers: &'a [f32],
+    to: *mut u8,
+    dtype: DType,
+}
+
+on_vectors! {
+    fn store_each(whole: Whole<'_>) = store_each_on
+}
+
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn store_each_on<V: Vector>(Whole { numbers, to, dtype }: Whole<'_>) {
+    let in_registers = numbers.len() - numbers.len() % V::LANES;
+    // SAFETY: the caller's promise; there are as many bytes as numbers.
+    unsafe {
+        for at in (0..in_registers).step_by(V::LANES) {
+            V::load(numbers.as_ptr().add(at)).store_bytes(to.add(at));
+        }
+        for (at, &number) in numbers.iter().enumerate().skip(in_registers) {
+            let byte = if dtype == DType::I8 { (number as i8).cast_unsigned() } else { number as u8 };
+            to.add(at).write(byte);
+        }
     }
 }
 
 multiversion! {
-    fn bytes(from: &[f32], to: &mut [u8]) = each_byte
+    fn widen_unsigned(from: &[u8], to: &mut [i64]) = widen_each_unsigned
 }
 
 #[inline(always)]
-fn each_byte(from: &[f32], to: &mut [u8]) {
-    for (to, &number) in to.iter_mut().zip(from) {
-        *to = number as i32 as u8;
+fn widen_each_unsigned(from: &[u8], to: &mut [i64]) {
+    for (to, &byte) in to.iter_mut().zip(from) {
+        *to = byte.into();
     }
 }
 
 multiversion! {
-    fn signed_bytes(from: &[f32], to: &mut [u8]) = each_signed_byte
+    fn widen_signed(from: &[i8], to: &mut [i64]) = widen_each_signed
 }
 
 #[inline(always)]
-fn each_signed_byte(from: &[f32], to: &mut [u8]) {
-    for (to, &number) in to.iter_mut().zip(from) {
-        *to = (number as i32 as i8).cast_unsigned();
+fn widen_each_signed(from: &[i8], to: &mut [i64]) {
+    for (to, &byte) in to.iter_mut().zip(from) {
+        *to = byte.into();
     }
 }
