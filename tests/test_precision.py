@@ -60,12 +60,15 @@ def balanced(repository, serve, tmp_path):
 def test_a_model_serves_exactly_until_it_was_compared(repository, balanced):
     repository.add("plain", product(None), CONFIG)
     repository.add("plain_exact", product(None), CONFIG + parameters(precision="exact"))
+    # Without a matrix unit there is nothing that multiplies fewer bits fast.
+    repository.add("plain_without", product(None), CONFIG + parameters(matrix="off"))
     server = balanced()
     said = server.wait_log(r"model 'plain' computes in balanced precision; against exact: 'y': cosine ([\d.]+)")
     assert float(said[1]) > 0.9999
     exact, narrow = ask(server, "plain_exact"), ask(server, "plain")
     np.testing.assert_allclose(narrow, exact, atol=0.1)
     assert not np.array_equal(narrow, exact)
+    np.testing.assert_array_equal(ask(server, "plain_without"), exact)
     assert "_exact' computes" not in server.log_text()
     # What was found out is known to the next server before it is ready.
     server.stop()

@@ -18,13 +18,13 @@ mod vectors;
 mod weigh;
 
 use super::Machine;
-use crate::Isa;
 use crate::gemm::Micro;
 use crate::isa::multiversion;
 use crate::map::tanh;
+use crate::{Isa, Matrix};
 use halimede_compute::{Arguments, Kernel, Prepared, TensorDesc};
-use halimede_graph::OpError;
 use halimede_graph::ops::{Attention, Factors};
+use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::DType;
 use std::ops::Range;
 use tiled::TiledStep;
@@ -34,13 +34,28 @@ use vectors::VectorStep;
 const PARALLEL_PRODUCTS: usize = 64 * 1024;
 
 pub(super) struct AttentionKernel {
-    pub op: Attention,
-    pub machine: Machine,
+    op: Attention,
+    machine: Machine,
+    name: String,
+}
+
+impl AttentionKernel {
+    pub fn new(op: &Attention, graph: &Graph, node: &Node, machine: Machine) -> AttentionKernel {
+        let queries = node.inputs.first().copied().flatten().and_then(|queries| graph.fact(queries).dtype);
+        let matrix = machine.matrix.filter(|_| is_narrow(op, queries));
+        let name = format!("flash attention {}", matrix.map_or(machine.isa.name(), Matrix::name));
+        AttentionKernel { op: op.clone(), machine, name }
+    }
+}
+
+/// Whether products are those of bf16.
+fn is_narrow(op: &Attention, queries: Option<DType>) -> bool {
+    queries == Some(DType::Bf16) || op.multiply == Some(Factors::Bf16)
 }
 
 impl Kernel for AttentionKernel {
     fn name(&self) -> &str {
-        "flash attention"
+        &self.name
     }
 
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
@@ -81,8 +96,8 @@ impl Kernel for AttentionKernel {
             mask,
         };
         let machine = self.machine.clone();
-        let narrow = q.dtype == DType::Bf16 || self.op.multiply == Some(Factors::Bf16);
-        if let Some(matrix) = self.machine.matrix.filter(|_| narrow && TiledStep::takes(&heads)) {
+        let is_narrow = is_narrow(&self.op, Some(q.dtype));
+        if let Some(matrix) = self.machine.matrix.filter(|_| is_narrow && TiledStep::takes(&heads)) {
             let step = TiledStep::new(heads, q.dtype, matrix, machine);
             let workspace = step.workspace();
             return Ok(Prepared { step: Box::new(step), workspace });

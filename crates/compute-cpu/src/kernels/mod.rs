@@ -173,7 +173,7 @@ impl halimede_compute::Kernels for Kernels {
         let scatter = |scattering, reduction, machine| Box::new(ScatterKernel { scattering, reduction, machine });
         Some(match &node.op {
             Op::ArgReduce(op) => Box::new(running::ArgReduceKernel { op: op.clone(), machine }),
-            Op::Attention(op) => Box::new(attention::AttentionKernel { op: op.clone(), machine }),
+            Op::Attention(op) => Box::new(attention::AttentionKernel::new(op, graph, node, machine)),
             Op::Cast(op) => Box::new(cast::CastKernel { op: op.clone(), machine }),
             Op::Concat(op) => Box::new(concat::ConcatKernel { op: op.clone(), machine }),
             Op::Contract(op) => Box::new(contract::ContractKernel::new(op, graph, node, machine, packer)),

@@ -106,9 +106,11 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     writeln!(
         out,
-        "  roof: of what {} thread(s) of this machine can do at best, in arithmetic or in reading",
+        "  roof: of what {} thread(s) of this machine can do at best, in arithmetic or in reading; Winograd's forms, which do \
+         fewer multiplications than they are counted for, may be above",
         args.on.threads()
     )?;
+    writeln!(out, "  layout: values lie row by row, but for those that are called blocked or bordered")?;
     print_times(out, &steps, &best, total)?;
     let coverage = session.coverage();
     let how = match coverage.reference {

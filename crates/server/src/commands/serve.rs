@@ -22,7 +22,7 @@ use halimede_platform::{
 use halimede_python_backend::Python;
 use halimede_serving::{
     Error, Server,
-    backends::{Kept, Onnx, Tuning},
+    backends::{Kept, Onnx, Tuning, Wish},
     config::Tune,
 };
 use tokio::runtime::Runtime;
@@ -218,8 +218,9 @@ pub(super) fn options(
     // No more threads than cores: they would only take turns.
     let cores = halimede_platform::threads::parallelism();
     let matrix = matrix.clone();
-    let unit = move |threads: Option<usize>, choices| {
-        let (threads, matrix) = (threads.map(|count| count.min(cores)), matrix.clone());
+    let unit = move |Wish { threads, matrix: may_be_used }: Wish, choices| {
+        let threads = threads.map(|count| count.min(cores));
+        let matrix = if may_be_used { matrix.clone() } else { units::matrix_units(false) };
         units::find("cpu", Choice { threads, matrix, choices, ..Choice::default() }).map(Arc::from)
     };
     let kept = Kept {

@@ -22,7 +22,7 @@ pub use dyna_sequence::DynaSequence;
 pub use identity::Identity;
 pub use implicit_state::ImplicitState;
 pub use iterative_sequence::IterativeSequence;
-pub use onnx::{Kept, Onnx, Remember, Tuning};
+pub use onnx::{Kept, Onnx, Remember, Tuning, Wish};
 pub use parameters::Parameters;
 pub use repeat::Repeat;
 pub use sequence::Sequence;

@@ -24,8 +24,8 @@ fn examples() -> Server {
 }
 
 fn onnx() -> Onnx {
-    Onnx::new(Precision::Exact, Kept::default(), None, |threads, choices| {
-        let options = CpuOptions { threads: threads.or(Some(2)), choices, ..CpuOptions::default() };
+    Onnx::new(Precision::Exact, Kept::default(), None, |wish, choices| {
+        let options = CpuOptions { threads: wish.threads.or(Some(2)), choices, ..CpuOptions::default() };
         Ok(Arc::new(CpuUnit::new(&options)))
     })
 }

@@ -20,6 +20,34 @@ pub struct OnnxParameters {
     pub calibration: Option<String>,
     /// Whether to tune it, a parameter of our own; the server's choice where there is none.
     pub tune: Option<Tune>,
+    /// Whether matrix units multiply for it, a parameter of our own; those that the server may use where there is none.
+    pub matrix: Option<MatrixUse>,
+}
+
+/// Whether matrix units multiply for a model.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum MatrixUse {
+    /// Those that the server may use.
+    On,
+    /// None.
+    Off,
+}
+
+/// A name that says nothing about matrix units.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("'{0}' says nothing about matrix units: it is on or off")]
+pub struct UnknownMatrixUse(String);
+
+impl FromStr for MatrixUse {
+    type Err = UnknownMatrixUse;
+
+    fn from_str(name: &str) -> Result<MatrixUse, UnknownMatrixUse> {
+        match name {
+            "on" => Ok(MatrixUse::On),
+            "off" => Ok(MatrixUse::Off),
+            _ => Err(UnknownMatrixUse(name.to_owned())),
+        }
+    }
 }
 
 /// Whether a model is tuned while it serves.
@@ -71,6 +99,7 @@ impl OnnxParameters {
             exact_nodes: exact_nodes.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             calibration: text(config, "calibration").map(str::to_owned),
             tune: named(config, "tune")?,
+            matrix: named(config, "matrix")?,
         };
         threads("inter_op_thread_count")?;
         for name in ["enable_mem_arena", "enable_mem_pattern"] {
@@ -133,6 +162,7 @@ mod tests {
             ("exact_nodes", "first, second"),
             ("calibration", "samples"),
             ("tune", "background"),
+            ("matrix", "off"),
             ("inter_op_thread_count", "0"),
             ("execution_mode", "1"),
             ("enable_mem_arena", "False"),
@@ -143,6 +173,7 @@ mod tests {
             exact_nodes: ["first", "second"].map(str::to_owned).into(),
             calibration: Some("samples".to_owned()),
             tune: Some(Tune::Background),
+            matrix: Some(MatrixUse::Off),
         };
         assert_eq!(OnnxParameters::read(&config(&given)).unwrap(), expected);
     }
@@ -155,6 +186,7 @@ mod tests {
                 "some",
                 "parameter 'precision' of model '': 'some' is no precision: it is exact, balanced or fast",
             ),
+            ("matrix", "no", "parameter 'matrix' of model '': 'no' says nothing about matrix units: it is on or off"),
             ("tune", "on", "parameter 'tune' of model '': 'on' is no way to tune: it is off or background"),
             ("intra_op_thread_count", "many", "failed to convert 'many' to integral number"),
             ("enable_mem_pattern", "maybe", "failed to convert 'maybe' to boolean"),

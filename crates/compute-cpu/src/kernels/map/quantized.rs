@@ -84,8 +84,8 @@ impl Step for QuantizedStep {
         let data = arguments.inputs[self.sums.0].unwrap_or(View::empty());
         assert!(arguments.workspace.len() >= self.workspace());
         machine.pool.run(parts, &|part| {
-            // SAFETY: this part's own share of the workspace.
-            let scratch = unsafe { arguments.workspace.part(part * bytes, bytes) };
+            // This part's own share of the workspace.
+            let scratch = arguments.workspace.part(part * bytes, bytes);
             let (mut block, end) = (part * whole / parts, (part + 1) * whole / parts);
             while block < end {
                 let start = block * BLOCK;

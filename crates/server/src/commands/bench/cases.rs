@@ -1,9 +1,12 @@
-//! The kernels that `halimede bench --suite` measures: the one list, each as a graph of one operation.
+//! What `halimede bench --suite` measures: the one list of kernels, each as a graph of one operation, of products in a chain, and of
+//! small parts of models.
 
 use halimede_compute::{CompileError, Precision};
 use halimede_graph::{
     Builder, Dim, Fact, Graph, OpError, ValueId,
-    ops::{Attention, Contract, Conv, Dequantize, Factors, Norm, NormKind, Op, Padding, Softmax},
+    ops::{
+        Attention, Binary, Contract, Conv, Dequantize, Factors, Norm, NormKind, Op, Padding, Softmax, Transposed, Unary,
+    },
 };
 use halimede_tensor::{DType, Tensor, Value};
 
@@ -61,7 +64,19 @@ enum Operation {
         size: usize,
     },
     /// A convolution of an image whose channels lie last.
-    Convolution(Layer),
+    Convolution(Layer, Groups),
+    /// A bottleneck of ResNet-50: two convolutions of one pixel, one of nine between them, and what goes past them.
+    Bottleneck {
+        channels: usize,
+        inner: usize,
+        size: usize,
+    },
+    /// What follows attention in BERT-base: normalised, widened, narrowed, and added.
+    FeedForward {
+        rows: usize,
+        width: usize,
+        inner: usize,
+    },
     /// 12 heads of 64.
     Attention {
         length: usize,
@@ -75,6 +90,12 @@ enum Operation {
         rows: usize,
         columns: usize,
     },
+    /// Of images whose channels come first: over so many groups of channels, or over each channel.
+    ImageNorm {
+        kind: NormKind,
+        channels: usize,
+        size: usize,
+    },
     Softmax {
         rows: usize,
         columns: usize,
@@ -84,6 +105,28 @@ enum Operation {
 /// A convolution: channels in and out, size of the kernel, stride, size of the image.
 #[derive(Clone, Copy)]
 struct Layer(usize, usize, usize, usize, usize);
+
+/// Which channels a convolution multiplies with each other.
+#[derive(Clone, Copy, PartialEq)]
+enum Groups {
+    /// All.
+    One,
+    /// Those of as many groups.
+    Many(usize),
+    /// All, and the stride is that of the result.
+    Transposed,
+}
+
+/// Convolutions with groups: depthwise ones of MobileNetV2 and EfficientNet-B0, one of ResNeXt-50, and how U-Net doubles its images.
+const GROUPED: [(Layer, Groups); 7] = [
+    (Layer(96, 96, 3, 2, 112), Groups::Many(96)),
+    (Layer(144, 144, 3, 1, 56), Groups::Many(144)),
+    (Layer(384, 384, 3, 1, 14), Groups::Many(384)),
+    (Layer(240, 240, 5, 1, 28), Groups::Many(240)),
+    (Layer(672, 672, 5, 1, 14), Groups::Many(672)),
+    (Layer(128, 128, 3, 1, 56), Groups::Many(32)),
+    (Layer(128, 64, 2, 2, 64), Groups::Transposed),
+];
 
 /// The convolutions of ResNet-50, each once.
 const RESNET_50: [Layer; 22] = [
@@ -144,7 +187,8 @@ pub(super) fn all() -> Vec<Case> {
             }
         }
     }
-    cases.extend(RESNET_50.map(convolution));
+    cases.extend(RESNET_50.map(|layer| convolution(layer, Groups::One)));
+    cases.extend(GROUPED.map(|(layer, groups)| convolution(layer, groups)));
     for causal in [false, true] {
         for length in [128, 512, 2048] {
             cases.push(attention(length, causal));
@@ -170,7 +214,50 @@ pub(super) fn all() -> Vec<Case> {
             operation,
         });
     }
+    for (name, kind) in [("groupnorm", NormKind::Group { groups: 32 }), ("instancenorm", NormKind::Instance)] {
+        let (channels, size) = (256, 32);
+        let elements = channels * size * size;
+        cases.push(Case {
+            name: format!("{name} {channels}x{size}x{size}"),
+            operations: 5.0 * elements as f64,
+            activations: 2 * elements,
+            bits: None,
+            weights: 0,
+            scales: 0,
+            roof: Roof::Reading,
+            operation: Operation::ImageNorm { kind, channels, size },
+        });
+    }
+    cases.extend([(256, 64, 56), (1024, 256, 14)].map(bottleneck));
+    cases.push(feed_forward(128, 768, 3072));
     cases
+}
+
+fn bottleneck((channels, inner, size): (usize, usize, usize)) -> Case {
+    let weights = 2 * channels * inner + 9 * inner * inner;
+    Case {
+        name: format!("model bottleneck {channels}-{inner} {size}"),
+        operations: 2.0 * (weights * size * size) as f64,
+        activations: 2 * channels * size * size,
+        bits: None,
+        weights,
+        scales: 0,
+        roof: Roof::Operations,
+        operation: Operation::Bottleneck { channels, inner, size },
+    }
+}
+
+fn feed_forward(rows: usize, width: usize, inner: usize) -> Case {
+    Case {
+        name: format!("model feed-forward {rows}x{width}"),
+        operations: 4.0 * (rows * width * inner) as f64,
+        activations: 2 * rows * width,
+        bits: None,
+        weights: 2 * width * inner,
+        scales: 0,
+        roof: Roof::Operations,
+        operation: Operation::FeedForward { rows, width, inner },
+    }
 }
 
 fn product(name: String, [rows, depth, columns]: [usize; 3], weights: Weights, roof: Roof) -> Case {
@@ -205,18 +292,26 @@ fn chain(size: usize) -> Case {
     }
 }
 
-fn convolution(layer: Layer) -> Case {
+fn convolution(layer: Layer, groups: Groups) -> Case {
     let Layer(from, to, kernel, stride, size) = layer;
-    let pixels = (size / stride).pow(2);
+    let (kind, out, seen) = match groups {
+        Groups::One => ("conv", size / stride, from),
+        Groups::Many(groups) if groups == from => ("depthwise", size / stride, 1),
+        Groups::Many(groups) => ("grouped", size / stride, from / groups),
+        Groups::Transposed => ("transposed", size * stride, from),
+    };
+    // A transposed convolution multiplies each pixel of the data by all taps.
+    let pixels = if groups == Groups::Transposed { size * size } else { out * out };
+    let weights = kernel * kernel * seen * to;
     Case {
-        name: format!("conv {kernel}x{kernel}/{stride} {from}-{to} {size}"),
-        operations: 2.0 * (pixels * to * from * kernel * kernel) as f64,
-        activations: size * size * from + pixels * to,
+        name: format!("{kind} {kernel}x{kernel}/{stride} {from}-{to} {size}"),
+        operations: 2.0 * (pixels * weights) as f64,
+        activations: size * size * from + out * out * to,
         bits: None,
-        weights: kernel * kernel * from * to,
+        weights,
         scales: 0,
         roof: Roof::Operations,
-        operation: Operation::Convolution(layer),
+        operation: Operation::Convolution(layer, groups),
     }
 }
 
@@ -293,22 +388,48 @@ impl Case {
                 made.graph.outputs.push(value);
                 Ok(())
             }
-            Operation::Convolution(Layer(from, to, kernel, stride, size)) => {
-                let image = made.input(&[1, size, size, from])?;
-                let weights = made.constant(&[to, from, kernel, kernel])?;
-                let bias = made.constant(&[to])?;
-                let border = (kernel / 2) as i64;
-                let conv = Conv {
-                    strides: [stride; 2].into(),
-                    dilations: [1; 2].into(),
-                    padding: Padding::Explicit([border; 4].into()),
-                    groups: 1,
-                    transposed: None,
-                    channels_last: true,
-                    multiply: None,
-                    epilogue: None,
-                };
-                made.add(Op::Conv(conv), &[image, weights, bias])
+            Operation::Convolution(layer, groups) => {
+                let image = made.input(&[1, layer.4, layer.4, layer.0])?;
+                let (conv, operands) = made.conv(image, layer, groups)?;
+                made.add(Op::Conv(conv), &operands)
+            }
+            Operation::Bottleneck { channels, inner, size } => {
+                let image = made.input(&[1, size, size, channels])?;
+                let layers = [
+                    Layer(channels, inner, 1, 1, size),
+                    Layer(inner, inner, 3, 1, size),
+                    Layer(inner, channels, 1, 1, size),
+                ];
+                let mut value = image;
+                for (at, layer) in layers.into_iter().enumerate() {
+                    let (conv, operands) = made.conv(value, layer, Groups::One)?;
+                    let name = format!("conv{at}");
+                    value = Builder::new(&mut made.graph).at(&name, "Conv").add(Op::Conv(conv), &operands)?;
+                    if at + 1 < layers.len() {
+                        value = made.relu(value)?;
+                    }
+                }
+                let sum = Builder::new(&mut made.graph).binary(Binary::Add, value, image)?;
+                let result = made.relu(sum)?;
+                made.graph.outputs.push(result);
+                Ok(())
+            }
+            Operation::FeedForward { rows, width, inner } => {
+                let x = made.input(&[rows, width])?;
+                let (scale, bias) = (made.constant(&[width])?, made.constant(&[width])?);
+                let operands = [made.constant(&[width, inner])?, made.constant(&[inner, width])?];
+                let mut builder = Builder::new(&mut made.graph);
+                let mut value = builder.add(Op::Norm(norm(NormKind::Layer { axis: 1 })), &[x, scale, bias])?;
+                for (at, weights) in operands.into_iter().enumerate() {
+                    let product = Op::Contract(Contract::matmul(0));
+                    value = builder.at(&format!("product{at}"), "MatMul").add(product, &[value, weights])?;
+                    if at == 0 {
+                        value = builder.unary(Unary::GeluErf, value)?;
+                    }
+                }
+                let sum = builder.binary(Binary::Add, value, x)?;
+                made.graph.outputs.push(sum);
+                Ok(())
             }
             Operation::Attention { length, causal } => {
                 let shape = [1, HEADS, length, HEAD_WIDTH];
@@ -323,6 +444,11 @@ impl Case {
             Operation::RmsNorm { rows, columns } => {
                 let operands = [made.input(&[rows, columns])?, made.constant(&[columns])?];
                 made.add(Op::Norm(norm(NormKind::Rms { axis: 1 })), &operands)
+            }
+            Operation::ImageNorm { ref kind, channels, size } => {
+                let image = made.input(&[1, channels, size, size])?;
+                let operands = [image, made.constant(&[channels])?, made.constant(&[channels])?];
+                made.add(Op::Norm(norm(kind.clone())), &operands)
             }
             Operation::Softmax { rows, columns } => {
                 let x = made.input(&[rows, columns])?;
@@ -383,6 +509,35 @@ impl Made {
         self.graph.inputs.push(value);
         self.inputs.push(tensor.into());
         Ok(value)
+    }
+
+    /// A convolution and its operands, with a border that keeps the size.
+    fn conv(&mut self, image: ValueId, layer: Layer, groups: Groups) -> Result<(Conv, [ValueId; 3]), CaseError> {
+        let Layer(from, to, kernel, stride, _) = layer;
+        let weights = match groups {
+            Groups::One => [to, from, kernel, kernel],
+            Groups::Many(groups) => [to, from / groups, kernel, kernel],
+            Groups::Transposed => [from, to, kernel, kernel],
+        };
+        let transposed = groups == Groups::Transposed;
+        let border = if transposed { 0 } else { (kernel / 2) as i64 };
+        let conv = Conv {
+            strides: [stride; 2].into(),
+            dilations: [1; 2].into(),
+            padding: Padding::Explicit([border; 4].into()),
+            groups: if let Groups::Many(groups) = groups { groups } else { 1 },
+            transposed: transposed.then(Transposed::default),
+            channels_last: true,
+            multiply: None,
+            epilogue: None,
+        };
+        Ok((conv, [image, self.constant(&weights)?, self.constant(&[to])?]))
+    }
+
+    fn relu(&mut self, value: ValueId) -> Result<ValueId, CaseError> {
+        let mut builder = Builder::new(&mut self.graph);
+        let zero = builder.constant(Tensor::scalar(0f32));
+        Ok(builder.binary(Binary::Max, value, zero)?)
     }
 
     fn add(&mut self, op: Op, operands: &[ValueId]) -> Result<(), CaseError> {

@@ -8,7 +8,10 @@ use std::{
 
 use halimede_compute::{ComputeUnit, Model, ModelOptions, calibrated, tuning::Probe};
 use halimede_compute_cpu::rates;
-use halimede_graph::ops::Factors;
+use halimede_graph::{
+    ops::Factors,
+    passes::{PassOptions, optimize},
+};
 use halimede_platform::chip::Chip;
 use serde_json::{Value as Json, json};
 
@@ -98,7 +101,8 @@ pub(super) fn run(names: &[String], on: &UnitArgs, duration: Duration, as_json: 
 
 /// Compiles a kernel and runs it for so long.
 fn measured(case: Case, unit: &dyn ComputeUnit, on: &UnitArgs, duration: Duration) -> Result<Measured, Box<dyn Error>> {
-    let (graph, inputs) = case.build()?;
+    let (mut graph, inputs) = case.build()?;
+    optimize(&mut graph, &PassOptions::default());
     let compile = calibrated(&graph, unit, on.precision.into(), std::slice::from_ref(&inputs))?;
     let options = ModelOptions { compile, ..ModelOptions::default() };
     let mut session = Model::compile(graph, unit, &options)?.session();

@@ -37,7 +37,7 @@ use crate::{
         Backend, Batch, Gathered, Instance, LoadedModel, MemoryPart, Model, ModelContext, ModelMemory, OperatorWork,
         TuningWork,
     },
-    config::{self, Batching, DataType, IoFacts, IoKind, ModelConfig, ModelFacts, OnnxParameters, Tune},
+    config::{self, Batching, DataType, IoFacts, IoKind, MatrixUse, ModelConfig, ModelFacts, OnnxParameters, Tune},
     error::Error,
     wire,
 };
@@ -48,6 +48,7 @@ use tuned::{Left, Progress, TunedModel};
 use tuner::Tuner;
 pub use tuner::{Remember, Tuning};
 use units::Units;
+pub use units::Wish;
 use verdicts::Verdicts;
 use worker::Worker;
 
@@ -89,7 +90,7 @@ impl Onnx {
         precision: Precision,
         kept: Kept,
         tuning: Option<Tuning>,
-        make_unit: impl Fn(Option<usize>, Arc<Choices>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
+        make_unit: impl Fn(Wish, Arc<Choices>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
     ) -> Self {
         let (verdicts, packed) = (Verdicts(kept.verdicts), kept.packed.map(Arc::new));
         let units = Arc::new(Units::new(kept.choices, make_unit));
@@ -117,7 +118,7 @@ impl Backend for Onnx {
             return Err(Error::unavailable(format!("unable to find '{}' for model instance '{name}'", path.display())));
         }
         let parameters = OnnxParameters::read(&context.config)?;
-        let unit = self.units.get(parameters.intra_op_thread_count)?;
+        let unit = self.units.get(wish(&parameters))?;
         let model = read(&path, &context.config)?;
         let completion = config::finish(context.config.clone(), &facts(&model), &context.options)?;
         let inputs: Vec<EngineInput> = model.inputs.iter().map(EngineInput::new).collect();
@@ -146,6 +147,11 @@ impl Backend for Onnx {
         let model = Arc::new(OnnxModel { served, parts: Arc::new(parts), activity: self.activity.clone(), progress });
         Ok(LoadedModel { completion, model })
     }
+}
+
+/// What a model's parameters ask of its unit.
+fn wish(parameters: &OnnxParameters) -> Wish {
+    Wish { threads: parameters.intra_op_thread_count, matrix: parameters.matrix != Some(MatrixUse::Off) }
 }
 
 /// What the tuning of a model needs to know: what it shares with others, and the shapes of its configuration.
@@ -197,7 +203,7 @@ impl Onnx {
         let progress = to_tune.is_some().then(|| Arc::new(Progress::waiting()));
         if to_tune.is_some() || rest.is_something(&recipe) {
             let (served, progress, tuner) = (Arc::downgrade(&served), progress.clone(), self.tuner.clone());
-            let threads = parameters.intra_op_thread_count;
+            let wish = wish(parameters);
             self.worker.add(move || {
                 let Some(options) = recipe.settle(&served, &unit, rest) else { return };
                 if let (Some((shared, shapes)), Some(progress)) = (to_tune, progress) {
@@ -206,7 +212,7 @@ impl Onnx {
                         shared,
                         recipe,
                         served,
-                        threads,
+                        wish,
                         unit,
                         options,
                         configured,

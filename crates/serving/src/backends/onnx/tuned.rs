@@ -24,7 +24,7 @@ use super::{
     served::Served,
     shapes::Descs,
     tuner::{Subject, Tuning},
-    units::Units,
+    units::{Units, Wish},
     worker::Worker,
 };
 use crate::backend::TuningWork;
@@ -74,7 +74,7 @@ pub(super) struct TunedModel {
     pub shared: Arc<Shared>,
     pub recipe: Arc<Recipe>,
     pub served: Weak<Served>,
-    pub threads: Option<usize>,
+    pub wish: Wish,
     /// What it was compiled for, and by which options.
     pub unit: Arc<dyn ComputeUnit>,
     pub options: CompileOptions,
@@ -299,7 +299,7 @@ impl Subject for TunedModel {
 
     fn renew(&mut self) {
         self.shared.units.renew();
-        let unit = self.shared.units.get(self.threads).ok().filter(|unit| !Arc::ptr_eq(unit, &self.unit));
+        let unit = self.shared.units.get(self.wish).ok().filter(|unit| !Arc::ptr_eq(unit, &self.unit));
         if let Some(unit) = unit {
             // Not as slowly as this thread works: somebody may wait for what it holds.
             let (recipe, served, told) = (self.recipe.clone(), self.served.clone(), unit.clone());

@@ -45,10 +45,12 @@ impl Lab {
             verdicts: Verdicts(Some(files.path().join("precision"))),
             store: Some(Arc::new(Store::new(files.path().join("packed"), 1 << 30))),
         });
-        let units = Arc::new(Units::new(Arc::default(), |threads, choices| {
+        let units = Arc::new(Units::new(Arc::default(), |wish, choices| {
+            let threads = wish.threads;
             Ok(Arc::new(CpuUnit::new(&CpuOptions { threads, choices, ..CpuOptions::default() })))
         }));
-        let unit = units.get(Some(1)).unwrap();
+        let wish = Wish { threads: Some(1), matrix: true };
+        let unit = units.get(wish).unwrap();
         let Compiled { model, rest } = recipe.compile(graph, &unit).unwrap();
         let served = Arc::new(Served::new(model));
         let options = recipe.settle(&Arc::downgrade(&served), &unit, rest).unwrap();
@@ -71,7 +73,7 @@ impl Lab {
             shared: Arc::new(Shared { tuning, units, activity, worker }),
             recipe,
             served: Arc::downgrade(&served),
-            threads: Some(1),
+            wish,
             unit,
             options,
             configured: vec![digits(1), digits(8)],

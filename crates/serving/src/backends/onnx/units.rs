@@ -1,5 +1,4 @@
-//! The compute units of a server: one for each number of threads that models ask for, all told the same about their
-//! kernels.
+//! The compute units of a server: one for all models that ask for the same, all told the same about their kernels.
 
 use std::{collections::BTreeMap, sync::Arc};
 
@@ -11,18 +10,26 @@ use parking_lot::Mutex;
 
 use crate::error::Error;
 
-/// Makes a unit whose operations run on so many threads, and whose kernels are told these configurations; `None` leaves
-/// the number to the unit.
-type Make = dyn Fn(Option<usize>, Arc<Choices>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync;
+/// What a model asks of its unit.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Wish {
+    /// Threads that an operation runs on; `None` leaves the number to the unit.
+    pub threads: Option<usize>,
+    /// Whether matrix units may be used, where the server uses them.
+    pub matrix: bool,
+}
 
-/// Models that ask for the same number of threads share a unit.
+/// Makes a unit whose kernels are told these configurations.
+type Make = dyn Fn(Wish, Arc<Choices>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync;
+
+/// Models that ask for the same share a unit.
 pub(super) struct Units {
     make: Box<Make>,
     state: Mutex<State>,
 }
 
 struct State {
-    made: BTreeMap<Option<usize>, Arc<dyn ComputeUnit>>,
+    made: BTreeMap<Wish, Arc<dyn ComputeUnit>>,
     /// What the units were told.
     told: Arc<Choices>,
     /// The same with what was found out since.
@@ -32,20 +39,20 @@ struct State {
 impl Units {
     pub fn new(
         known: Arc<Choices>,
-        make: impl Fn(Option<usize>, Arc<Choices>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
+        make: impl Fn(Wish, Arc<Choices>) -> Result<Arc<dyn ComputeUnit>, String> + Send + Sync + 'static,
     ) -> Self {
         let state = State { made: BTreeMap::new(), told: known.clone(), known };
         Self { make: Box::new(make), state: Mutex::new(state) }
     }
 
-    /// The unit with so many threads.
-    pub fn get(&self, threads: Option<usize>) -> Result<Arc<dyn ComputeUnit>, Error> {
+    /// The unit for a wish.
+    pub fn get(&self, wish: Wish) -> Result<Arc<dyn ComputeUnit>, Error> {
         let mut state = self.state.lock();
-        if let Some(unit) = state.made.get(&threads) {
+        if let Some(unit) = state.made.get(&wish) {
             return Ok(unit.clone());
         }
-        let unit = (self.make)(threads, state.told.clone()).map_err(Error::internal)?;
-        state.made.insert(threads, unit.clone());
+        let unit = (self.make)(wish, state.told.clone()).map_err(Error::internal)?;
+        state.made.insert(wish, unit.clone());
         Ok(unit)
     }
 
