@@ -127,14 +127,74 @@ def test_compare_flags_what_is_sure(both, tmp_path, ours, peer, status, word):
     assert done.stdout.strip().endswith(word or "times as long")
 
 
-def test_compare_refuses_other_machines_and_other_files(both, tmp_path):
-    other = copy.deepcopy(both)
-    other["machine"]["class"] = "Z"
-    (tmp_path / "a.json").write_text(json.dumps(both))
-    (tmp_path / "b.json").write_text(json.dumps(other))
-    assert "different machines" in run(PEERS / "compare.py", tmp_path / "a.json", tmp_path / "b.json").stderr
-    (tmp_path / "b.json").write_text("{}")
-    assert run(PEERS / "compare.py", tmp_path / "a.json", tmp_path / "b.json").returncode != 0
+def compared(tmp_path, before, after, *options):
+    """What comparing two reports says; text is written as it is."""
+    files = [tmp_path / name for name in ("before.json", "after.json")]
+    for file, content in zip(files, (before, after)):
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return run(PEERS / "compare.py", *files, *options)
+
+
+def test_compare_says_what_is_gone_and_what_is_new(both, tmp_path):
+    workload = [entry | {"workload": "product_512"} for entry in both["rows"]]
+    more = both | {"rows": both["rows"] + workload}
+    fewer = both | {"not_run": [{"workload": "product_512", "peer": "openvino bf16", "reason": "it fell"}]}
+    gone = "MISSING: halimede exact, onnxruntime f32, openvino bf16 (it fell)"
+    done = compared(tmp_path, more, fewer)
+    assert done.returncode == 1 and "product_512" in done.stdout and gone in done.stdout
+    done = compared(tmp_path, more, fewer, "--allow-missing")
+    assert done.returncode == 0 and gone in done.stdout
+    done = compared(tmp_path, fewer, more)
+    assert done.returncode == 0 and "new: halimede exact, onnxruntime f32, openvino bf16" in done.stdout
+    # A peer alone, too: it says how much the machine differed.
+    done = compared(tmp_path, both, both | {"rows": both["rows"][:1]})
+    assert done.returncode == 1 and "MISSING: onnxruntime f32, openvino bf16" in done.stdout
+
+
+def test_compare_refuses_other_machines(both, tmp_path):
+    other = both | {"machine": both["machine"] | {"class": "Z"}}
+    done = compared(tmp_path, both, other)
+    assert done.returncode == 2 and "different machines" in done.stderr
+    done = compared(tmp_path, both, both | {"threads": 2})
+    assert done.returncode == 2 and "different numbers of threads" in done.stderr
+    done = compared(tmp_path, both, both | {"rows": []})
+    assert done.returncode == 2 and "nothing of ours in common" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "content, word",
+    [
+        ("", "not JSON"), ("no", "not JSON"), ("{}", "not a report"), ("[1]", "not a report"), ('{"format": 2}', "not a report"),
+        ('{"format": 1}', "damaged"), ('{"format": 1, "rows": [3]}', "damaged"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_report_is_named_in_one_line(both, tmp_path, content, word):
+    for files in ((content, both), (both, content)):
+        done = compared(tmp_path, *files)
+        name = "before.json" if files[0] is content else "after.json"
+        assert done.returncode == 2, done.stderr
+        assert name in done.stderr and word in done.stderr and done.stderr.count("\n") == 1
+    assert run(PEERS / "draw.py", tmp_path / "after.json").stderr == done.stderr
+
+
+@pytest.mark.parametrize("change", [{"ms": []}, {"ms": ["a"] * 15}, {"probes": []}, {"probes": None}, {"precision": "f8"}])
+def test_a_damaged_row_is_told_in_one_line(both, tmp_path, change):
+    damaged = both | {"rows": [both["rows"][0] | change]}
+    done = compared(tmp_path, both, damaged)
+    assert done.returncode == 2 and "after.json: a damaged report" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_compare_names_a_file_that_is_not_there(tmp_path):
+    done = run(PEERS / "compare.py", tmp_path / "none.json", tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"{tmp_path}/none.json: No such file or directory\n")
+
+
+def test_compare_says_that_a_suite_holds_no_samples(both, tmp_path):
+    command = [binary(), "bench", "--suite", "softmax", "--threads", "1", "--seconds", "0.01", "--json"]
+    suite = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = compared(tmp_path, both, suite)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "after.json: holds no samples" in done.stderr and "compare reports of run.py" in done.stderr
 
 
 def test_run_measures_two_programs_in_turn(tmp_path):

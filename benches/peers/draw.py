@@ -85,7 +85,10 @@ def main():
     parser.add_argument("--svg", type=Path, help="files named as the report, with the group and the precision")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    report = reports.load(options.report)
+    try:
+        report = reports.load(options.report)
+    except reports.Unreadable as error:
+        parser.exit(2, f"{error}\n")
     names = []
     if options.svg:
         for name, picture in pictures(report).items():
