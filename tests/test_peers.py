@@ -5,9 +5,11 @@ import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as tree
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -295,3 +297,39 @@ def test_every_peer_has_a_runtime_and_a_precision():
         assert peer.runtime == "halimede" or peer.runtime in worker.RUNTIMES
         assert peer.precision in reports.PRECISIONS
         assert (peer.name.split()[0] == reports.OURS) == (peer.runtime == "halimede")
+
+
+def test_the_one_command_of_the_readme_runs_every_step(tmp_path):
+    (printed,) = re.findall(r"^    python3 (benches/peers/all\.py .*)$", (PEERS / "README.md").read_text(), re.M)
+    done = run(*printed.replace("MODELS", str(tmp_path)).split(), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    commands = [shlex.split(line) for line in done.stdout.splitlines()]
+    scripts = [Path(command[1]).name for command in commands if command[1].endswith(".py")]
+    assert commands[0][:2] == ["cargo", "build"] and scripts == ["prepare.py"] * 3 + ["run.py", "draw.py"]
+    assert [command[3] for command in commands if command[1].endswith("prepare.py")] == ["export", "quantize-openvino", "quantize-onnx"]
+    assert commands[-1][-1] == str(ROOT / "docs/benchmarks/peers-m-27.md")
+    assert not any(tmp_path.iterdir())
+
+
+def test_one_command_makes_measures_and_draws(tmp_path):
+    models, into = tmp_path / "models", tmp_path / "into"
+    into.mkdir()
+    command = [PEERS / "all.py", models, "product_512", "--name", "small", "--into", into, "--binary", binary()]
+    command += ["--python", sys.executable, "--rounds", "1", "--seconds", "0.05"]
+    command += ["--peers", "halimede exact,onnxruntime f32,onnxruntime int8"]
+    done = run(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = module("reports").load(into / "small.json")
+    assert [entry["peer"] for entry in made["rows"]] == ["halimede exact", "onnxruntime f32", "onnxruntime int8"]
+    assert {path.name for path in into.iterdir()} == {"small.json", "small.md", "small-product-f32.svg", "small-product-int8.svg"}
+    files = {path: path.stat().st_mtime_ns for path in models.rglob("*.onnx")}
+    assert {path.name for path in files} == {"model.onnx", "model.int8.onnx"}
+    # A second time the models stay.
+    assert run(*command).returncode == 0
+    assert files == {path: path.stat().st_mtime_ns for path in models.rglob("*.onnx")}
+
+
+def test_one_command_ends_with_the_step_that_fails(tmp_path):
+    done = run(PEERS / "all.py", tmp_path, "nothing", "--name", "x", "--into", tmp_path, "--binary", "b", "--python", sys.executable)
+    assert done.returncode == 1 and "nothing is no model, workload or group" in done.stderr
+    assert len(done.stdout.splitlines()) == 1
