@@ -258,7 +258,7 @@ def test_draw_writes_pictures_and_a_table(both, tmp_path):
     ours, theirs = lengths["m-vision-f32.svg"]
     assert theirs / ours == pytest.approx(1.5, rel=0.05)
     text = (tmp_path / "m.md").read_text()
-    assert "Class M: a processor" in text and "It rained." in text and all(name in text for name in names)
+    assert "Class M: a processor" in text and "It rained." in text and "without the guard" in text and all(name in text for name in names)
 
 
 def test_workloads_have_one_name_each_and_the_sizes_they_say():
