@@ -5,9 +5,11 @@ import importlib
 import json
 import os
 import re
+import shlex
 import subprocess
 import sys
 import xml.etree.ElementTree as tree
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -127,14 +129,74 @@ def test_compare_flags_what_is_sure(both, tmp_path, ours, peer, status, word):
     assert done.stdout.strip().endswith(word or "times as long")
 
 
-def test_compare_refuses_other_machines_and_other_files(both, tmp_path):
-    other = copy.deepcopy(both)
-    other["machine"]["class"] = "Z"
-    (tmp_path / "a.json").write_text(json.dumps(both))
-    (tmp_path / "b.json").write_text(json.dumps(other))
-    assert "different machines" in run(PEERS / "compare.py", tmp_path / "a.json", tmp_path / "b.json").stderr
-    (tmp_path / "b.json").write_text("{}")
-    assert run(PEERS / "compare.py", tmp_path / "a.json", tmp_path / "b.json").returncode != 0
+def compared(tmp_path, before, after, *options):
+    """What comparing two reports says; text is written as it is."""
+    files = [tmp_path / name for name in ("before.json", "after.json")]
+    for file, content in zip(files, (before, after)):
+        file.write_text(content if isinstance(content, str) else json.dumps(content))
+    return run(PEERS / "compare.py", *files, *options)
+
+
+def test_compare_says_what_is_gone_and_what_is_new(both, tmp_path):
+    workload = [entry | {"workload": "product_512"} for entry in both["rows"]]
+    more = both | {"rows": both["rows"] + workload}
+    fewer = both | {"not_run": [{"workload": "product_512", "peer": "openvino bf16", "reason": "it fell"}]}
+    gone = "MISSING: halimede exact, onnxruntime f32, openvino bf16 (it fell)"
+    done = compared(tmp_path, more, fewer)
+    assert done.returncode == 1 and "product_512" in done.stdout and gone in done.stdout
+    done = compared(tmp_path, more, fewer, "--allow-missing")
+    assert done.returncode == 0 and gone in done.stdout
+    done = compared(tmp_path, fewer, more)
+    assert done.returncode == 0 and "new: halimede exact, onnxruntime f32, openvino bf16" in done.stdout
+    # A peer alone, too: it says how much the machine differed.
+    done = compared(tmp_path, both, both | {"rows": both["rows"][:1]})
+    assert done.returncode == 1 and "MISSING: onnxruntime f32, openvino bf16" in done.stdout
+
+
+def test_compare_refuses_other_machines(both, tmp_path):
+    other = both | {"machine": both["machine"] | {"class": "Z"}}
+    done = compared(tmp_path, both, other)
+    assert done.returncode == 2 and "different machines" in done.stderr
+    done = compared(tmp_path, both, both | {"threads": 2})
+    assert done.returncode == 2 and "different numbers of threads" in done.stderr
+    done = compared(tmp_path, both, both | {"rows": []})
+    assert done.returncode == 2 and "nothing of ours in common" in done.stderr
+
+
+@pytest.mark.parametrize(
+    "content, word",
+    [
+        ("", "not JSON"), ("no", "not JSON"), ("{}", "not a report"), ("[1]", "not a report"), ('{"format": 2}', "not a report"),
+        ('{"format": 1}', "damaged"), ('{"format": 1, "rows": [3]}', "damaged"),
+    ],
+)  # fmt: skip
+def test_a_file_that_is_no_report_is_named_in_one_line(both, tmp_path, content, word):
+    for files in ((content, both), (both, content)):
+        done = compared(tmp_path, *files)
+        name = "before.json" if files[0] is content else "after.json"
+        assert done.returncode == 2, done.stderr
+        assert name in done.stderr and word in done.stderr and done.stderr.count("\n") == 1
+    assert run(PEERS / "draw.py", tmp_path / "after.json").stderr == done.stderr
+
+
+@pytest.mark.parametrize("change", [{"ms": []}, {"ms": ["a"] * 15}, {"probes": []}, {"probes": None}, {"precision": "f8"}])
+def test_a_damaged_row_is_told_in_one_line(both, tmp_path, change):
+    damaged = both | {"rows": [both["rows"][0] | change]}
+    done = compared(tmp_path, both, damaged)
+    assert done.returncode == 2 and "after.json: a damaged report" in done.stderr and done.stderr.count("\n") == 1
+
+
+def test_compare_names_a_file_that_is_not_there(tmp_path):
+    done = run(PEERS / "compare.py", tmp_path / "none.json", tmp_path)
+    assert (done.returncode, done.stderr) == (2, f"{tmp_path}/none.json: No such file or directory\n")
+
+
+def test_compare_says_that_a_suite_holds_no_samples(both, tmp_path):
+    command = [binary(), "bench", "--suite", "softmax", "--threads", "1", "--seconds", "0.01", "--json"]
+    suite = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    done = compared(tmp_path, both, suite)
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "after.json: holds no samples" in done.stderr and "compare reports of run.py" in done.stderr
 
 
 def test_run_measures_two_programs_in_turn(tmp_path):
@@ -196,7 +258,7 @@ def test_draw_writes_pictures_and_a_table(both, tmp_path):
     ours, theirs = lengths["m-vision-f32.svg"]
     assert theirs / ours == pytest.approx(1.5, rel=0.05)
     text = (tmp_path / "m.md").read_text()
-    assert "Class M: a processor" in text and "It rained." in text and all(name in text for name in names)
+    assert "Class M: a processor" in text and "It rained." in text and "without the guard" in text and all(name in text for name in names)
 
 
 def test_workloads_have_one_name_each_and_the_sizes_they_say():
@@ -235,3 +297,39 @@ def test_every_peer_has_a_runtime_and_a_precision():
         assert peer.runtime == "halimede" or peer.runtime in worker.RUNTIMES
         assert peer.precision in reports.PRECISIONS
         assert (peer.name.split()[0] == reports.OURS) == (peer.runtime == "halimede")
+
+
+def test_the_one_command_of_the_readme_runs_every_step(tmp_path):
+    (printed,) = re.findall(r"^    python3 (benches/peers/all\.py .*)$", (PEERS / "README.md").read_text(), re.M)
+    done = run(*printed.replace("MODELS", str(tmp_path)).split(), "--dry-run")
+    assert done.returncode == 0, done.stderr
+    commands = [shlex.split(line) for line in done.stdout.splitlines()]
+    scripts = [Path(command[1]).name for command in commands if command[1].endswith(".py")]
+    assert commands[0][:2] == ["cargo", "build"] and scripts == ["prepare.py"] * 3 + ["run.py", "draw.py"]
+    assert [command[3] for command in commands if command[1].endswith("prepare.py")] == ["export", "quantize-openvino", "quantize-onnx"]
+    assert commands[-1][-1] == str(ROOT / "docs/benchmarks/peers-m-27.md")
+    assert not any(tmp_path.iterdir())
+
+
+def test_one_command_makes_measures_and_draws(tmp_path):
+    models, into = tmp_path / "models", tmp_path / "into"
+    into.mkdir()
+    command = [PEERS / "all.py", models, "product_512", "--name", "small", "--into", into, "--binary", binary()]
+    command += ["--python", sys.executable, "--rounds", "1", "--seconds", "0.05"]
+    command += ["--peers", "halimede exact,onnxruntime f32,onnxruntime int8"]
+    done = run(*command)
+    assert done.returncode == 0, done.stdout + done.stderr
+    made = module("reports").load(into / "small.json")
+    assert [entry["peer"] for entry in made["rows"]] == ["halimede exact", "onnxruntime f32", "onnxruntime int8"]
+    assert {path.name for path in into.iterdir()} == {"small.json", "small.md", "small-product-f32.svg", "small-product-int8.svg"}
+    files = {path: path.stat().st_mtime_ns for path in models.rglob("*.onnx")}
+    assert {path.name for path in files} == {"model.onnx", "model.int8.onnx"}
+    # A second time the models stay.
+    assert run(*command).returncode == 0
+    assert files == {path: path.stat().st_mtime_ns for path in models.rglob("*.onnx")}
+
+
+def test_one_command_ends_with_the_step_that_fails(tmp_path):
+    done = run(PEERS / "all.py", tmp_path, "nothing", "--name", "x", "--into", tmp_path, "--binary", "b", "--python", sys.executable)
+    assert done.returncode == 1 and "nothing is no model, workload or group" in done.stderr
+    assert len(done.stdout.splitlines()) == 1

@@ -20,6 +20,10 @@ text { font: 12px system-ui, sans-serif; fill: #1f2328; }
 text { fill: #e6edf3; } .note { fill: #8d96a0; } .ours { fill: #2dbfa9; } .peer { fill: #59636e; }
 }
 """
+UNGUARDED = (
+    "`halimede balanced` and `halimede fast` run without the guard of a server, which leaves operations exact until a cosine is at "
+    "least 0.999 (`balanced`) or 0.99 (`fast`): of rows below that, a server serves something else."
+)
 WIDTH, LABEL, BAR, GAP, TOP = 860, 180, 18, 14, 58
 
 
@@ -85,7 +89,10 @@ def main():
     parser.add_argument("--svg", type=Path, help="files named as the report, with the group and the precision")
     parser.add_argument("--markdown", type=Path)
     options = parser.parse_args()
-    report = reports.load(options.report)
+    try:
+        report = reports.load(options.report)
+    except reports.Unreadable as error:
+        parser.exit(2, f"{error}\n")
     names = []
     if options.svg:
         for name, picture in pictures(report).items():
@@ -93,7 +100,7 @@ def main():
             (options.svg / names[-1]).write_text(picture)
     if options.markdown or not options.svg:
         images = [f"![{name.removesuffix('.svg')}]({name})" for name in names]
-        text = "\n\n".join(["# Beside other engines", reports.heading(report), *images, reports.markdown(report)])
+        text = "\n\n".join(["# Beside other engines", reports.heading(report), UNGUARDED, *images, reports.markdown(report)])
         options.markdown.write_text(text + "\n") if options.markdown else print(text)
 
 

@@ -1,10 +1,11 @@
 """Make the models that the workloads name, in three steps that may run in different environments.
 
-    python benches/peers/prepare.py FOLDER export [MODEL ...]            needs torch and transformers
-    python benches/peers/prepare.py FOLDER quantize-onnx [MODEL ...]     needs onnxruntime
-    python benches/peers/prepare.py FOLDER quantize-openvino [MODEL ...] needs openvino and nncf
+    python benches/peers/prepare.py FOLDER export [NAME ...]            needs torch and transformers
+    python benches/peers/prepare.py FOLDER quantize-onnx [NAME ...]     needs onnxruntime
+    python benches/peers/prepare.py FOLDER quantize-openvino [NAME ...] needs openvino and nncf
 
-FOLDER/MODEL/1/ then has model.onnx, model.int8.onnx (convolutional models as QDQ with calibrated
+A NAME is a model's, a workload's or a group's; without any, all are made. What is there already stays: remove it
+to have it made again. FOLDER/MODEL/1/ then has model.onnx, model.int8.onnx (convolutional models as QDQ with calibrated
 activations, the rest with activations quantised as they come: what each is fastest with in ONNX Runtime)
 and model.int8.xml (by nncf). Weights and calibration inputs are random: these files say how fast a
 quantised model runs, nothing about how good it is.
@@ -25,8 +26,15 @@ TRANSFORMERS = {workload.model for workload in WORKLOADS if workload.group == "t
 CALIBRATIONS = 8
 
 
-def models():
-    return list(dict.fromkeys(workload.model for workload in WORKLOADS))
+def models(names=()):
+    """The models that these names mean; all, where there are none."""
+    found = {}
+    for name in names:
+        made = [w.model for w in WORKLOADS if name in (w.model, w.name, w.group)]
+        if not made:
+            sys.exit(f"{name} is no model, workload or group of workloads.py")
+        found |= dict.fromkeys(made)
+    return list(found or dict.fromkeys(workload.model for workload in WORKLOADS))
 
 
 def save(path, nodes, inputs, outputs, weights=()):
@@ -131,7 +139,12 @@ def quantize_openvino(folder, model):
     return target
 
 
-STEPS = {"export": export, "quantize-onnx": quantize_onnx, "quantize-openvino": quantize_openvino}
+# How each model is made, and the file that says that it was.
+STEPS = {
+    "export": (export, "model.onnx"),
+    "quantize-onnx": (quantize_onnx, "model.int8.onnx"),
+    "quantize-openvino": (quantize_openvino, "model.int8.xml"),
+}
 
 
 def main():
@@ -139,10 +152,18 @@ def main():
         sys.exit(__doc__)
     os.environ.setdefault("HF_HUB_OFFLINE", "1")
     folder, step = Path(sys.argv[1]), sys.argv[2]
-    for model in sys.argv[3:] or models():
-        if step != "export" and model.startswith("attention"):
+    make, file = STEPS[step]
+    for model in models(sys.argv[3:]):
+        target = folder / model / "1" / file
+        if (step != "export" and model.startswith("attention")) or target.exists():
             continue
-        print(STEPS[step](folder, model), flush=True)
+        try:
+            make(folder, model)
+        except BaseException:
+            # A part of it is not taken for all of it the next time.
+            target.unlink(missing_ok=True)
+            raise
+        print(target, flush=True)
 
 
 if __name__ == "__main__":

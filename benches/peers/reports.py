@@ -40,11 +40,37 @@ class Figure:
         return self.row["peer"].split()[0] == OURS
 
 
+class Unreadable(Exception):
+    """A file that is no report of run.py. The text names it, and says what is wrong."""
+
+
 def load(path):
-    report = json.loads(Path(path).read_text())
-    if report.get("format") != 1:
-        raise ValueError(f"{path}: not a report of run.py")
+    try:
+        report = json.loads(Path(path).read_text())
+    except OSError as error:
+        raise Unreadable(f"{path}: {error.strerror}") from error
+    except ValueError as error:
+        raise Unreadable(f"{path}: not JSON: {error}") from error
+    if isinstance(report, dict) and "chip" in report:
+        raise Unreadable(f"{path}: holds no samples, only what `halimede bench --json` makes of them; compare reports of run.py")
+    if not isinstance(report, dict) or report.get("format") != 1:
+        raise Unreadable(f"{path}: not a report of run.py")
+    try:
+        check(report)
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
+        raise Unreadable(f"{path}: a damaged report of run.py: {type(error).__name__}: {error}") from error
     return report
+
+
+def check(report):
+    """Asks for everything once that readers ask for."""
+    heading(report)
+    for entry in report["not_run"]:
+        entry["workload"], entry["peer"], entry["reason"]
+    for workload, peers in figures(report).items():
+        for name, figure in peers.items():
+            if not figure.ms > 0 or len(figure.row["ms"]) != len(figure.row["probes"]):
+                raise ValueError(f"{workload}, {name}: each sample has a time and a probe")
 
 
 def figures(report):
