@@ -8,7 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use halimede_compute::{ComputeUnit, Difference, Model as Compiled, ModelOptions, output_ranges};
+use halimede_compute::{Comparison, ComputeUnit, Model as Compiled, ModelOptions, output_ranges};
 use halimede_graph::{
     Range,
     onnx::{
@@ -111,7 +111,7 @@ fn compare(
         Ok::<_, Box<dyn Error>>(Compiled::compile(model.graph, unit, &ModelOptions::default())?.session())
     };
     let (mut original, mut quantised) = (session(original)?, session(quantised)?);
-    let mut worst: BTreeMap<String, Difference> = BTreeMap::new();
+    let mut comparison = Comparison::default();
     for inputs in samples {
         original.run(inputs)?;
         quantised.run(inputs)?;
@@ -120,13 +120,12 @@ fn compare(
             if !exact.dtype().is_float() {
                 continue;
             }
-            let found = Difference::between(name.clone(), &exact, &other)?;
-            if worst.get(name).is_none_or(|known| found.cosine < known.cosine) {
-                worst.insert(name.clone(), found);
-            }
+            comparison.add(name, &exact, &other)?;
         }
     }
+    let (differences, silent) = comparison.finish();
     println!("  over {} inputs, the worst:", samples.len());
-    worst.values().for_each(|difference| println!("    {difference}"));
+    differences.iter().for_each(|difference| println!("    {difference}"));
+    silent.iter().for_each(|output| println!("    '{output}': not compared, as it has no finite number"));
     Ok(())
 }
