@@ -120,6 +120,20 @@ def test_samples_of_ones_own_judge(repository, balanced):
     balanced().wait_log("model 'delicate' computes in balanced precision; against exact: 'y': cosine 1.0")
 
 
+def test_samples_that_hold_nan_are_left_out(repository, balanced):
+    for name in ("delicate", "damaged"):
+        repository.add(name, product(1e-5), CONFIG + parameters(calibration="samples"))
+        samples_of(repository, name, x=np.full((2, WIDTH), np.nan, np.float32))
+    np.savez(repository.path / "delicate" / "samples" / "zeros.npz", x=np.zeros((2, WIDTH), np.float32))
+    server = balanced()
+    for name in ("delicate", "damaged"):
+        folder = repository.path / name / "samples"
+        server.wait_log(f"parameter 'calibration': {folder}/sample.npz: array 'x' holds NaN: left out")
+    server.wait_log("model 'delicate' computes in balanced precision; against exact: 'y': cosine 1.0")
+    server.wait_log(f"parameter 'calibration': {folder}: no sample is left, inputs are made up")
+    server.wait_log("model 'damaged' computes in exact precision: in balanced its outputs differ too much")
+
+
 def logarithm(offset):
     """A product of the logarithm of the input and an offset."""
     constants = [numpy_helper.from_array(np.float32(offset), "o"),
