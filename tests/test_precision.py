@@ -123,6 +123,45 @@ def test_samples_of_ones_own_judge(repository, balanced):
     balanced().wait_log("model 'delicate' computes in balanced precision; against exact: 'y': cosine 1.0")
 
 
+def test_samples_that_hold_nan_are_left_out(repository, balanced):
+    for name in ("delicate", "damaged"):
+        repository.add(name, product(1e-5), CONFIG + parameters(calibration="samples"))
+        samples_of(repository, name, x=np.full((2, WIDTH), np.nan, np.float32))
+    np.savez(repository.path / "delicate" / "samples" / "zeros.npz", x=np.zeros((2, WIDTH), np.float32))
+    server = balanced()
+    for name in ("delicate", "damaged"):
+        folder = repository.path / name / "samples"
+        server.wait_log(f"parameter 'calibration': {folder}/sample.npz: array 'x' holds NaN: left out")
+    server.wait_log("model 'delicate' computes in balanced precision; against exact: 'y': cosine 1.0")
+    server.wait_log(f"parameter 'calibration': {folder}: no sample is left, inputs are made up")
+    server.wait_log("model 'damaged' computes in exact precision: in balanced its outputs differ too much")
+
+
+def logarithm(offset):
+    """A product of the logarithm of the input and an offset."""
+    constants = [numpy_helper.from_array(np.float32(offset), "o"),
+                 numpy_helper.from_array(np.random.default_rng(7).standard_normal((WIDTH, WIDTH)).astype(np.float32), "w")]  # fmt: skip
+    nodes = [helper.make_node("Add", ["x", "o"], ["s"]), helper.make_node("Log", ["s"], ["l"]),
+             helper.make_node("MatMul", ["l", "w"], ["y"])]  # fmt: skip
+    x, y = [info(name, TensorProto.FLOAT, ["n", WIDTH]) for name in "xy"]
+    return onnx_model(nodes, [x], [y], constants)
+
+
+def test_what_was_not_compared_stays_exact(repository, balanced):
+    repository.add("positive", logarithm(0), CONFIG)
+    # There is no logarithm of numbers around -1000.
+    repository.add("silent", logarithm(-1000), CONFIG)
+    repository.add("given", logarithm(-1000), CONFIG + parameters(calibration="samples"))
+    samples_of(repository, "given", x=np.random.default_rng(5).uniform(1001, 1100, (4, WIDTH)).astype(np.float32))
+    server = balanced()
+    server.wait_log(r"model 'positive' computes in balanced precision; against exact: 'y': cosine (0\.999|1\.0)")
+    server.wait_log(
+        r"model 'silent' computes in exact precision: balanced could not be compared with it: output 'y' has no finite "
+        r"number for made-up inputs: give samples of real ones \(parameter 'calibration'\)"
+    )
+    server.wait_log(r"model 'given' computes in balanced precision; against exact: 'y': cosine (0\.999|1\.0)")
+
+
 @pytest.fixture
 def fast(repository, serve, tmp_path):
     """Starts servers of the repository in fast precision, with a cache of the test's own."""

@@ -1,6 +1,7 @@
 """`halimede quantize`: what it writes is standard ONNX that says nearly the same, here and elsewhere."""
 
 import re
+import subprocess
 
 import numpy as np
 import onnx
@@ -9,6 +10,7 @@ from onnx import TensorProto, helper, numpy_helper
 from onnxruntime import GraphOptimizationLevel, InferenceSession, SessionOptions
 
 from support.models import info
+from support.server import binary
 from test_verbs import CLASSIFIER, halimede
 
 pytestmark = pytest.mark.halimede_only("a verb of ours")
@@ -130,3 +132,47 @@ def test_twice_is_once_too_often(tmp_path):
     empty = tmp_path / "empty"
     empty.mkdir()
     assert "no .npz file" in halimede("quantize", path, "--calibration", empty, status=1)
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, -np.inf])
+def test_samples_that_are_not_finite_are_refused(tmp_path, wrong):
+    path, samples, written = tmp_path / "m.onnx", tmp_path / "samples", tmp_path / "q.onnx"
+    onnx.save(network(), path)
+    samples.mkdir()
+    for index in range(3):
+        image = np.random.default_rng(index).standard_normal((2, 3, 8, 8)).astype(np.float32)
+        if index == 1:
+            image[0, 1, 2, 3:5] = wrong
+        np.savez(samples / f"{index}.npz", x=image)
+    told = halimede("quantize", path, "--calibration", samples, "--output", written, status=1)
+    assert f"--calibration {samples}/1.npz: input 'x': of 384 numbers 2 are NaN or infinite: give finite ones" in told
+    assert not written.exists()
+    np.save(tmp_path / "x.npy", np.full((1, 3, 8, 8), wrong, np.float32))
+    made_up = ["--calibration", "random", "--input", f"x={tmp_path}/x.npy", "--output", written]
+    assert "random sample 0: input 'x': of 192 numbers 192 are NaN" in halimede("quantize", path, *made_up, status=1)
+    assert not written.exists()
+
+
+def test_what_differs_much_is_told(tmp_path):
+    """A number that is far from the others takes all of the 255 steps; a logarithm of them has none."""
+    rng = np.random.default_rng(3)
+    weights = rng.standard_normal((16, 16)).astype(np.float32)
+    weights[0] = 0
+    tensors = [numpy_helper.from_array(weights, "w"), numpy_helper.from_array(np.float32(-1e9), "far")]
+    nodes = [helper.make_node("MatMul", ["x", "w"], ["y"]), helper.make_node("Add", ["y", "far"], ["s"]),
+             helper.make_node("Log", ["s"], ["z"])]  # fmt: skip
+    outputs = [info(name, TensorProto.FLOAT, ["n", 16]) for name in "yz"]
+    graph = helper.make_graph(nodes, "g", [info("x", TensorProto.FLOAT, ["n", 16])], outputs, tensors)
+    model = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=8)
+    onnx.save(model, tmp_path / "m.onnx")
+    samples = tmp_path / "samples"
+    samples.mkdir()
+    numbers = rng.standard_normal((8, 16)).astype(np.float32)
+    numbers[:, 0] = 1e6
+    np.savez(samples / "0.npz", x=numbers)
+    arguments = [binary(), "quantize", tmp_path / "m.onnx", "--calibration", samples, "--output", tmp_path / "q.onnx"]
+    ran = subprocess.run(arguments, capture_output=True, text=True, check=True)
+    told = r"warning: the quantised model differs much from the original: output 'y' has a cosine of -?0\.0\d+, less than 0\.9"
+    assert re.search(told, ran.stderr)
+    assert "warning: output 'z' has no finite number on any of the inputs" in ran.stderr
+    assert (tmp_path / "q.onnx").exists()

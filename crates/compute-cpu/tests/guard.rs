@@ -114,6 +114,62 @@ fn samples_are_what_is_compared() {
     assert!(matches!(verdict, Some(Verdict::Within { .. })), "{verdict:?}");
 }
 
+/// A product of the logarithm of `x + offset`, and where `is_finite_too` one of `x + offset` itself.
+fn logarithm(offset: f32, is_finite_too: bool) -> Graph {
+    let mut graph = Graph::default();
+    let x = graph.add_value("x", Fact::tensor(DType::F32, [Dim::symbol("rows"), Dim::from(WIDTH)]));
+    graph.inputs = vec![x];
+    let mut builder = Builder::new(&mut graph);
+    let offset = builder.constant(Tensor::scalar(offset));
+    let shifted = builder.binary(Binary::Add, x, offset).unwrap();
+    let logarithm = builder.unary(Unary::Log, shifted).unwrap();
+    let weights: Vec<f32> = (0..WIDTH * WIDTH).map(|i| ((i * 37) % 101) as f32 * 0.02 - 1.0).collect();
+    let weights = builder.constant(Tensor::from_slice(&[WIDTH, WIDTH], &weights).unwrap());
+    let mut product =
+        |name: &str, x| builder.at(name, "MatMul").add(Op::Contract(Contract::matmul(0)), &[x, weights]).unwrap();
+    let given = product("of the logarithm", logarithm);
+    graph.outputs = if is_finite_too { vec![product("finite", shifted), given] } else { vec![given] };
+    graph
+}
+
+#[test]
+fn what_has_no_finite_number_is_not_compared() {
+    let reason = |graph, precision, samples: Vec<Vec<Value>>| {
+        let (model, verdict) = compile_in(precision, graph, some_matrix(), samples);
+        assert!(model.reduced().is_empty());
+        let Some(Verdict::Untested(reason)) = verdict else { panic!("{verdict:?}") };
+        reason
+    };
+    for precision in [Precision::Balanced, Precision::Fast] {
+        // Of numbers around -1000 there is no logarithm, in no range that is tried.
+        for is_finite_too in [false, true] {
+            let made_up = reason(logarithm(-1000.0, is_finite_too), precision, Vec::new());
+            assert!(made_up.contains("has no finite number for made-up inputs: give samples"), "{made_up}");
+        }
+        let given = reason(logarithm(-1000.0, false), precision, samples());
+        assert!(given.contains("has no finite number in any sample: give samples"), "{given}");
+    }
+}
+
+#[test]
+fn made_up_inputs_are_tried_where_there_is_a_logarithm() {
+    for precision in [Precision::Balanced, Precision::Fast] {
+        let (_, verdict) = compile_in(precision, logarithm(0.0, false), some_matrix(), Vec::new());
+        let Some(Verdict::Within { differences, .. }) = verdict else { panic!("{verdict:?}") };
+        assert!(differences[0].cosine > 0.99 && differences[0].largest > 0.0, "{differences:?}");
+    }
+}
+
+#[test]
+fn a_sample_without_finite_numbers_hides_no_other() {
+    let nans = vec![Value::from(Tensor::from_slice(&[3, WIDTH], &[f32::NAN; 3 * WIDTH]).unwrap())];
+    let good = vec![Value::from(Tensor::from_slice(&[3, WIDTH], &[0.3f32; 3 * WIDTH]).unwrap())];
+    for samples in [vec![nans.clone(), good.clone()], vec![good, nans]] {
+        let (_, verdict) = compile_in(Precision::Balanced, graph(Outputs::Delicate), some_matrix(), samples);
+        assert!(matches!(verdict, Some(Verdict::Beyond(_))), "{verdict:?}");
+    }
+}
+
 /// Two products of `tanh(x)`, or where `is_uneven` the second one of what has values of very different sizes: the
 /// channel that is read lies within one step of 8 bits, and within the first bits of bf16.
 fn layers(is_uneven: bool) -> Graph {

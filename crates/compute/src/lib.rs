@@ -30,7 +30,7 @@ mod unit;
 pub use calibrate::{CalibrationError, calibrated, output_ranges};
 pub use error::{CompileError, RunError};
 pub use footprint::Footprint;
-pub use guard::{Budget, Difference, Guard, Verdict, made_up_inputs};
+pub use guard::{Budget, Comparison, Difference, Guard, Verdict, made_up_inputs};
 pub use halimede_platform::{
     memory::{process as process_memory, release as release_memory},
     threads::{QualityOfService, set_quality_of_service},

@@ -8,20 +8,56 @@ use std::collections::HashSet;
 /// Sizes that unknown dimensions are tried with: small ones first, then an image's.
 const SIZES: [usize; 3] = [16, 64, 224];
 
-/// Inputs that a model has answers to, with those; the reason where it answers none of what is tried.
+/// Where made-up floats lie.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Floats {
+    /// Around 0, as what was normalised.
+    Normal,
+    /// Above 0, up to 1: numbers that have a logarithm and a root, such as sizes and probabilities.
+    Positive,
+}
+
+/// Inputs and what a model answers to them.
+type Pair = (Vec<Value>, Vec<Value>);
+
+/// Inputs that a model has answers to, with those; the reason where it answers none of what is tried. They are several
+/// where some output has a finite number for the later ones alone.
 pub(super) fn made_up(
     graph: &Graph,
     answer: &dyn Fn(&[Value]) -> Result<Vec<Value>, String>,
-) -> Result<(Vec<Value>, Vec<Value>), String> {
+) -> Result<Vec<Pair>, String> {
+    let mut pairs = vec![answered(graph, Floats::Normal, answer)?];
+    if pairs[0].1.iter().any(is_silent) {
+        // A model that answers nothing to these was not made for them.
+        let second = answered(graph, Floats::Positive, answer).ok();
+        let says_more = |pair: &Pair| pairs[0].1.iter().zip(&pair.1).any(|(a, b)| is_silent(a) && !is_silent(b));
+        pairs.extend(second.filter(says_more));
+    }
+    Ok(pairs)
+}
+
+/// Inputs of a size that a model answers to, with its answers.
+fn answered(
+    graph: &Graph,
+    floats: Floats,
+    answer: &dyn Fn(&[Value]) -> Result<Vec<Value>, String>,
+) -> Result<Pair, String> {
     let mut reason = String::new();
     for size in SIZES {
-        let tried = inputs(graph, size).map_err(|error| error.to_string());
+        let facts = graph.inputs.iter().map(|&input| graph.fact(input));
+        let tried = of_facts_in(facts, size, floats).map_err(|error| error.to_string());
         match tried.and_then(|inputs| answer(&inputs).map(|outputs| (inputs, outputs))) {
             Ok(pair) => return Ok(pair),
             Err(error) => reason = error,
         }
     }
     Err(reason)
+}
+
+/// Whether an output is one of floats, none of which is finite.
+fn is_silent(output: &Value) -> bool {
+    let Value::Tensor(tensor) = output else { return false };
+    tensor.dtype().is_float() && tensor.to_f64s().is_ok_and(|numbers| !numbers.iter().any(|number| number.is_finite()))
 }
 
 /// Names of the products that multiply inputs of floats as they come, at most moved.
@@ -44,13 +80,7 @@ pub(super) fn products_of_inputs(graph: &Graph) -> Vec<String> {
     names
 }
 
-/// Made-up inputs: floats around 0, integers 0 and 1 (which every table of indices has), true. Unknown
-/// dimensions are `size`, the first of a shape 1.
-fn inputs(graph: &Graph, size: usize) -> Result<Vec<Value>, TensorError> {
-    of_facts(graph.inputs.iter().map(|&input| graph.fact(input)), size)
-}
-
-/// The same for inputs of which everything is known.
+/// Made-up inputs, of which everything is known.
 ///
 /// # Errors
 /// There is no memory for them, or no way to make one up.
@@ -59,13 +89,22 @@ pub fn made_up_inputs(descs: &[TensorDesc]) -> Result<Vec<Value>, TensorError> {
     of_facts(facts.collect::<Vec<_>>().iter(), 1)
 }
 
-/// The same for facts.
+/// The same for facts: floats around 0, integers 0 and 1 (which every table of indices has), true. Unknown dimensions are
+/// `size`, the first of a shape 1.
 pub(crate) fn of_facts<'f>(facts: impl Iterator<Item = &'f Fact>, size: usize) -> Result<Vec<Value>, TensorError> {
-    let mut state = 0x2545_f491_4f6c_dd1du64;
-    facts.map(|fact| Ok(Value::Tensor(tensor(fact, size, &mut state)?))).collect()
+    of_facts_in(facts, size, Floats::Normal)
 }
 
-fn tensor(fact: &Fact, size: usize, state: &mut u64) -> Result<Tensor, TensorError> {
+fn of_facts_in<'f>(
+    facts: impl Iterator<Item = &'f Fact>,
+    size: usize,
+    floats: Floats,
+) -> Result<Vec<Value>, TensorError> {
+    let mut state = 0x2545_f491_4f6c_dd1du64;
+    facts.map(|fact| Ok(Value::Tensor(tensor(fact, size, floats, &mut state)?))).collect()
+}
+
+fn tensor(fact: &Fact, size: usize, floats: Floats, state: &mut u64) -> Result<Tensor, TensorError> {
     let dims = fact.shape.iter().flatten().enumerate();
     let shape: Shape = dims.map(|(axis, dim)| dim.size().unwrap_or(if axis == 0 { 1 } else { size })).collect();
     let count = halimede_tensor::element_count(&shape).unwrap_or(0);
@@ -76,8 +115,12 @@ fn tensor(fact: &Fact, size: usize, state: &mut u64) -> Result<Tensor, TensorErr
         (*state >> 11) as f64 / (1u64 << 53) as f64
     };
     if dtype.is_float() {
-        // The sum of twelve has the deviation 1.
-        let numbers: Vec<f64> = (0..count).map(|_| (0..12).map(|_| uniform()).sum::<f64>() - 6.0).collect();
+        let mut number = || match floats {
+            // The sum of twelve has the deviation 1.
+            Floats::Normal => (0..12).map(|_| uniform()).sum::<f64>() - 6.0,
+            Floats::Positive => 1.0 - uniform(),
+        };
+        let numbers: Vec<f64> = (0..count).map(|_| number()).collect();
         return Tensor::from_f64s(dtype, &shape, &numbers);
     }
     match dtype {
@@ -99,10 +142,13 @@ mod tests {
             |dtype| Fact::tensor(dtype, [halimede_graph::Dim::symbol("n"), 3.into(), halimede_graph::Dim::symbol("m")]);
         let mut state = 1;
         for dtype in [DType::F32, DType::F16, DType::I64, DType::Bool, DType::U8] {
-            let tensor = tensor(&fact(dtype), 5, &mut state).unwrap();
+            let tensor = tensor(&fact(dtype), 5, Floats::Normal, &mut state).unwrap();
             assert_eq!((tensor.dtype(), tensor.shape()), (dtype, &[1, 3, 5][..]));
         }
-        let numbers = tensor(&fact(DType::F32), 500, &mut state).unwrap().to_f64s().unwrap();
+        let numbers =
+            |floats, state: &mut u64| tensor(&fact(DType::F32), 500, floats, state).unwrap().to_f64s().unwrap();
+        assert!(numbers(Floats::Positive, &mut state).iter().all(|x| *x > 0.0 && *x <= 1.0));
+        let numbers = numbers(Floats::Normal, &mut state);
         let deviation = (numbers.iter().map(|x| x * x).sum::<f64>() / numbers.len() as f64).sqrt();
         assert!((0.9..1.1).contains(&deviation), "{deviation}");
     }

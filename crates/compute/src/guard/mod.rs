@@ -9,7 +9,7 @@ mod compare;
 mod demote;
 pub(crate) mod inputs;
 
-pub use compare::Difference;
+pub use compare::{Comparison, Difference};
 pub use inputs::made_up_inputs;
 
 use crate::calibrate::products_of_integers;
@@ -52,7 +52,7 @@ pub enum Verdict {
     },
     /// Some output is not, whatever stays exact.
     Beyond(Vec<Difference>),
-    /// There was nothing to compare, and why.
+    /// Some output could not be compared, and why.
     Untested(String),
     /// The unit computes nothing of the model in fewer bits.
     Same,

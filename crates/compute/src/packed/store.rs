@@ -152,7 +152,7 @@ impl Writer {
         }
         self.file.write_all(bytes)?;
         self.file.write_all(&[0; ALIGNMENT][..padded - bytes.len()])?;
-        self.pieces.push(Piece { layout, bytes: self.end..self.end + bytes.len() });
+        self.pieces.push(Piece::new(layout, self.end, bytes));
         self.end += padded;
         Ok(())
     }

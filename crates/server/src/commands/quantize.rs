@@ -8,7 +8,7 @@ use std::{
     process::ExitCode,
 };
 
-use halimede_compute::{ComputeUnit, Difference, Model as Compiled, ModelOptions, output_ranges};
+use halimede_compute::{Comparison, ComputeUnit, Difference, Model as Compiled, ModelOptions, output_ranges};
 use halimede_graph::{
     Range,
     onnx::{
@@ -21,6 +21,9 @@ use halimede_tensor::{Value, npy};
 
 use super::{inputs, model};
 use crate::units::{self, Choice};
+
+/// Outputs that have less in common with the original's are told on standard error.
+const COSINE_LEAST: f64 = 0.9;
 
 /// Write a model whose matrix products and convolutions multiply 8-bit integers, as QuantizeLinear and
 /// DequantizeLinear around their operands: other runtimes read it too.
@@ -62,8 +65,12 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let samples = match args.calibration.as_str() {
         "random" => (0..args.samples)
-            .map(|number| inputs::sample(&original, &args.input, None, number))
-            .collect::<Result<Vec<_>, _>>()?,
+            .map(|number| {
+                let sample = inputs::sample(&original, &args.input, None, number)?;
+                require_finite(&original, &sample).map_err(|reason| format!("random sample {number}: {reason}"))?;
+                Ok(sample)
+            })
+            .collect::<Result<Vec<_>, String>>()?,
         folder => read_samples(&original, Path::new(folder))?,
     };
     let unit = units::find("cpu", Choice::default())?;
@@ -84,7 +91,34 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
 /// The inputs in the `.npz` files of a folder, by name.
 fn read_samples(model: &Model, folder: &Path) -> Result<Vec<Vec<Value>>, Box<dyn Error>> {
     let files = npy::files(folder).map_err(|error| format!("--calibration {}: {error}", folder.display()))?;
-    Ok(files.iter().map(|file| inputs::collect(model, &[], Some(file))).collect::<Result<_, _>>()?)
+    let sample = |file: &PathBuf| {
+        let sample = inputs::collect(model, &[], Some(file))?;
+        let failed = |reason: String| format!("--calibration {}: {reason}, or leave the file out", file.display());
+        require_finite(model, &sample).map_err(failed)?;
+        Ok(sample)
+    };
+    Ok(files.iter().map(sample).collect::<Result<_, String>>()?)
+}
+
+/// Refuses inputs that are NaN or infinite: no range covers them, and what they become says nothing of others.
+fn require_finite(model: &Model, sample: &[Value]) -> Result<(), String> {
+    for (input, value) in model.inputs.iter().zip(sample) {
+        let Value::Tensor(tensor) = value else { continue };
+        if !tensor.dtype().is_float() {
+            continue;
+        }
+        let numbers = tensor.to_f64s().map_err(|error| error.to_string())?;
+        let count = numbers.iter().filter(|number| !number.is_finite()).count();
+        if count > 0 {
+            return Err(format!(
+                "input '{}': of {} numbers {count} are NaN or infinite: give finite ones, for the -inf of a mask the \
+                 lowest of its datatype",
+                input.name,
+                numbers.len()
+            ));
+        }
+    }
+    Ok(())
 }
 
 /// The ranges of the activations over all samples.
@@ -111,7 +145,7 @@ fn compare(
         Ok::<_, Box<dyn Error>>(Compiled::compile(model.graph, unit, &ModelOptions::default())?.session())
     };
     let (mut original, mut quantised) = (session(original)?, session(quantised)?);
-    let mut worst: BTreeMap<String, Difference> = BTreeMap::new();
+    let mut comparison = Comparison::default();
     for inputs in samples {
         original.run(inputs)?;
         quantised.run(inputs)?;
@@ -120,13 +154,25 @@ fn compare(
             if !exact.dtype().is_float() {
                 continue;
             }
-            let found = Difference::between(name.clone(), &exact, &other)?;
-            if worst.get(name).is_none_or(|known| found.cosine < known.cosine) {
-                worst.insert(name.clone(), found);
-            }
+            comparison.add(name, &exact, &other)?;
         }
     }
+    let (differences, silent) = comparison.finish();
     println!("  over {} inputs, the worst:", samples.len());
-    worst.values().for_each(|difference| println!("    {difference}"));
+    differences.iter().for_each(|difference| println!("    {difference}"));
+    silent.iter().for_each(|output| println!("    '{output}': not compared, as it has no finite number"));
+    for Difference { output, cosine, .. } in differences.iter().filter(|found| found.cosine < COSINE_LEAST) {
+        eprintln!(
+            "warning: the quantised model differs much from the original: output '{output}' has a cosine of {cosine:.3}, \
+             less than {COSINE_LEAST}. Calibrate it with inputs like those that it will get, or let `halimede serve \
+             --precision=fast` round the original: that keeps floats where 8 bits do harm"
+        );
+    }
+    for output in silent {
+        eprintln!(
+            "warning: output '{output}' has no finite number on any of the inputs, so that nobody knows how it differs: \
+             calibrate with inputs on which it has"
+        );
+    }
     Ok(())
 }

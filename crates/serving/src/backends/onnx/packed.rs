@@ -28,10 +28,12 @@ impl Place {
         Key::new(self.fingerprint, &self.unit.layouts(options), options)
     }
 
-    /// What the model's weights were packed to before; a file that is of no use is told.
+    /// What the model's weights were packed to before; a file that is of no use is told and removed.
     fn find(&self, options: &CompileOptions) -> Option<Packer> {
-        self.store.find(self.key(options)).unwrap_or_else(|error| {
+        let key = self.key(options);
+        self.store.find(key).unwrap_or_else(|error| {
             tracing::warn!("the weights of model '{}' are packed anew: {error}", self.model);
+            self.store.remove(key);
             None
         })
     }
