@@ -56,7 +56,7 @@ impl Kernel for MapKernel {
             let workspace = step.workspace();
             return Ok(Prepared { step: Box::new(step), workspace });
         }
-        let step = MapStep {
+        let step = Box::new(MapStep {
             types,
             walks,
             count,
@@ -66,7 +66,7 @@ impl Kernel for MapKernel {
             quantizes,
             program,
             machine: self.machine.clone(),
-        };
+        });
         let step = match QuantizedStep::new(step) {
             Ok(step) => {
                 let workspace = step.workspace();
@@ -75,7 +75,7 @@ impl Kernel for MapKernel {
             Err(step) => step,
         };
         let workspace = step.parts * step.part_bytes();
-        Ok(Prepared { step: Box::new(step), workspace })
+        Ok(Prepared { step, workspace })
     }
 
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {

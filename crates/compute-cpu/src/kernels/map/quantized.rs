@@ -21,12 +21,12 @@ pub(super) struct QuantizedStep {
     sums: (usize, DType),
     /// For the last elements: of a block that is not whole, some would be ended twice, which a result in the place of an input does
     /// not bear.
-    any: MapStep,
+    any: Box<MapStep>,
 }
 
 impl QuantizedStep {
     /// The step for one that quantises, if it does no more than a product's end does; that step if not.
-    pub fn new(any: MapStep) -> Result<QuantizedStep, MapStep> {
+    pub fn new(any: Box<MapStep>) -> Result<QuantizedStep, Box<MapStep>> {
         let is_float = |dtype: DType| matches!(dtype, DType::F32 | DType::Bf16);
         let is_sums = |&input: &usize| matches!(any.walks[input], Walk::Same) && is_float(any.types[input]);
         let Some(input) = (0..any.walks.len()).find(is_sums).filter(|_| any.quantizes) else { return Err(any) };
@@ -78,7 +78,7 @@ impl QuantizedStep {
 
 impl Step for QuantizedStep {
     fn run(&self, arguments: &Arguments<'_>) {
-        let MapStep { parts, count, output, ref machine, .. } = self.any;
+        let MapStep { parts, count, output, ref machine, .. } = *self.any;
         let (isa, bytes, whole) = (machine.isa, self.part_bytes(), count / BLOCK);
         let extra = self.extra(arguments);
         let data = arguments.inputs[self.sums.0].unwrap_or(View::empty());
