@@ -104,11 +104,14 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
             step.outputs.join(" ")
         )?;
     }
+    let above = match steps.iter().any(|step| step.kernel.contains("Winograd")) {
+        true => "; Winograd's forms, which do fewer multiplications than they are counted for, may be above",
+        false => "",
+    };
+    let threads = args.on.threads();
     writeln!(
         out,
-        "  roof: of what {} thread(s) of this machine can do at best, in arithmetic or in reading; Winograd's forms, which do \
-         fewer multiplications than they are counted for, may be above",
-        args.on.threads()
+        "  roof: of what {threads} thread(s) of this machine can do at best, in arithmetic or in reading{above}"
     )?;
     writeln!(out, "  layout: values lie row by row, but for those that are called blocked or bordered")?;
     print_times(out, &steps, &best, total)?;
