@@ -45,7 +45,7 @@ pub use self::complete::{
     check_against_model, complete_backend, complete_from_model,
 };
 pub use self::normalize::{full_shape, normalize, normalize_instance_groups};
-pub use self::parameters::{MatrixUse, OnnxParameters, Tune, UnknownMatrixUse, UnknownTune};
+pub use self::parameters::{OnnxParameters, Tune, UnknownTune};
 pub use self::proto::{DataType, ModelConfig};
 pub use self::support::{ServerParts, check_runtime, check_supported, ignored, unsupported};
 pub(crate) use self::text::NOT_UTF8;

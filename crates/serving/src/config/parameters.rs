@@ -21,33 +21,7 @@ pub struct OnnxParameters {
     /// Whether to tune it, a parameter of our own; the server's choice where there is none.
     pub tune: Option<Tune>,
     /// Whether matrix units multiply for it, a parameter of our own; those that the server may use where there is none.
-    pub matrix: Option<MatrixUse>,
-}
-
-/// Whether matrix units multiply for a model.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum MatrixUse {
-    /// Those that the server may use.
-    On,
-    /// None.
-    Off,
-}
-
-/// A name that says nothing about matrix units.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
-#[error("'{0}' says nothing about matrix units: it is on or off")]
-pub struct UnknownMatrixUse(String);
-
-impl FromStr for MatrixUse {
-    type Err = UnknownMatrixUse;
-
-    fn from_str(name: &str) -> Result<MatrixUse, UnknownMatrixUse> {
-        match name {
-            "on" => Ok(MatrixUse::On),
-            "off" => Ok(MatrixUse::Off),
-            _ => Err(UnknownMatrixUse(name.to_owned())),
-        }
-    }
+    pub matrix: Option<bool>,
 }
 
 /// Whether a model is tuned while it serves.
@@ -99,11 +73,11 @@ impl OnnxParameters {
             exact_nodes: exact_nodes.filter(|name| !name.is_empty()).map(str::to_owned).collect(),
             calibration: text(config, "calibration").map(str::to_owned),
             tune: named(config, "tune")?,
-            matrix: named(config, "matrix")?,
+            matrix: boolean(config, "matrix")?,
         };
         threads("inter_op_thread_count")?;
         for name in ["enable_mem_arena", "enable_mem_pattern"] {
-            check_boolean(config, name)?;
+            boolean(config, name)?;
         }
         Ok(read)
     }
@@ -133,12 +107,12 @@ fn integer(config: &ModelConfig, name: &str) -> Result<i32, Error> {
     }
 }
 
-fn check_boolean(config: &ModelConfig, name: &str) -> Result<(), Error> {
-    match text(config, name) {
-        Some(text) if !["true", "on", "1", "false", "off", "0"].contains(&text.to_ascii_lowercase().as_str()) => {
-            invalid!("failed to convert '{text}' to boolean")
-        }
-        _ => Ok(()),
+fn boolean(config: &ModelConfig, name: &str) -> Result<Option<bool>, Error> {
+    let Some(text) = text(config, name) else { return Ok(None) };
+    match text.to_ascii_lowercase().as_str() {
+        "true" | "on" | "1" => Ok(Some(true)),
+        "false" | "off" | "0" => Ok(Some(false)),
+        _ => invalid!("failed to convert '{text}' to boolean"),
     }
 }
 
@@ -173,7 +147,7 @@ mod tests {
             exact_nodes: ["first", "second"].map(str::to_owned).into(),
             calibration: Some("samples".to_owned()),
             tune: Some(Tune::Background),
-            matrix: Some(MatrixUse::Off),
+            matrix: Some(false),
         };
         assert_eq!(OnnxParameters::read(&config(&given)).unwrap(), expected);
     }
@@ -186,7 +160,7 @@ mod tests {
                 "some",
                 "parameter 'precision' of model '': 'some' is no precision: it is exact, balanced or fast",
             ),
-            ("matrix", "no", "parameter 'matrix' of model '': 'no' says nothing about matrix units: it is on or off"),
+            ("matrix", "no", "failed to convert 'no' to boolean"),
             ("tune", "on", "parameter 'tune' of model '': 'on' is no way to tune: it is off or background"),
             ("intra_op_thread_count", "many", "failed to convert 'many' to integral number"),
             ("enable_mem_pattern", "maybe", "failed to convert 'maybe' to boolean"),

@@ -54,7 +54,7 @@ const STRIP_BYTES: usize = 256 << 10;
 /// 1.5 · 2²³, which sums of integers begin with: what is added changes the bits as it would change those of an integer.
 const WHOLE: f32 = 12_582_912.0;
 /// Taps of integers, at most: so many products of 8 bits are less than 2²² together.
-pub(super) const WHOLE_TAPS: usize = 128;
+const WHOLE_TAPS: usize = 128;
 /// Columns of the sums of integers, row by row, of which a block may fill some: those that are ended together.
 const ENDED: usize = crate::matrix::BLOCK;
 
@@ -272,6 +272,7 @@ impl DepthwisePixelsStep {
             let rows = first..(first + strip).min(window.out[1]);
             let start = to + first * self.row_len();
             let target = match self.integers {
+                // Their sums go to the scratch, and on from there.
                 Some(_) => Numbers::F32(std::ptr::null_mut()),
                 None => Numbers::of(arguments.outputs[0], self.output, start, rows.len() * self.row_len()),
             };

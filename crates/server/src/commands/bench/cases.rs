@@ -202,31 +202,25 @@ pub(super) fn all() -> Vec<Case> {
     ];
     for (name, rows, columns, operation) in rowwise {
         let elements = rows * columns;
-        cases.push(Case {
-            name: format!("{name} {rows}x{columns}"),
+        cases.push(Case::of_floats(
+            format!("{name} {rows}x{columns}"),
             // Of the order of what each element takes; the roof is another.
-            operations: 5.0 * elements as f64,
-            activations: 2 * elements,
-            bits: None,
-            weights: 0,
-            scales: 0,
-            roof: Roof::Reading,
+            5.0 * elements as f64,
+            (2 * elements, 0),
+            Roof::Reading,
             operation,
-        });
+        ));
     }
     for (name, kind) in [("groupnorm", NormKind::Group { groups: 32 }), ("instancenorm", NormKind::Instance)] {
         let (channels, size) = (256, 32);
         let elements = channels * size * size;
-        cases.push(Case {
-            name: format!("{name} {channels}x{size}x{size}"),
-            operations: 5.0 * elements as f64,
-            activations: 2 * elements,
-            bits: None,
-            weights: 0,
-            scales: 0,
-            roof: Roof::Reading,
-            operation: Operation::ImageNorm { kind, channels, size },
-        });
+        cases.push(Case::of_floats(
+            format!("{name} {channels}x{size}x{size}"),
+            5.0 * elements as f64,
+            (2 * elements, 0),
+            Roof::Reading,
+            Operation::ImageNorm { kind, channels, size },
+        ));
     }
     cases.extend([(256, 64, 56), (1024, 256, 14)].map(bottleneck));
     cases.push(feed_forward(128, 768, 3072));
@@ -235,29 +229,23 @@ pub(super) fn all() -> Vec<Case> {
 
 fn bottleneck((channels, inner, size): (usize, usize, usize)) -> Case {
     let weights = 2 * channels * inner + 9 * inner * inner;
-    Case {
-        name: format!("model bottleneck {channels}-{inner} {size}"),
-        operations: 2.0 * (weights * size * size) as f64,
-        activations: 2 * channels * size * size,
-        bits: None,
-        weights,
-        scales: 0,
-        roof: Roof::Operations,
-        operation: Operation::Bottleneck { channels, inner, size },
-    }
+    Case::of_floats(
+        format!("model bottleneck {channels}-{inner} {size}"),
+        2.0 * (weights * size * size) as f64,
+        (2 * channels * size * size, weights),
+        Roof::Operations,
+        Operation::Bottleneck { channels, inner, size },
+    )
 }
 
 fn feed_forward(rows: usize, width: usize, inner: usize) -> Case {
-    Case {
-        name: format!("model feed-forward {rows}x{width}"),
-        operations: 4.0 * (rows * width * inner) as f64,
-        activations: 2 * rows * width,
-        bits: None,
-        weights: 2 * width * inner,
-        scales: 0,
-        roof: Roof::Operations,
-        operation: Operation::FeedForward { rows, width, inner },
-    }
+    Case::of_floats(
+        format!("model feed-forward {rows}x{width}"),
+        4.0 * (rows * width * inner) as f64,
+        (2 * rows * width, 2 * width * inner),
+        Roof::Operations,
+        Operation::FeedForward { rows, width, inner },
+    )
 }
 
 fn product(name: String, [rows, depth, columns]: [usize; 3], weights: Weights, roof: Roof) -> Case {
@@ -280,16 +268,13 @@ fn product(name: String, [rows, depth, columns]: [usize; 3], weights: Weights, r
 }
 
 fn chain(size: usize) -> Case {
-    Case {
-        name: format!("products in a chain {size}"),
-        operations: 2.0 * (CHAINED * size.pow(3)) as f64,
-        activations: 2 * size.pow(2),
-        bits: None,
-        weights: size.pow(2),
-        scales: 0,
-        roof: Roof::Operations,
-        operation: Operation::Chain { size },
-    }
+    Case::of_floats(
+        format!("products in a chain {size}"),
+        2.0 * (CHAINED * size.pow(3)) as f64,
+        (2 * size.pow(2), size.pow(2)),
+        Roof::Operations,
+        Operation::Chain { size },
+    )
 }
 
 fn convolution(layer: Layer, groups: Groups) -> Case {
@@ -303,30 +288,24 @@ fn convolution(layer: Layer, groups: Groups) -> Case {
     // A transposed convolution multiplies each pixel of the data by all taps.
     let pixels = if groups == Groups::Transposed { size * size } else { out * out };
     let weights = kernel * kernel * seen * to;
-    Case {
-        name: format!("{kind} {kernel}x{kernel}/{stride} {from}-{to} {size}"),
-        operations: 2.0 * (pixels * weights) as f64,
-        activations: size * size * from + out * out * to,
-        bits: None,
-        weights,
-        scales: 0,
-        roof: Roof::Operations,
-        operation: Operation::Convolution(layer, groups),
-    }
+    Case::of_floats(
+        format!("{kind} {kernel}x{kernel}/{stride} {from}-{to} {size}"),
+        2.0 * (pixels * weights) as f64,
+        (size * size * from + out * out * to, weights),
+        Roof::Operations,
+        Operation::Convolution(layer, groups),
+    )
 }
 
 fn attention(length: usize, causal: bool) -> Case {
     let pairs = if causal { length * (length + 1) / 2 } else { length * length };
-    Case {
-        name: format!("attention {} {length}", if causal { "causal" } else { "full" }),
-        operations: 4.0 * (HEADS * HEAD_WIDTH * pairs) as f64,
-        activations: 4 * HEADS * HEAD_WIDTH * length,
-        bits: None,
-        weights: 0,
-        scales: 0,
-        roof: Roof::Operations,
-        operation: Operation::Attention { length, causal },
-    }
+    Case::of_floats(
+        format!("attention {} {length}", if causal { "causal" } else { "full" }),
+        4.0 * (HEADS * HEAD_WIDTH * pairs) as f64,
+        (4 * HEADS * HEAD_WIDTH * length, 0),
+        Roof::Operations,
+        Operation::Attention { length, causal },
+    )
 }
 
 /// What stops a graph from being built.
@@ -341,6 +320,17 @@ pub(super) enum CaseError {
 }
 
 impl Case {
+    /// One whose operands are all floats: elements that go in and come out, and of its constant operand.
+    fn of_floats(
+        name: String,
+        operations: f64,
+        (activations, weights): (usize, usize),
+        roof: Roof,
+        operation: Operation,
+    ) -> Case {
+        Case { name, operations, activations, bits: None, weights, scales: 0, roof, operation }
+    }
+
     /// Bytes of operands and results, constants as narrow as a precision keeps them.
     pub(super) fn bytes(&self, precision: Precision) -> usize {
         let bits = self.bits.unwrap_or(match precision {

@@ -37,7 +37,7 @@ use crate::{
         Backend, Batch, Gathered, Instance, LoadedModel, MemoryPart, Model, ModelContext, ModelMemory, OperatorWork,
         TuningWork,
     },
-    config::{self, Batching, DataType, IoFacts, IoKind, MatrixUse, ModelConfig, ModelFacts, OnnxParameters, Tune},
+    config::{self, Batching, DataType, IoFacts, IoKind, ModelConfig, ModelFacts, OnnxParameters, Tune},
     error::Error,
     wire,
 };
@@ -151,7 +151,7 @@ impl Backend for Onnx {
 
 /// What a model's parameters ask of its unit.
 fn wish(parameters: &OnnxParameters) -> Wish {
-    Wish { threads: parameters.intra_op_thread_count, matrix: parameters.matrix != Some(MatrixUse::Off) }
+    Wish { threads: parameters.intra_op_thread_count, matrix: parameters.matrix.unwrap_or(true) }
 }
 
 /// What the tuning of a model needs to know: what it shares with others, and the shapes of its configuration.
