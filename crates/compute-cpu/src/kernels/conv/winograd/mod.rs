@@ -130,13 +130,18 @@ impl Form {
 /// The form that was measured to be faster than none for such a layer, by the rule that
 /// `docs/benchmarks/winograd.md` draws from the measurements. F(6x6, 3x3) is outside of the error budget.
 fn pays(outputs: usize, inputs: usize, image: [usize; 3]) -> Option<Form> {
-    let channels = outputs.min(inputs);
-    // Each of the transformed weights is read for every block of tiles, so there have to be many for one.
-    let enough = if channels >= 64 { 24 } else { 128 };
-    if channels >= 16 && is_small(outputs, inputs) && Form::F4.tiles(image) >= enough && Form::F4.saved(image) >= 2.0 {
+    let (channels, weights) = (outputs.min(inputs), outputs * inputs);
+    let (is_small, tiles) = (is_small(outputs, inputs), Form::F4.tiles(image));
+    // Each of the transformed weights is read for every block of tiles, so there have to be many for one: fewer where
+    // sums are long enough to hide the transforms, and weights too few for four times as much memory to matter.
+    let is_enough = tiles >= 24 || (tiles >= 16 && channels >= 32 && weights <= 128 * 128);
+    if channels >= 16 && is_small && is_enough && Form::F4.saved(image) >= 2.0 {
         return Some(Form::F4);
     }
-    (channels >= 128 && Form::F2.tiles(image) >= 32 && Form::F2.saved(image) >= 2.0).then_some(Form::F2)
+    // Large weights come from memory, where those of the form take 1.8 times as long.
+    let (channels_least, tiles_least) = if is_small { (64, 16) } else { (128, 32) };
+    let pays = channels >= channels_least && Form::F2.tiles(image) >= tiles_least && Form::F2.saved(image) >= 1.7;
+    pays.then_some(Form::F2)
 }
 
 /// The form in f32 that was measured to be faster than products of bf16 on vectors, which are twice as fast as those of
