@@ -299,29 +299,44 @@ def test_every_peer_has_a_runtime_and_a_precision():
         assert (peer.name.split()[0] == reports.OURS) == (peer.runtime == "halimede")
 
 
+ALL = PEERS.parent / "all.py"
+
+
 def test_the_one_command_of_the_readme_runs_every_step(tmp_path):
-    (printed,) = re.findall(r"^    python3 (benches/peers/all\.py .*)$", (PEERS / "README.md").read_text(), re.M)
-    done = run(*printed.replace("MODELS", str(tmp_path)).split(), "--dry-run")
+    (printed,) = re.findall(r"^    python3 (benches/all\.py .*)$", (PEERS / "README.md").read_text(), re.M)
+    done = run(*printed.replace("MODELS", str(tmp_path)).split(), "--served-peer", "its tritonserver", "--dry-run")
     assert done.returncode == 0, done.stderr
     commands = [shlex.split(line) for line in done.stdout.splitlines()]
-    scripts = [Path(command[1]).name for command in commands if command[1].endswith(".py")]
-    assert commands[0][:2] == ["cargo", "build"] and scripts == ["prepare.py"] * 3 + ["run.py", "draw.py"]
+    assert commands[0][:2] == ["cargo", "build"]
+    scripts = [str(Path(command[1]).relative_to(PEERS.parent)) for command in commands if command[1].endswith(".py")]
+    measured = ["kernels/run.py", "threads/run.py", "footprint/first_answer.py", "footprint/memory.py", "served/run.py"]
+    assert scripts == ["peers/prepare.py"] * 3 + ["peers/run.py", "peers/draw.py"] + measured
     assert [command[3] for command in commands if command[1].endswith("prepare.py")] == ["export", "quantize-openvino", "quantize-onnx"]
-    assert commands[-1][-1] == str(ROOT / "docs/benchmarks/peers-m-27.md")
+    into = ROOT / "docs/benchmarks"
+    assert [command[-1] for command in commands if command[-2] == ">"] == [
+        str(into / f"{part}-m-27.md") for part in ("kernels", "threads", "first-answer", "memory", "served")
+    ]
+    assert "its tritonserver" in commands[-1]
     assert not any(tmp_path.iterdir())
+
+
+def test_without_a_peer_nothing_is_served_and_that_is_said(tmp_path):
+    done = run(ALL, tmp_path, "--name", "x", "--dry-run", "--python", sys.executable)
+    assert done.returncode == 0 and "left out: served" in done.stderr and "served" not in done.stdout
 
 
 def test_one_command_makes_measures_and_draws(tmp_path):
     models, into = tmp_path / "models", tmp_path / "into"
     into.mkdir()
-    command = [PEERS / "all.py", models, "product_512", "--name", "small", "--into", into, "--binary", binary()]
+    command = [ALL, models, "product_512", "--name", "small", "--parts", "peers", "--into", into, "--binary", binary()]
     command += ["--python", sys.executable, "--rounds", "1", "--seconds", "0.05"]
     command += ["--peers", "halimede exact,onnxruntime f32,onnxruntime int8"]
     done = run(*command)
     assert done.returncode == 0, done.stdout + done.stderr
-    made = module("reports").load(into / "small.json")
+    made = module("reports").load(into / "peers-small.json")
     assert [entry["peer"] for entry in made["rows"]] == ["halimede exact", "onnxruntime f32", "onnxruntime int8"]
-    assert {path.name for path in into.iterdir()} == {"small.json", "small.md", "small-product-f32.svg", "small-product-int8.svg"}
+    names = ("peers-small.json", "peers-small.md", "peers-small-product-f32.svg", "peers-small-product-int8.svg")
+    assert {path.name for path in into.iterdir()} == set(names)
     files = {path: path.stat().st_mtime_ns for path in models.rglob("*.onnx")}
     assert {path.name for path in files} == {"model.onnx", "model.int8.onnx"}
     # A second time the models stay.
@@ -330,6 +345,40 @@ def test_one_command_makes_measures_and_draws(tmp_path):
 
 
 def test_one_command_ends_with_the_step_that_fails(tmp_path):
-    done = run(PEERS / "all.py", tmp_path, "nothing", "--name", "x", "--into", tmp_path, "--binary", "b", "--python", sys.executable)
+    command = [ALL, tmp_path, "nothing", "--name", "x", "--into", tmp_path, "--parts", "peers"]
+    done = run(*command, "--binary", "b", "--python", sys.executable)
     assert done.returncode == 1 and "nothing is no model, workload or group" in done.stderr
     assert len(done.stdout.splitlines()) == 1
+    done = run(ALL, tmp_path, "--name", "x", "--parts", "peers,tables")
+    assert done.returncode == 2 and "tables is no part: peers, kernels" in done.stderr
+
+
+def measured(script, into, *arguments):
+    """What a script prints, its report, and its picture, which has to be XML."""
+    report, drawn = into / "report.json", into / "report.svg"
+    done = run(PEERS.parent / script, *arguments, "--binary", binary(), "--note", "It rained.", "--json", report, "--svg", drawn)
+    assert done.returncode == 0, done.stdout + done.stderr
+    picture = "".join(tree.parse(drawn).getroot().itertext())
+    assert re.search(r"^Class (M|Z|other): .* cores, .* halimede .*It rained\.", done.stdout, re.M), done.stdout
+    return done.stdout, json.loads(report.read_text()), picture
+
+
+def test_kernels_are_measured_beside_their_roofs(tmp_path):
+    printed, report, picture = measured("kernels/run.py", tmp_path, "attention full 128", "--rounds", "2", "--seconds", "0.01")
+    assert [row["precision"] for row in report["rows"]] == ["exact", "balanced", "fast"]
+    for row in report["rows"]:
+        assert row["kernel"] == "attention full 128" and row["ms"] > 0 and 0 < row["share"] < 2
+        assert f"| attention full 128 | {row['precision']} | {1e3 * row['ms']:.1f} |" in printed
+        assert f"{row['share']:.2f} of {row['roof']}" in picture
+
+
+@pytest.mark.skipif(len(os.sched_getaffinity(0)) < 2, reason="two threads want two processors")
+def test_threads_are_measured_against_one(tmp_path):
+    prepared = run(PEERS / "prepare.py", tmp_path, "export", "product_512")
+    assert prepared.returncode == 0, prepared.stderr
+    printed, report, picture = measured("threads/run.py", tmp_path, tmp_path, "product_512", "--rounds", "3", "--seconds", "0.02")
+    (row,) = report["rows"]
+    assert (row["workload"], row["precision"]) == ("product_512", "balanced")
+    assert {threads: len(ms) for threads, ms in row["ms"].items()} == {"1": 3, "2": 3}
+    assert re.search(r"^\| product_512 \| balanced \| [\d.]+ \| [\d.]+ \| [\d.]+ \([\d.]+ to [\d.]+\) \|$", printed, re.M)
+    assert "2 thread(s)" in picture

@@ -1,9 +1,9 @@
 """From the start of the server to its first answer, and what a model takes: time and memory, with caches and without.
 
     cargo build --release -p halimede-server --bin halimede
-    python benches/footprint/first_answer.py --models DIR [--rounds 5] [--binary FILE] [--json FILE]
+    python benches/footprint/first_answer.py --models DIR [--rounds 5] [--binary FILE] [--json FILE] [--svg FILE]
 
-DIR has a folder per model with config.pbtxt and 1/model.onnx, as `benches/peers/prepare.py` makes them. The page cache
+DIR has a folder per model with 1/model.onnx, as `benches/peers/prepare.py` makes them, and may have a config.pbtxt in it. The page cache
 holds the files (they are read once before), the user's cache folder is one of this program's own. Three states of it:
 
 - empty: nobody knows yet whether the model may compute in 16 bits, so that its first answers are exact;
@@ -32,6 +32,10 @@ from pathlib import Path
 
 import numpy as np
 from run import RELEASE, free_ports, is_ready, memory_mib
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import machine  # noqa: E402
+import picture  # noqa: E402
 
 EXAMINED = ("computes in", "has nothing to compute in")
 WAIT_SECONDS_MAX = 60
@@ -126,7 +130,8 @@ def repository_of(source, folder, instances):
     model = folder / f"{source.name}-{instances}" / source.name
     (model / "1").mkdir(parents=True)
     (model / "1" / "model.onnx").symlink_to(source / "1" / "model.onnx")
-    text = (source / "config.pbtxt").read_text() + f"\ninstance_group [{{ count: {instances} }}]\n"
+    given = source / "config.pbtxt"
+    text = (given.read_text() if given.exists() else 'backend: "onnxruntime"') + f"\ninstance_group [{{ count: {instances} }}]\n"
     (model / "config.pbtxt").write_text(text)
     return model.parent
 
@@ -177,14 +182,28 @@ def measure(binary, source, rounds):
     return results
 
 
+def drawn(report, everything):
+    made = []
+    for name, states in everything.items():
+        shown = [(state, found["first_answer_ms"], f"{found['first_answer_ms']:.0f} ms") for state, found in states.items()]
+        made.append((name, [(state, ms, text, True) for state, ms, text in shown]))
+    note = f"class {report['machine']['class']}, {report['date']}; from the start of the server, by what its caches hold; shorter is faster"
+    return picture.svg("Until the first answer", note, made)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--names", nargs="+", default=["resnet50_torchscript", "bert_base_torchscript"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--binary", type=Path, default=RELEASE / "halimede")
+    parser.add_argument("--build", default="", help="the commit that the binary was built of, where it came from elsewhere")
+    parser.add_argument("--note", default="", help="what a reader of the report should know: what else ran")
     parser.add_argument("--json", type=Path, help="also write what was measured to this file")
+    parser.add_argument("--svg", type=Path, help="also draw it")
     options = parser.parse_args()
+    report = machine.facts(options.binary, options.build, options.note) | {"rounds": options.rounds}
+    print(f"# Until the first answer\n\n{machine.heading(report)} Medians of {options.rounds} rounds.\n")
     everything = {}
     print("| model | cache | ready ms | first answer ms: median (worst) | second answer ms | private MiB | of that written "
           "| second instance adds MiB | second process, private MiB |")  # fmt: skip
@@ -198,7 +217,9 @@ def main():
                   f"| {r['second_answer_ms']:.0f} | {r['private_mib']:.1f} | {r['written_mib']:.1f} | {shown[0]} | {shown[1]} |",
                   flush=True)  # fmt: skip
     if options.json:
-        options.json.write_text(json.dumps(everything, indent=1) + "\n")
+        options.json.write_text(json.dumps(report | {"models": everything}, indent=1) + "\n")
+    if options.svg:
+        options.svg.write_text(drawn(report, everything))
 
 
 if __name__ == "__main__":

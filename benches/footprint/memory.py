@@ -1,9 +1,9 @@
 """Where a server's memory goes: what it says of itself, beside what the system counts for its process.
 
     cargo build --release -p halimede-server --bin halimede
-    python benches/footprint/memory.py --models DIR [--precisions exact balanced] [--binary FILE] [--json FILE]
+    python benches/footprint/memory.py --models DIR [--precisions exact balanced] [--binary FILE] [--json FILE] [--svg FILE]
 
-DIR has a folder per model with config.pbtxt and 1/model.onnx, as `benches/peers/prepare.py` makes them. Each model is served
+DIR has a folder per model with 1/model.onnx, as `benches/peers/prepare.py` makes them, and may have a config.pbtxt in it. Each model is served
 in each precision, by one and by two instances, with packed weights mapped from files and without. What is known of a model
 (whether it may compute so) and its packed weights come from a start before. Once every instance has run,
 
@@ -27,6 +27,10 @@ from pathlib import Path
 
 from first_answer import WAIT_SECONDS_MAX, Started, answer, repository_of, request, tensors
 from run import RELEASE, memory_mib
+
+sys.path.append(str(Path(__file__).resolve().parent.parent))
+import machine  # noqa: E402
+import picture  # noqa: E402
 
 MIB = 2**20
 
@@ -129,14 +133,28 @@ COLUMNS = {
 }
 
 
+def drawn(report, rows):
+    made = {}
+    for row in rows:
+        program = f"{row['packed weights']}, {row['instances']} instance(s)"
+        made.setdefault(f"{row['model']}, {row['precision']}", []).append((program, row["times"], f"{row['times']:.2f}", True))
+    note = f"class {report['machine']['class']}, {report['date']}; (private - arenas) / weights, by where packed weights are; shorter is less"
+    return picture.svg("Private memory beside the weights", note, list(made.items()))
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--models", type=Path, required=True)
     parser.add_argument("--names", nargs="+", default=["resnet50_torchscript", "bert_base_torchscript"])
     parser.add_argument("--precisions", nargs="+", default=["exact", "balanced"])
     parser.add_argument("--binary", type=Path, default=RELEASE / "halimede")
+    parser.add_argument("--build", default="", help="the commit that the binary was built of, where it came from elsewhere")
+    parser.add_argument("--note", default="", help="what a reader of the report should know: what else ran")
     parser.add_argument("--json", type=Path, help="also write all rows to this file")
+    parser.add_argument("--svg", type=Path, help="also draw them")
     options = parser.parse_args()
+    report = machine.facts(options.binary, options.build, options.note)
+    print(f"# Where memory goes\n\n{machine.heading(report)} Amounts in MiB.\n")
     # Pages of a binary that was just built count as written until they are on the disk.
     os.sync()
     _, private, written = idle(options.binary)
@@ -152,7 +170,9 @@ def main():
                 print(f"| {name} | {precision} | {row['packed weights']} | {row['instances']} "
                       f"| {' | '.join(amount(keys) for keys in COLUMNS.values())} | {row['times']:.2f} |", flush=True)  # fmt: skip
     if options.json:
-        options.json.write_text(json.dumps(rows, indent=1) + "\n")
+        options.json.write_text(json.dumps(report | {"rows": rows}, indent=1) + "\n")
+    if options.svg:
+        options.svg.write_text(drawn(report, rows))
 
 
 if __name__ == "__main__":

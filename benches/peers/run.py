@@ -19,7 +19,6 @@ import contextlib
 import datetime
 import json
 import os
-import platform
 import re
 import statistics
 import subprocess
@@ -35,7 +34,9 @@ from peers import PEERS
 from workloads import BY_NAME, GROUPS, GROUPS_OF_WORKLOADS, WORKLOADS, adhoc, texts
 
 HERE = Path(__file__).resolve().parent
-ROOT = HERE.parent.parent
+sys.path.append(str(HERE.parent))
+from machine import ROOT, machine, version  # noqa: E402
+
 # At most so many rounds for each that was asked for, where a slow mode spoiled some.
 ROUNDS_MOST = 2
 
@@ -235,24 +236,6 @@ def closeness(found, reference):
     a, b = found.astype(np.float64).ravel(), reference.astype(np.float64).ravel()
     cosine = float(a @ b / max(np.linalg.norm(a) * np.linalg.norm(b), 1e-300))
     return {"cosine": round(cosine, 7), "largest_difference": float(f"{abs(a - b).max() / max(abs(b).max(), 1e-300):.2g}")}
-
-
-def version(binary, build):
-    """The binary's, and the commit that it was built of: that of the tree that this script lies in, unless it is given."""
-    number = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
-    asked = ["git", "rev-parse", "--short", "HEAD"]
-    commit = build or subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
-    return f"{number}+{commit}" if commit else number
-
-
-def machine():
-    """The processor and which class of machine of the project's tables it belongs to."""
-    facts = dict(re.findall(r"^(model name|vendor_id|flags|model|cpu family)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M))
-    flags = facts.get("flags", "").split()
-    intel, amd = (facts.get("vendor_id") == name for name in ("GenuineIntel", "AuthenticAMD"))
-    kind = "M" if intel and "amx_tile" in flags else "Z" if amd and "avx512_bf16" in flags else "other"
-    name = f"{facts.get('model name', platform.processor())} (family {facts.get('cpu family')}, model {facts.get('model')})"
-    return {"class": kind, "cpu": name, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
 
 
 def chosen(names):

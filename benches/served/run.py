@@ -1,7 +1,7 @@
 """Whole models over HTTP: our server beside a real tritonserver that runs them in OpenVINO.
 
     cargo build --release -p halimede-server --bin halimede --example load
-    python benches/served/run.py MODELS --peer COMMAND [--rounds 5] [--seconds 6] [--json FILE]
+    python benches/served/run.py MODELS --peer COMMAND [--rounds 5] [--seconds 6] [--json FILE] [--svg FILE]
 
 MODELS holds resnet50_torchscript and bert_base_torchscript as benches/peers/prepare.py makes them. COMMAND starts
 tritonserver with a Python backend whose interpreter has OpenVINO (benches/served/README.md). Both servers batch
@@ -12,7 +12,6 @@ better one of each counts.
 
 import argparse
 import json
-import platform
 import shutil
 import statistics
 import struct
@@ -24,6 +23,8 @@ from pathlib import Path
 HERE = Path(__file__).resolve().parent
 sys.path[:0] = [str(HERE.parent), str(HERE.parent / "load")]
 from run import Target  # noqa: E402
+import machine  # noqa: E402
+import picture  # noqa: E402
 from servers import RELEASE, cores, free_ports  # noqa: E402
 
 CONCURRENCY = 16
@@ -145,8 +146,12 @@ def main():
     parser.add_argument("--binary", default=RELEASE / "halimede")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6)
+    parser.add_argument("--build", default="", help="the commit that the binary was built of, where it came from elsewhere")
+    parser.add_argument("--note", default="", help="what a reader of the report should know: what else ran")
     parser.add_argument("--json", type=Path, help="write every slice to this file")
+    parser.add_argument("--svg", type=Path, help="draw what is reported")
     options = parser.parse_args()
+    facts = machine.facts(options.binary, options.build, options.note) | {"rounds": options.rounds, "seconds": options.seconds}
     slices = []
     with tempfile.TemporaryDirectory() as scratch:
         folder = Path(scratch)
@@ -170,22 +175,52 @@ def main():
             for _, target in running:
                 target.stop()
     if options.json:
-        options.json.write_text(json.dumps(slices, indent=1) + "\n")
-    report(slices, options)
+        options.json.write_text(json.dumps(facts | {"slices": slices}, indent=1) + "\n")
+    rows = summary(slices)
+    report(rows, facts)
+    if options.svg:
+        options.svg.write_text(drawn(rows, facts))
 
 
-def report(slices, options):
-    print(f"{platform.machine()}, {cores()} processors, {options.rounds} rounds of {options.seconds:g} s\n")
+def summary(slices):
+    """A row per model, server and number of instances: medians of the slices."""
+    rows = []
+    for key in dict.fromkeys((s["workload"], s["target"], s["instances"]) for s in slices):
+        own = [s for s in slices if (s["workload"], s["target"], s["instances"]) == key]
+        medians = {name: statistics.median(s[name] for s in own) for name in ("rps", "p50_us", "p99_us", "cpu_us")}
+        rows.append(dict(zip(("workload", "target", "instances"), key)) | medians)
+    return rows
+
+
+def times(rows, name):
+    """Our requests by those of the peer, each in its better setting."""
+    best = {target: max(r["rps"] for r in rows if (r["workload"], r["target"]) == (name, target)) for target in ("halimede", "peer")}
+    return best["halimede"] / best["peer"]
+
+
+def report(rows, facts):
+    print(f"# Whole models over HTTP\n\n{machine.heading(facts)} {cores()} processors, {CONCURRENCY} requests in flight, "
+          f"{facts['rounds']} rounds of {facts['seconds']:g} s.\n")  # fmt: skip
     print("| model | server | instances | requests/s | p50 ms | p99 ms | CPU ms/request |")
     print("|---|---|---|---|---|---|---|")
-    for name in dict.fromkeys(s["workload"] for s in slices):
-        best = {}
-        for target, instances in dict.fromkeys((s["target"], s["instances"]) for s in slices if s["workload"] == name):
-            own = [s for s in slices if (s["workload"], s["target"], s["instances"]) == (name, target, instances)]
-            rps, p50, p99, cpu = (statistics.median(s[key] for s in own) for key in ("rps", "p50_us", "p99_us", "cpu_us"))
-            best[target] = max(best.get(target, 0), rps)
-            print(f"| {name} | {target} | {instances} | {rps:.1f} | {p50 / 1e3:.1f} | {p99 / 1e3:.1f} | {cpu / 1e3:.1f} |")
-        print(f"\n{name}: {best['halimede'] / best['peer']:.2f} times the requests of the peer\n")
+    for r in rows:
+        print(f"| {r['workload']} | {r['target']} | {r['instances']} | {r['rps']:.1f} | {r['p50_us'] / 1e3:.1f} "
+              f"| {r['p99_us'] / 1e3:.1f} | {r['cpu_us'] / 1e3:.1f} |")  # fmt: skip
+    print()
+    for name in dict.fromkeys(r["workload"] for r in rows):
+        print(f"{name}: {times(rows, name):.2f} times the requests of the peer.\n")
+
+
+def drawn(rows, facts):
+    made = []
+    for name in dict.fromkeys(r["workload"] for r in rows):
+        bars = [
+            (f"{r['target']}, {r['instances']} instance(s)", r["rps"], f"{r['rps']:.1f} requests/s", r["target"] == "halimede")
+            for r in rows if r["workload"] == name
+        ]  # fmt: skip
+        made.append((f"{name}, ×{times(rows, name):.2f}", bars))
+    note = f"class {facts['machine']['class']}, {facts['date']}, {CONCURRENCY} in flight; longer is more; ×: the better setting of each"
+    return picture.svg("Whole models over HTTP", note, made)
 
 
 if __name__ == "__main__":

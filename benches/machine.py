@@ -1,0 +1,42 @@
+"""The machine that something was measured on, and the build that was measured, in the words of every report."""
+
+import datetime
+import os
+import platform
+import re
+import subprocess
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+
+
+def machine():
+    """The processor and which class of machine of the project's tables it belongs to."""
+    facts = dict(re.findall(r"^(model name|vendor_id|flags|model|cpu family)\s*: (.*)$", Path("/proc/cpuinfo").read_text(), re.M))
+    flags = facts.get("flags", "").split()
+    intel, amd = (facts.get("vendor_id") == name for name in ("GenuineIntel", "AuthenticAMD"))
+    kind = "M" if intel and "amx_tile" in flags else "Z" if amd and "avx512_bf16" in flags else "other"
+    name = f"{facts.get('model name', platform.processor())} (family {facts.get('cpu family')}, model {facts.get('model')})"
+    return {"class": kind, "cpu": name, "cores": os.cpu_count(), "system": f"{platform.system()} {platform.machine()}"}
+
+
+def version(binary, build=""):
+    """The binary's, and the commit that it was built of: that of the tree that this file lies in, unless it is given."""
+    number = subprocess.run([binary, "--version"], capture_output=True, text=True, check=True).stdout.split()[-1]
+    asked = ["git", "rev-parse", "--short", "HEAD"]
+    commit = build or subprocess.run(asked, cwd=ROOT, capture_output=True, text=True).stdout.strip()
+    return f"{number}+{commit}" if commit else number
+
+
+def facts(binary, build="", note=""):
+    """What a report of one program says of itself."""
+    return {"date": datetime.date.today().isoformat(), "machine": machine(), "version": version(binary, build), "note": note}
+
+
+def heading(report):
+    """The same in a sentence."""
+    where = report["machine"]
+    return (
+        f"Class {where['class']}: {where['cpu']}, {where['cores']} cores, {where['system']}, {report['date']}, "
+        f"halimede {report['version']}. {report['note']}"
+    ).rstrip()
