@@ -5,6 +5,12 @@
 //! rounded once, where it is written, and costs half the memory traffic. That holds for operations whose
 //! products stay f32 as well (depthwise convolutions). Inputs, outputs and constants of the graph stay as
 //! they are, and every operation computes in f32.
+//!
+//! Where nothing multiplies bf16 fast and something multiplies f16, products by weights round their operands to that
+//! instead. It has three bits more and a far smaller range: what is 65520 or more becomes infinite. Weights are looked
+//! at here. Data are not: where a sample of the guard has such numbers, an output of it differs, and the product stays
+//! exact; where none has, a request that has them gets infinities or what follows from them. For the same reason
+//! values between operations stay f32.
 
 use halimede_graph::ops::{Conv, Factors, Instruction, Map, Reduce, ReduceKind, Reg, ResizeMode};
 use halimede_graph::{Graph, Node, Op, ValueId};
@@ -37,6 +43,36 @@ pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
         }
     }
 }
+
+/// Lets products by weights round their operands to f16, but for the nodes of the names given.
+pub(crate) fn halve(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
+    for index in 0..graph.nodes.len() {
+        let node = &graph.nodes[index];
+        let is_f32 = |value: &Option<ValueId>| value.is_some_and(|value| graph.fact(value).dtype == Some(DType::F32));
+        let fits = match &node.op {
+            Op::Contract(op) => {
+                op.multiply.is_none()
+                    && op.dequantize.is_none()
+                    && node.inputs.iter().take(2).all(is_f32)
+                    && constant_weights(graph, node).is_some_and(has_range_of_f16)
+            }
+            _ => false,
+        };
+        if fits && !exact_nodes.contains(&node.name) {
+            *graph.nodes[index].op.multiply_mut().expect("of a product") = Some(Factors::F16);
+        }
+    }
+}
+
+/// Whether all numbers of weights stay finite as f16.
+fn has_range_of_f16(weights: &Tensor) -> bool {
+    let Ok(bytes) = weights.bytes() else { return false };
+    let (numbers, _) = bytes.as_chunks::<{ size_of::<f32>() }>();
+    numbers.iter().all(|&number| f32::from_ne_bytes(number).abs() < BEYOND_F16)
+}
+
+/// The least number that is nearer to infinity than to the largest of f16.
+const BEYOND_F16: f32 = 65520.0;
 
 /// Whether a graph or a body in it multiplies integers.
 pub(crate) fn has_integers(graph: &Graph) -> bool {

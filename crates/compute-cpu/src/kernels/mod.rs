@@ -15,6 +15,8 @@ mod gather;
 #[cfg(test)]
 mod grouped_tests;
 #[cfg(test)]
+mod halves_tests;
+#[cfg(test)]
 mod in_place_tests;
 #[cfg(test)]
 mod integer_tests;
@@ -48,6 +50,7 @@ mod tuning;
 #[cfg(test)]
 mod tuning_tests;
 
+use crate::halves::Halves;
 use crate::{Blas, BlockedLayouts, IntegerMatrix, Isa, Matrix, Pool, Winograd};
 pub(crate) use conv::saves_multiplications;
 use gather::{GatherKernel, Gathering};
@@ -69,6 +72,8 @@ pub(crate) struct Machine {
     pub isa: Isa,
     /// For products of bf16; without it they run by their definition.
     pub matrix: Option<Matrix>,
+    /// For products of f16; without it they run by their definition.
+    pub halves: Option<Halves>,
     /// For products of integers.
     pub integers: IntegerMatrix,
     /// For products of f32 in whole matrices; without it they run on the kernels' own loops.
@@ -102,6 +107,8 @@ impl Machine {
     pub fn blocked_stance(&self, multiply: Factors) -> Option<Stance> {
         let gains = || match multiply {
             Factors::Bf16 => self.matrix.is_some_and(Matrix::gains_by_blocks),
+            // Values between products of f16 are f32.
+            Factors::F16 => false,
             Factors::Integers => self.integers.gains_by_blocks(),
         };
         let is_blocked = match self.blocked {
@@ -121,6 +128,7 @@ impl Machine {
     pub fn unit_name(&self, multiply: Option<Factors>) -> Option<&'static str> {
         match multiply? {
             Factors::Bf16 => self.matrix.map(Matrix::name),
+            Factors::F16 => self.halves.map(|halves| halves.unit.name()),
             Factors::Integers => Some(self.integers.name()),
         }
     }
