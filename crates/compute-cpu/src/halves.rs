@@ -1,27 +1,32 @@
 //! What multiplies f16, and for how many rows that pays: found out by measurements.
 //!
 //! FMLAL makes as many products an instruction as FMLA makes of f32, so that many rows gain little by it, and lose where
-//! a coprocessor multiplies f32. A product of few rows takes as long as its weights take to come, and those of f16 have
-//! half the bytes. So two things are measured: blocks in the first-level cache, and one row by weights that no cache
-//! holds. Where the row alone gains, products of more rows widen their weights and multiply f32.
+//! a coprocessor multiplies f32: there the system's library may multiply f16, too. A product of few rows takes as long as
+//! its weights take to come, and those of f16 have half the bytes. So two things are measured: products of blocks, in
+//! f16 and in f32, and one row by weights that no cache holds. Where the row alone gains, products of more rows widen
+//! their weights and multiply f32.
 
 use crate::blas::{Lying, Sizes};
+use crate::bnns::Bnns;
 use crate::gemm::{self, Micro};
 use crate::matrix::HalfMatrix;
 use crate::rates::{self, Work};
 use crate::{Blas, Isa};
 use std::hint::black_box;
 
-/// A unit that multiplies f16, and the most rows for which it is faster than what multiplies f32.
+/// What multiplies f16 faster than f32, by the number of rows.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Halves {
+    /// For few rows.
     pub unit: HalfMatrix,
-    /// [`usize::MAX`] where blocks are, too.
+    /// So many at most; [`usize::MAX`] where it is the fastest for all.
     pub rows_max: usize,
+    /// For more; f32 where it is missing.
+    pub bnns: Option<Bnns>,
 }
 
-/// Rows that are few: those of one strip. Sixteen FMLAL for each 64 bytes of weights still take no longer than a core
-/// takes to write and read them as f32 (predicted).
+/// Rows that are few: those of one strip. As they take 32 FMLAL for 16 weights, which come no faster in f32 once those
+/// have been written as that before (predicted).
 pub(crate) const FEW_ROWS: usize = 8;
 /// Times as fast as f32 that a row has to be: it is rounded before, and the choice is to be the same at the next start.
 const WORTH_ROUNDING: f64 = 1.25;
@@ -32,17 +37,31 @@ const SIZE: usize = 2048;
 const COUNT: usize = WEIGHTS_BYTES / size_of::<f32>() / SIZE;
 
 impl Halves {
-    /// The fastest of this machine, where that is worth rounding for: some hundred microseconds, and where blocks are not,
-    /// some tens of milliseconds and [`WEIGHTS_BYTES`] once and a half.
+    /// The fastest of this machine, where that is worth rounding for: some hundred microseconds, and where blocks are not
+    /// fastest by the unit, some tens of milliseconds and [`WEIGHTS_BYTES`] once and a half.
     pub fn fastest() -> Option<Halves> {
         let unit = HalfMatrix::available().into_iter().next()?;
-        if let Some(unit) = HalfMatrix::fastest() {
-            return Some(Halves { unit, rows_max: usize::MAX });
+        let (blas, bnns) = (Blas::fastest(), Bnns::available());
+        let f32_work = blas.map_or_else(rates::f32_work, Blas::work).times(WORTH_ROUNDING);
+        let blocks = rates::in_turns([f32_work, unit.work()].into_iter().chain(bnns.map(Bnns::work)));
+        let by_library = blocks.get(2).copied().unwrap_or_default();
+        if blocks[1] > blocks[0].max(by_library) {
+            return Some(Halves { unit, rows_max: usize::MAX, bnns: None });
         }
-        let blas = Blas::fastest();
-        let f32_work = blas.map_or_else(row_of_f32, row_by_blas).times(WORTH_ROUNDING);
-        let rates = rates::in_turns([unit.row_work(WEIGHTS_BYTES / 2), f32_work]);
-        (rates[0] > rates[1]).then_some(Halves { unit, rows_max: FEW_ROWS })
+        let bnns = bnns.filter(|_| by_library > blocks[0]);
+        let f32_row = blas.map_or_else(row_of_f32, row_by_blas).times(WORTH_ROUNDING);
+        let rows = rates::in_turns([f32_row, unit.row_work(WEIGHTS_BYTES / 2)]);
+        let rows_max = if rows[1] > rows[0] { FEW_ROWS } else { 0 };
+        (rows_max > 0 || bnns.is_some()).then_some(Halves { unit, rows_max, bnns })
+    }
+
+    /// The name in listings.
+    pub fn name(&self) -> String {
+        match (self.rows_max, self.bnns) {
+            (0, Some(bnns)) => bnns.name().to_owned(),
+            (usize::MAX, _) | (_, None) => self.unit.name().to_owned(),
+            (_, Some(bnns)) => format!("{}, {}", self.unit.name(), bnns.name()),
+        }
     }
 }
 

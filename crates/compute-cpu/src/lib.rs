@@ -4,6 +4,7 @@
 //! instruction set ([`Isa`]), and splits its work over the unit's [`Pool`].
 
 mod blas;
+mod bnns;
 mod gemm;
 mod grouped;
 mod halves;

@@ -65,9 +65,15 @@ impl MatrixUnits {
         }
         *self.0.halves.get_or_init(|| match self.0.choice {
             MatrixChoice::Fastest => Halves::fastest(),
-            MatrixChoice::OnlyHalves(unit) => Some(Halves { unit, rows_max: usize::MAX }),
+            MatrixChoice::OnlyHalves(unit) => Some(Halves { unit, rows_max: usize::MAX, bnns: None }),
             MatrixChoice::Only(_) | MatrixChoice::None => None,
         })
+    }
+
+    /// What products of floats run on in balanced precision, by name; `None` where they are exact.
+    pub fn balanced_by(&self) -> Option<String> {
+        let matrix = self.matrix().map(|matrix| matrix.name().to_owned());
+        matrix.or_else(|| self.halves().map(|halves| halves.name()))
     }
 
     /// What multiplies f32 instead of the unit's own kernels, in every precision.

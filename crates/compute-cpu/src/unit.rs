@@ -142,14 +142,13 @@ impl ComputeUnit for CpuUnit {
             features: [self.exact.isa.name()]
                 .into_iter()
                 .chain(self.units.blas().map(Blas::name))
-                .chain(self.units.matrix().map(Matrix::name))
-                .chain(self.units.halves().map(|halves| halves.unit.name()))
                 .map(str::to_owned)
+                .chain(self.units.balanced_by())
                 .collect(),
             threads: self.exact.pool.threads(),
             precisions: [
                 (Precision::Exact, true),
-                (Precision::Balanced, self.units.matrix().is_some() || self.units.halves().is_some()),
+                (Precision::Balanced, self.units.balanced_by().is_some()),
                 (Precision::Fast, self.units.multiplies_integers()),
             ]
             .into_iter()
@@ -198,7 +197,7 @@ impl ComputeUnit for CpuUnit {
         let beside = if is_exact { Winograd::Never } else { self.winograd_beside_bf16() };
         let blas = self.units.blas().map(Blas::name);
         let Machine { isa, winograd, choices, .. } = &self.exact;
-        let halves = halves.map_or_else(String::new, |halves| format!(" {}", halves.unit.name()));
+        let halves = halves.map_or_else(String::new, |halves| format!(" {}", halves.name()));
         format!(
             "{SOURCES} {} {blas:?} {matrix:?}{halves} {winograd:?} {beside:?} {:016x}",
             isa.name(),

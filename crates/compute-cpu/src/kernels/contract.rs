@@ -1,6 +1,7 @@
 //! Sums of products: every matrix product, batched and transposed in any way.
 
 mod blas;
+mod bnns;
 mod generic;
 mod grouped;
 mod halves;
@@ -139,7 +140,8 @@ impl ContractKernel {
             None => "",
         };
         let blas = machine.blas_for(op.multiply).filter(|_| op.dequantize.is_none()).map(Blas::name);
-        let name = format!("gemm {}{packed}", machine.unit_name(op.multiply).or(blas).unwrap_or(micro.name()));
+        let by = machine.unit_name(op.multiply).unwrap_or_else(|| blas.unwrap_or(micro.name()).to_owned());
+        let name = format!("gemm {by}{packed}");
         ContractKernel { op: op.clone(), machine, micro, name, weights }
     }
 }

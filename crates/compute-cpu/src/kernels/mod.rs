@@ -125,12 +125,18 @@ impl Machine {
     }
 
     /// The name of the unit that multiplies such factors.
-    pub fn unit_name(&self, multiply: Option<Factors>) -> Option<&'static str> {
-        match multiply? {
-            Factors::Bf16 => self.matrix.map(Matrix::name),
-            Factors::F16 => self.halves.map(|halves| halves.unit.name()),
-            Factors::Integers => Some(self.integers.name()),
-        }
+    pub fn unit_name(&self, multiply: Option<Factors>) -> Option<String> {
+        Some(match multiply? {
+            Factors::Bf16 => self.matrix?.name().to_owned(),
+            // What else may multiply them, by the number of rows.
+            Factors::F16 => match (self.halves?, self.blas) {
+                (halves, Some(blas)) if halves.rows_max < usize::MAX && halves.bnns.is_none() => {
+                    format!("{}, {}", halves.name(), blas.name())
+                }
+                (halves, _) => halves.name(),
+            },
+            Factors::Integers => self.integers.name().to_owned(),
+        })
     }
 
     /// What multiplies whole matrices for an operation with such factors.

@@ -1,6 +1,7 @@
 //! Every kernel against the definition of its operator, on every instruction set and thread count.
 
 use super::{Blocking, Kernels, Machine};
+use crate::bnns::Bnns;
 use crate::halves::{FEW_ROWS, Halves};
 use crate::{Blas, BlockedLayouts, HalfMatrix, IntegerMatrix, Isa, Matrix, Winograd};
 use halimede_compute::packed::{Key, Packer, Store};
@@ -96,12 +97,21 @@ pub(super) fn machines(op: &Op) -> Vec<Machine> {
     let narrow = op.multiply() == Some(Factors::Bf16);
     let whole = op.multiply() == Some(Factors::Integers);
     let is_halved = op.multiply() == Some(Factors::F16);
-    // Products of all rows in f16, and of few.
+    // Products of all rows in f16, of few, and of the others by a library or what stands in for it.
     let halves: Vec<Option<Halves>> = match is_halved {
         true => [HalfMatrix::PORTABLE]
             .into_iter()
             .chain(HalfMatrix::available())
-            .flat_map(|unit| [usize::MAX, FEW_ROWS].map(|rows_max| Some(Halves { unit, rows_max })))
+            .flat_map(|unit| {
+                let few = |bnns| Halves { unit, rows_max: FEW_ROWS, bnns };
+                [
+                    Halves { rows_max: usize::MAX, ..few(None) },
+                    few(None),
+                    few(Some(Bnns::double())),
+                    few(Bnns::available()),
+                ]
+            })
+            .map(Some)
             .collect(),
         false => vec![None],
     };

@@ -3,13 +3,14 @@
 //! ```text
 //! few rows, for which the weights take longest to come          the matrix unit
 //! more rows, where blocks of f16 gain nothing on this machine
-//!     widen the weights                                         once a run
-//!     multiply f32                                              the system's library, or own kernels
+//!     multiply whole matrices of f16                            the system's library, where that is faster than f32
+//!     widen the weights, multiply f32                           the system's library, or own kernels
 //! ```
 //!
-//! The second form does not round the rows: it is at least as near to the product of f32.
+//! The last form does not round the rows: it is at least as near to the product of f32.
 
 use super::blas::BlasStep;
+use super::bnns::BnnsStep;
 use super::layout::{Layout, Operand};
 use super::{ContractKernel, GemmStep, Packed, Right, tiled_step};
 use crate::blas::Lying;
@@ -54,6 +55,10 @@ impl ContractKernel {
             return Err(OpError::unsupported(format!("a result in {}", output.dtype)));
         }
         let epilogue = Epilogue::new(map, inputs.get(2..).unwrap_or_default(), output, isa)?;
+        // Sums of nothing are no matter of a library's.
+        if let Some(bnns) = halves.bnns.filter(|_| layout.k > 0) {
+            return Ok(BnnsStep { layout, weights, epilogue, machine, bnns }.prepared());
+        }
         // Rows, once they are wide.
         let mut wide = layout.clone();
         wide.right = Operand { free: 1, k: layout.n };
