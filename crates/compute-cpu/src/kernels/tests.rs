@@ -51,7 +51,8 @@ pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], 
         }
         let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
         graph.outputs = outputs.to_vec();
-        let units = (machine.matrix.map(Matrix::name), machine.integers.name(), machine.blas.map(Blas::name));
+        let halves = machine.halves.map(|halves| (halves.name(), halves.rows_max));
+        let units = (machine.matrix.map(Matrix::name), halves, machine.integers.name(), machine.blas.map(Blas::name));
         let place = format!("{} {units:?}", machine.isa.name());
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
         let program = |packer: &Packer| Arc::new(Program::new(graph.clone(), &kernels, usize::MAX, packer).unwrap());
