@@ -265,7 +265,7 @@ mod tests {
     use super::*;
     use crate::{CpuOptions, CpuUnit, Matrix, MatrixChoice};
     use halimede_compute::{CompileOptions, Model, ModelOptions, Precision};
-    use halimede_graph::ops::{Binary, Contract, Norm, NormKind, Padding, Unary};
+    use halimede_graph::ops::{Binary, Contract, Norm, NormKind, Padding, Transpose, Unary};
     use halimede_graph::{Builder, Fact};
     use halimede_tensor::Value;
 
@@ -307,6 +307,27 @@ mod tests {
         assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
         let products = graph.nodes.iter().filter(|node| matches!(&node.op, Op::Contract(op) if op.multiply.is_some()));
         assert_eq!(products.count(), 2);
+    }
+
+    #[test]
+    fn products_by_weights_in_range_are_of_f16_and_values_stay() {
+        let mut graph = graph(|b, x| {
+            let mut products = vec![product(b, x, 1)];
+            for largest in [65519f32, 65520.0, f32::INFINITY, f32::NAN] {
+                let weights =
+                    b.constant(Tensor::from_slice(&[64, 1], &[[1.0; 63].as_slice(), &[largest]].concat()).unwrap());
+                products.push(b.add(Op::Contract(Contract::matmul(0)), &[x, weights]).unwrap());
+            }
+            // Nothing that is not known when the model is loaded.
+            let turned = b.add(Op::Transpose(Transpose { perm: [1, 0].as_slice().into() }), &[x]).unwrap();
+            products.push(b.add(Op::Contract(Contract::matmul(0)), &[x, turned]).unwrap());
+            products
+        });
+        halve(&mut graph, &BTreeSet::new());
+        assert!(written(&graph).iter().all(|&dtype| dtype == DType::F32));
+        let products = graph.nodes.iter().filter(|node| matches!(node.op, Op::Contract(_)));
+        let multiply: Vec<_> = products.map(|node| node.op.multiply()).collect();
+        assert_eq!(multiply, [Some(Factors::F16), Some(Factors::F16), None, None, None, None]);
     }
 
     #[test]
