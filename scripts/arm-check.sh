@@ -47,7 +47,7 @@ check() {
 # outer BITS: the blocks of outer products, with streaming vectors of so many bits.
 outer() {
     local processor="max,sme$1=on"
-    check "$processor" "neon-bfdot neon-bfmmla neon-dotprod neon-i8mm sme-bf16 sme-int8" \
+    check "$processor" "neon-bfdot neon-bfmmla neon-dotprod neon-fmlal neon-i8mm sme-bf16 sme-int8" \
         matrix::tests --skip peaks_are_measured
     grep -q "^streaming vectors here: $1 bits" "$CARGO_TARGET_DIR/$processor.log" || {
         echo "$processor: no streaming vectors of $1 bits" >&2
@@ -56,14 +56,15 @@ outer() {
 }
 
 # Left out: speed, which is the emulator's; every setting of the drivers; the longest of the kernels' tests.
-skipped=(--skip peaks_are_measured --skip tuning_tests --skip winograd::tests::awkward_sizes
+skipped=(--skip peaks_are_measured --skip rows_are_measured --skip tuning_tests --skip winograd::tests::awkward_sizes
     --skip transposed_convolutions_with_the_channels_last)
-check max,sme=off "neon-bfdot neon-bfmmla neon-dotprod neon-i8mm" "${skipped[@]}"
+check max,sme=off "neon-bfdot neon-bfmmla neon-dotprod neon-fmlal neon-i8mm" "${skipped[@]}"
 # As long as Apple's M4 has them, and the shortest that there may be.
 outer 512
 outer 128
 # Dot products of integers and nothing else, then what every arm64 machine has: NEON.
-products=("${skipped[@]}" gemm:: matrix:: kernels::tests::products kernels::integer_tests::products)
+products=("${skipped[@]}" gemm:: matrix:: kernels::tests::products kernels::integer_tests::products
+    kernels::halves_tests)
 check cortex-a76 "neon-dotprod" "${products[@]}"
 check cortex-a72 "" "${products[@]}"
 

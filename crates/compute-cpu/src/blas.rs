@@ -24,12 +24,10 @@ struct Source {
     suffixes: &'static [&'static str],
 }
 
+pub(crate) const ACCELERATE_PATH: &CStr = c"/System/Library/Frameworks/Accelerate.framework/Accelerate";
+
 /// Accelerate has two editions of CBLAS, both with sizes of 32 bits: that of macOS 13.3 and later has a suffix.
-const ACCELERATE: Source = Source {
-    name: "accelerate",
-    path: c"/System/Library/Frameworks/Accelerate.framework/Accelerate",
-    suffixes: &["$NEWLAPACK", ""],
-};
+const ACCELERATE: Source = Source { name: "accelerate", path: ACCELERATE_PATH, suffixes: &["$NEWLAPACK", ""] };
 
 /// What the tests bind where there is no Accelerate.
 const OPENBLAS: Source = Source { name: "openblas", path: c"libopenblas.so.0", suffixes: &[""] };

@@ -4,8 +4,10 @@
 //! instruction set ([`Isa`]), and splits its work over the unit's [`Pool`].
 
 mod blas;
+mod bnns;
 mod gemm;
 mod grouped;
+mod halves;
 mod isa;
 mod kernels;
 mod map;
@@ -22,7 +24,7 @@ mod vector;
 pub use blas::Blas;
 pub use isa::Isa;
 pub use kernels::VERSION as KERNELS_VERSION;
-pub use matrix::{IntegerMatrix, Matrix};
+pub use matrix::{HalfMatrix, IntegerMatrix, Matrix};
 pub use matrix_units::{MatrixChoice, MatrixUnits};
 pub use pool::Pool;
 pub use unit::{BlockedLayouts, CpuOptions, CpuUnit, UnknownLayouts, Winograd};

@@ -1,7 +1,8 @@
 //! Which matrix units multiply: found out by measurements, once for all who share them.
 
 use crate::{
-    Blas, IntegerMatrix, Matrix,
+    Blas, HalfMatrix, IntegerMatrix, Matrix,
+    halves::Halves,
     rates::{self, Work},
 };
 use std::sync::{Arc, OnceLock};
@@ -15,6 +16,8 @@ pub enum MatrixChoice {
     Fastest,
     /// This one, and nothing of the system's.
     Only(Matrix),
+    /// This one for f16, for products of any number of rows, nothing for bf16, and nothing of the system's.
+    OnlyHalves(HalfMatrix),
     /// None: every product is in f32 on the unit's own kernels, and those of integers are made by vector instructions.
     None,
 }
@@ -28,6 +31,7 @@ pub struct MatrixUnits(Arc<Found>);
 struct Found {
     choice: MatrixChoice,
     matrix: OnceLock<Option<Matrix>>,
+    halves: OnceLock<Option<Halves>>,
     integers: OnceLock<IntegerMatrix>,
     blas: OnceLock<Option<Blas>>,
     f32_keeps_up: OnceLock<bool>,
@@ -49,15 +53,34 @@ impl MatrixUnits {
         *self.0.matrix.get_or_init(|| match self.0.choice {
             MatrixChoice::Fastest => Matrix::fastest(),
             MatrixChoice::Only(matrix) => Some(matrix),
-            MatrixChoice::None => None,
+            MatrixChoice::OnlyHalves(_) | MatrixChoice::None => None,
         })
+    }
+
+    /// What multiplies f16, where nothing multiplies bf16: that has the range of f32, and values between products are
+    /// kept in it.
+    pub(crate) fn halves(&self) -> Option<Halves> {
+        if self.matrix().is_some() {
+            return None;
+        }
+        *self.0.halves.get_or_init(|| match self.0.choice {
+            MatrixChoice::Fastest => Halves::fastest(),
+            MatrixChoice::OnlyHalves(unit) => Some(Halves { unit, rows_max: usize::MAX, bnns: None }),
+            MatrixChoice::Only(_) | MatrixChoice::None => None,
+        })
+    }
+
+    /// What products of floats run on in balanced precision, by name; `None` where they are exact.
+    pub fn balanced_by(&self) -> Option<String> {
+        let matrix = self.matrix().map(|matrix| matrix.name().to_owned());
+        matrix.or_else(|| self.halves().map(|halves| halves.name()))
     }
 
     /// What multiplies f32 instead of the unit's own kernels, in every precision.
     pub(crate) fn blas(&self) -> Option<Blas> {
         *self.0.blas.get_or_init(|| match self.0.choice {
             MatrixChoice::Fastest => Blas::fastest(),
-            MatrixChoice::Only(_) | MatrixChoice::None => None,
+            MatrixChoice::Only(_) | MatrixChoice::OnlyHalves(_) | MatrixChoice::None => None,
         })
     }
 
@@ -112,7 +135,10 @@ mod tests {
         assert_eq!(units.matrix(), Some(Matrix::PORTABLE));
         assert!(units.blas().is_none());
         let none = MatrixUnits::from(MatrixChoice::None);
-        assert!(none.matrix().is_none() && none.blas().is_none() && !none.f32_keeps_up());
+        let halves = MatrixUnits::from(MatrixChoice::OnlyHalves(HalfMatrix::PORTABLE));
+        assert_eq!(halves.halves().map(|halves| halves.unit), Some(HalfMatrix::PORTABLE));
+        assert!(halves.matrix().is_none() && halves.blas().is_none() && units.halves().is_none());
+        assert!(none.matrix().is_none() && none.halves().is_none() && none.blas().is_none() && !none.f32_keeps_up());
         assert!(!none.integers().has_tiles());
     }
 }

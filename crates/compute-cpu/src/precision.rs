@@ -5,6 +5,12 @@
 //! rounded once, where it is written, and costs half the memory traffic. That holds for operations whose
 //! products stay f32 as well (depthwise convolutions). Inputs, outputs and constants of the graph stay as
 //! they are, and every operation computes in f32.
+//!
+//! Where nothing multiplies bf16 fast and something multiplies f16, products by weights round their operands to that
+//! instead. It has three bits more and a far smaller range: what is 65520 or more becomes infinite. Weights are looked
+//! at here. Data are not: where a sample of the guard has such numbers, an output of it differs, and the product stays
+//! exact; where none has, a request that has them gets infinities or what follows from them. For the same reason
+//! values between operations stay f32.
 
 use halimede_graph::ops::{Conv, Factors, Instruction, Map, Reduce, ReduceKind, Reg, ResizeMode};
 use halimede_graph::{Graph, Node, Op, ValueId};
@@ -37,6 +43,36 @@ pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
         }
     }
 }
+
+/// Lets products by weights round their operands to f16, but for the nodes of the names given.
+pub(crate) fn halve(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
+    for index in 0..graph.nodes.len() {
+        let node = &graph.nodes[index];
+        let is_f32 = |value: &Option<ValueId>| value.is_some_and(|value| graph.fact(value).dtype == Some(DType::F32));
+        let fits = match &node.op {
+            Op::Contract(op) => {
+                op.multiply.is_none()
+                    && op.dequantize.is_none()
+                    && node.inputs.iter().take(2).all(is_f32)
+                    && constant_weights(graph, node).is_some_and(has_range_of_f16)
+            }
+            _ => false,
+        };
+        if fits && !exact_nodes.contains(&node.name) {
+            *graph.nodes[index].op.multiply_mut().expect("of a product") = Some(Factors::F16);
+        }
+    }
+}
+
+/// Whether all numbers of weights stay finite as f16.
+fn has_range_of_f16(weights: &Tensor) -> bool {
+    let Ok(bytes) = weights.bytes() else { return false };
+    let (numbers, _) = bytes.as_chunks::<{ size_of::<f32>() }>();
+    numbers.iter().all(|&number| f32::from_ne_bytes(number).abs() < BEYOND_F16)
+}
+
+/// The least number that is nearer to infinity than to the largest of f16.
+const BEYOND_F16: f32 = 65520.0;
 
 /// Whether a graph or a body in it multiplies integers.
 pub(crate) fn has_integers(graph: &Graph) -> bool {
@@ -229,7 +265,7 @@ mod tests {
     use super::*;
     use crate::{CpuOptions, CpuUnit, Matrix, MatrixChoice};
     use halimede_compute::{CompileOptions, Model, ModelOptions, Precision};
-    use halimede_graph::ops::{Binary, Contract, Norm, NormKind, Padding, Unary};
+    use halimede_graph::ops::{Binary, Contract, Norm, NormKind, Padding, Transpose, Unary};
     use halimede_graph::{Builder, Fact};
     use halimede_tensor::Value;
 
@@ -271,6 +307,27 @@ mod tests {
         assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
         let products = graph.nodes.iter().filter(|node| matches!(&node.op, Op::Contract(op) if op.multiply.is_some()));
         assert_eq!(products.count(), 2);
+    }
+
+    #[test]
+    fn products_by_weights_in_range_are_of_f16_and_values_stay() {
+        let mut graph = graph(|b, x| {
+            let mut products = vec![product(b, x, 1)];
+            for largest in [65519f32, 65520.0, f32::INFINITY, f32::NAN] {
+                let weights =
+                    b.constant(Tensor::from_slice(&[64, 1], &[[1.0; 63].as_slice(), &[largest]].concat()).unwrap());
+                products.push(b.add(Op::Contract(Contract::matmul(0)), &[x, weights]).unwrap());
+            }
+            // Nothing that is not known when the model is loaded.
+            let turned = b.add(Op::Transpose(Transpose { perm: [1, 0].as_slice().into() }), &[x]).unwrap();
+            products.push(b.add(Op::Contract(Contract::matmul(0)), &[x, turned]).unwrap());
+            products
+        });
+        halve(&mut graph, &BTreeSet::new());
+        assert!(written(&graph).iter().all(|&dtype| dtype == DType::F32));
+        let products = graph.nodes.iter().filter(|node| matches!(node.op, Op::Contract(_)));
+        let multiply: Vec<_> = products.map(|node| node.op.multiply()).collect();
+        assert_eq!(multiply, [Some(Factors::F16), Some(Factors::F16), None, None, None, None]);
     }
 
     #[test]

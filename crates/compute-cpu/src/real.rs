@@ -4,7 +4,8 @@ use crate::Isa;
 use crate::isa::multiversion;
 use crate::prefetch;
 use crate::vector::{Vector, on_vectors};
-use half::bf16;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use halimede_tensor::{DType, Element, View};
 
 /// A datatype of numbers that are computed in f32.
@@ -303,6 +304,18 @@ impl Converts<bf16> for f32 {
     }
 }
 
+/// Rounds to the nearest, ties to even; what is beyond the largest becomes infinite.
+impl Converts<f16> for f32 {
+    #[inline(always)]
+    fn convert(self) -> f16 {
+        f16::from_f32(self)
+    }
+
+    fn convert_all(_: Isa, from: &[f32], to: &mut [f16]) {
+        to.convert_from_f32_slice(from);
+    }
+}
+
 on_vectors! {
     /// Rounds numbers that are multiplied next: those below the normal ones may become 0, as which the matrix
     /// units take them.
@@ -339,7 +352,7 @@ macro_rules! as_they_are {
         })*
     };
 }
-as_they_are!(bf16, u8, i8);
+as_they_are!(bf16, f16, u8, i8);
 
 /// 128 more, for units whose left operand has no sign.
 impl Converts<u8> for i8 {

@@ -110,6 +110,7 @@ impl CpuUnit {
         let exact = Machine {
             isa,
             matrix: None,
+            halves: None,
             integers: IntegerMatrix::PORTABLE,
             blas: None,
             winograd: options.winograd,
@@ -141,13 +142,13 @@ impl ComputeUnit for CpuUnit {
             features: [self.exact.isa.name()]
                 .into_iter()
                 .chain(self.units.blas().map(Blas::name))
-                .chain(self.units.matrix().map(Matrix::name))
                 .map(str::to_owned)
+                .chain(self.units.balanced_by())
                 .collect(),
             threads: self.exact.pool.threads(),
             precisions: [
                 (Precision::Exact, true),
-                (Precision::Balanced, self.units.matrix().is_some()),
+                (Precision::Balanced, self.units.balanced_by().is_some()),
                 (Precision::Fast, self.units.multiplies_integers()),
             ]
             .into_iter()
@@ -169,6 +170,7 @@ impl ComputeUnit for CpuUnit {
         let (mut graph, mut machine) = (part.clone(), Machine { blas: self.units.blas(), ..self.exact.clone() });
         if options.precision != Precision::Exact {
             machine.matrix = self.units.matrix();
+            machine.halves = self.units.halves();
             machine.winograd_beside_bf16 = self.winograd_beside_bf16();
         }
         if !options.integers.is_empty() {
@@ -176,6 +178,8 @@ impl ComputeUnit for CpuUnit {
         }
         if machine.matrix.is_some() {
             precision::narrow(&mut graph, &options.exact_nodes);
+        } else if machine.halves.is_some() {
+            precision::halve(&mut graph, &options.exact_nodes);
         }
         if precision::has_integers(&graph) {
             machine.integers = self.units.integers();
@@ -189,10 +193,16 @@ impl ComputeUnit for CpuUnit {
         // Which unit is the fastest was measured: nobody who computes exactly has to wait for that.
         let is_exact = options.precision == Precision::Exact;
         let matrix = if is_exact { None } else { self.units.matrix().map(Matrix::name) };
+        let halves = if is_exact { None } else { self.units.halves() };
         let beside = if is_exact { Winograd::Never } else { self.winograd_beside_bf16() };
         let blas = self.units.blas().map(Blas::name);
         let Machine { isa, winograd, choices, .. } = &self.exact;
-        format!("{SOURCES} {} {blas:?} {matrix:?} {winograd:?} {beside:?} {:016x}", isa.name(), choices.fingerprint())
+        let halves = halves.map_or_else(String::new, |halves| format!(" {}", halves.name()));
+        format!(
+            "{SOURCES} {} {blas:?} {matrix:?}{halves} {winograd:?} {beside:?} {:016x}",
+            isa.name(),
+            choices.fingerprint()
+        )
     }
 
     fn factors_of_integers(&self) -> f64 {

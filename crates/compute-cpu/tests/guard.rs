@@ -3,7 +3,7 @@
 #![allow(clippy::unwrap_used, reason = "a test; its helpers fail with it")]
 
 use halimede_compute::{CompileOptions, Model, ModelOptions, Precision, Verdict};
-use halimede_compute_cpu::{CpuOptions, CpuUnit, Matrix, MatrixChoice};
+use halimede_compute_cpu::{CpuOptions, CpuUnit, HalfMatrix, Matrix, MatrixChoice};
 use halimede_graph::ops::{Binary, Contract, Op, Unary};
 use halimede_graph::{Builder, Dim, Fact, Graph};
 use halimede_tensor::{DType, Tensor, Value};
@@ -96,6 +96,52 @@ fn only_what_does_harm_stays_exact() {
     assert_eq!(options.exact_nodes, ["left", "right"].map(str::to_owned).into());
     assert!(differences.iter().all(|difference| difference.cosine >= 0.999), "{differences:?}");
     assert_eq!(model.reduced(), ["plain"]);
+}
+
+/// On machines that multiply f16 and no bf16.
+fn halves() -> MatrixChoice {
+    MatrixChoice::OnlyHalves(HalfMatrix::available().last().copied().unwrap_or(HalfMatrix::PORTABLE))
+}
+
+#[test]
+fn products_of_f16_where_they_do_no_harm() {
+    let (model, verdict) = compile(Outputs::Both, halves());
+    let Some(Verdict::Within { options, differences, .. }) = verdict else { panic!("{verdict:?}") };
+    assert_eq!(options.exact_nodes, ["left", "right"].map(str::to_owned).into());
+    assert!(differences.iter().all(|difference| difference.cosine >= 0.999), "{differences:?}");
+    assert_eq!(model.reduced(), ["plain"]);
+    assert_ne!(answer(&model), answer(&compile(Outputs::Both, MatrixChoice::None).0));
+}
+
+/// A product of data or of weights beyond the largest number of f16, and one beside it that is not.
+fn beyond_f16(data: f32, weights: f32) -> Graph {
+    let mut graph = Graph::default();
+    let x = graph.add_value("x", Fact::tensor(DType::F32, [Dim::symbol("rows"), Dim::from(WIDTH)]));
+    graph.inputs = vec![x];
+    let mut builder = Builder::new(&mut graph);
+    let x = builder.unary(Unary::Tanh, x).unwrap();
+    let factor = builder.constant(Tensor::scalar(data));
+    let large = builder.binary(Binary::Mul, x, factor).unwrap();
+    let mut product = |name: &str, x, factor: f32| {
+        let numbers: Vec<f32> = (0..WIDTH * WIDTH).map(|i| (((i * 37) % 101) as f32 * 0.02 - 1.0) * factor).collect();
+        let numbers = builder.constant(Tensor::from_slice(&[WIDTH, WIDTH], &numbers).unwrap());
+        builder.at(name, "MatMul").add(Op::Contract(Contract::matmul(0)), &[x, numbers]).unwrap()
+    };
+    graph.outputs = vec![product("large", large, weights), product("plain", x, 1.0)];
+    graph
+}
+
+#[test]
+fn what_is_beyond_f16_stays_exact() {
+    for (data, weights) in [(1e7, 1.0), (1.0, 1e7)] {
+        let (model, verdict) = compile_in(Precision::Balanced, beyond_f16(data, weights), halves(), Vec::new());
+        let Some(Verdict::Within { options, .. }) = verdict else { panic!("{verdict:?}") };
+        // Weights are known before anything runs; data are seen by the guard.
+        let demoted: &[&str] = if data > 1.0 { &["large"] } else { &[] };
+        assert_eq!(options.exact_nodes.iter().map(String::as_str).collect::<Vec<_>>(), demoted);
+        assert_eq!(model.reduced(), ["plain"]);
+        assert!(answer(&model).iter().all(|number| number.is_finite()));
+    }
 }
 
 #[test]

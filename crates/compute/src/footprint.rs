@@ -57,6 +57,7 @@ pub(crate) fn address(tensor: &Tensor) -> usize {
 pub(crate) fn multiplied(op: &Op, constant: &Tensor) -> DType {
     match op.multiply() {
         Some(Factors::Bf16) => DType::Bf16,
+        Some(Factors::F16) => DType::F16,
         Some(Factors::Integers) => DType::I8,
         None => constant.dtype(),
     }
@@ -67,7 +68,7 @@ pub(crate) fn weight_bytes(graph: &Graph) -> usize {
     let mut weights: BTreeMap<(usize, usize), usize> = BTreeMap::new();
     for node in &graph.nodes {
         for constant in node.inputs.iter().flatten().filter_map(|&value| graph.constant(value)) {
-            // Weights of few bits are no wider for being multiplied as bf16.
+            // Weights of few bits are no wider for being multiplied as floats of 16.
             let bits = multiplied(&node.op, constant).bits().min(constant.dtype().bits());
             let bytes = match constant.dtype() {
                 DType::String => constant.held().total(),

@@ -214,7 +214,8 @@ impl Executable for Program {
     }
 
     fn reduced(&self) -> Vec<String> {
-        let reduced = self.graph.nodes.iter().filter(|node| node.op.multiply() == Some(Factors::Bf16));
+        let is_rounded = |node: &&Node| node.op.multiply().and_then(Factors::rounded).is_some();
+        let reduced = self.graph.nodes.iter().filter(is_rounded);
         let names = reduced.flat_map(|node| match &node.op {
             // They are known by the nodes that they were.
             Op::Products(op) => op.parts.iter().map(|part| part.name.clone()).collect(),

@@ -1,8 +1,10 @@
 //! Sums of products: every matrix product, batched and transposed in any way.
 
 mod blas;
+mod bnns;
 mod generic;
 mod grouped;
+mod halves;
 mod layout;
 mod tiled;
 
@@ -22,7 +24,7 @@ use crate::{Blas, Isa};
 use blas::BlasStep;
 use generic::GenericStep;
 use grouped::GroupedStep;
-use half::bf16;
+use half::{bf16, f16};
 use halimede_compute::layout::{Layouts, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Operator, Tunable};
@@ -60,6 +62,7 @@ enum Packed {
     Tiled(Arc<TiledWeights>),
     Integers(IntegerWeights),
     Grouped(Arc<GroupedWeights>),
+    Halves(Arc<TiledWeights<f16>>),
 }
 
 /// Where panels of the right operand come from.
@@ -69,6 +72,8 @@ pub(super) enum Right<P> {
     Packed(Arc<P>),
     /// Unpacked at every run.
     Grouped(Arc<GroupedWeights>),
+    /// The same of f16.
+    Halves(Arc<TiledWeights<f16>>),
     /// Packed from the operand at every run.
     Operand,
 }
@@ -79,6 +84,24 @@ struct Weights {
     n: usize,
     k: usize,
     panels: PackedWeights,
+}
+
+/// Weights in panels of 32 columns that become f32 as they are read.
+trait Unpack: Sync {
+    /// The numbers of rows `first..` of a panel, as many as `to` has lines; zeros beyond the last row. `first` is even.
+    fn unpack(&self, isa: Isa, panel: usize, first: usize, to: &mut [[f32; BLOCK]]);
+}
+
+impl Unpack for GroupedWeights {
+    fn unpack(&self, isa: Isa, panel: usize, first: usize, to: &mut [[f32; BLOCK]]) {
+        GroupedWeights::unpack(self, isa, panel, first, to);
+    }
+}
+
+impl Unpack for TiledWeights<f16> {
+    fn unpack(&self, _: Isa, panel: usize, first: usize, to: &mut [[f32; BLOCK]]) {
+        TiledWeights::unpack(self, panel, first, to);
+    }
 }
 
 impl<P> From<Option<Arc<P>>> for Right<P> {
@@ -102,6 +125,10 @@ impl ContractKernel {
                 machine.matrix?;
                 pack_tiled::<bf16, f32>(op, tensor, machine.isa, packer).map(Arc::new).map(Packed::Tiled)
             }
+            Some(Factors::F16) => {
+                machine.halves?;
+                pack_tiled::<f16, f32>(op, tensor, machine.isa, packer).map(Arc::new).map(Packed::Halves)
+            }
             Some(Factors::Integers) => {
                 let whole = whole_weights(tensor, op.column_axis()?).ok()?;
                 pack_tiled::<i8, i8>(op, &whole, machine.isa, packer).map(IntegerWeights::new).map(Packed::Integers)
@@ -113,7 +140,8 @@ impl ContractKernel {
             None => "",
         };
         let blas = machine.blas_for(op.multiply).filter(|_| op.dequantize.is_none()).map(Blas::name);
-        let name = format!("gemm {}{packed}", machine.unit_name(op.multiply).or(blas).unwrap_or(micro.name()));
+        let by = machine.unit_name(op.multiply).unwrap_or_else(|| blas.unwrap_or(micro.name()).to_owned());
+        let name = format!("gemm {by}{packed}");
         ContractKernel { op: op.clone(), machine, micro, name, weights }
     }
 }
@@ -178,7 +206,7 @@ impl Kernel for ContractKernel {
         let map = self.op.epilogue.as_ref();
         match self.weights.as_ref()? {
             Packed::Tiled(weights) if weights.shape == rhs.shape[..] => {
-                let finish = Finish::new(map, inputs, None, 2, output, self.machine.isa).ok()?;
+                let finish = Finish::<bf16>::new(map, inputs, None, 2, output, self.machine.isa).ok()?;
                 layout.stances(lhs.dtype, lhs.dtype == DType::Bf16, &finish, output, &self.machine)
             }
             Packed::Integers(weights) if weights.tiled.shape == rhs.shape[..] => {
@@ -204,6 +232,7 @@ impl Kernel for ContractKernel {
         }
         match self.op.multiply {
             Some(Factors::Bf16) => return self.prepare_tiled(lhs, rhs, inputs, output, layouts, machine),
+            Some(Factors::F16) => return self.prepare_halves(lhs, rhs, inputs, output, machine),
             Some(Factors::Integers) => return self.prepare_integers(lhs, rhs, inputs, output, layouts, &machine),
             None => {}
         }
@@ -222,7 +251,7 @@ impl Kernel for ContractKernel {
                 if let Some(blas) = self.machine.blas
                     && let Some(operands) = BlasStep::operands(&layout)
                 {
-                    return Ok(BlasStep { layout, operands, epilogue, machine, blas }.prepared());
+                    return Ok(BlasStep { layout, operands, halves: None, epilogue, machine, blas }.prepared());
                 }
                 return Ok(
                     GemmStep::new(layout, packed.into(), epilogue, machine, self.micro, output.len()).prepared(2)
@@ -242,6 +271,8 @@ impl Kernel for ContractKernel {
 
     fn tunable(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Tunable> {
         // Blocking was measured for operands that are numbers, and is none of the library's business.
+        // Which form products of f16 take is up to their rows.
+        (self.op.multiply != Some(Factors::F16)).then_some(())?;
         (self.op.dequantize.is_none() && self.machine.blas_for(self.op.multiply).is_none()).then_some(())?;
         let offer = Offer::of_contract(&self.op, inputs, outputs.first()?, self.weights.is_some(), &self.machine)?;
         let weights = self.weights.is_some();
@@ -253,6 +284,7 @@ impl Kernel for ContractKernel {
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {
         match &self.weights {
             Some(Packed::Tiled(weights)) => weights.in_place(),
+            Some(Packed::Halves(weights)) => weights.in_place(),
             Some(Packed::Integers(weights)) => weights.tiled.in_place(),
             _ => SmallVec::new(),
         }
@@ -272,6 +304,7 @@ impl Kernel for ContractKernel {
             Some(Packed::Tiled(weights)) => weights.bytes(),
             Some(Packed::Integers(weights)) => weights.tiled.bytes(),
             Some(Packed::Grouped(weights)) => weights.bytes(),
+            Some(Packed::Halves(weights)) => weights.bytes(),
             None => 0,
         }
     }
@@ -567,7 +600,8 @@ impl Tasks for GemmStep {
         let packed = arguments.workspace.as_ptr().cast::<f32>();
         match &self.right {
             Right::Packed(_) => {}
-            Right::Grouped(weights) => self.unpack_right(weights, packed),
+            Right::Grouped(weights) => self.unpack_right(&**weights, packed),
+            Right::Halves(weights) => self.unpack_right(&**weights, packed),
             Right::Operand => {
                 let right = arguments.inputs[usize::from(!self.layout.swapped)];
                 self.pack_right(right.map_or(std::ptr::null(), |view| view.as_ptr().cast::<f32>()), packed);
@@ -603,10 +637,10 @@ impl GemmStep {
         });
     }
 
-    /// Unpacks weights in groups into the workspace, 32 columns at a time.
-    fn unpack_right(&self, weights: &GroupedWeights, packed: *mut f32) {
+    /// Unpacks weights into the workspace, 32 columns at a time.
+    fn unpack_right(&self, weights: &impl Unpack, packed: *mut f32) {
         let (k, nr, packed) = (self.layout.k, self.micro.nr, SendPtr(packed));
-        self.machine.pool.run(weights.grouping.panels(), &|part| {
+        self.machine.pool.run(self.layout.n.div_ceil(BLOCK), &|part| {
             let mut lines = [[0f32; BLOCK]; UNPACKED_ROWS];
             for first in (0..k).step_by(UNPACKED_ROWS) {
                 let lines = &mut lines[..UNPACKED_ROWS.min(k - first)];

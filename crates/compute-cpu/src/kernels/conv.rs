@@ -228,6 +228,8 @@ impl Packed {
                         }
                         pack(&lying).map(Arc::new).map(Packed::Tiled)
                     }
+                    // None are made: where blocks of f16 gain, those of bf16 would, or f32 by the system's library.
+                    Factors::F16 => None,
                     Factors::Integers if op.transposed.is_some() => None,
                     Factors::Integers => {
                         let whole = whole_weights(tensor, 0).ok()?;
@@ -327,7 +329,7 @@ impl Kernel for ConvKernel {
         let (map, isa, layout) = (self.op.epilogue.as_ref(), self.machine.isa, layout_of(&window));
         let stances = match weights {
             Packed::Tiled(_) | Packed::TiledPhases(_) => {
-                let finish = Finish::new(map, inputs, Some(2), 3, output, isa).ok()?;
+                let finish = Finish::<bf16>::new(map, inputs, Some(2), 3, output, isa).ok()?;
                 layout.stances(x.dtype, x.dtype == DType::Bf16, &finish, output, &self.machine)?
             }
             Packed::Integers(weights) => {

@@ -15,6 +15,8 @@ mod gather;
 #[cfg(test)]
 mod grouped_tests;
 #[cfg(test)]
+mod halves_tests;
+#[cfg(test)]
 mod in_place_tests;
 #[cfg(test)]
 mod integer_tests;
@@ -48,6 +50,7 @@ mod tuning;
 #[cfg(test)]
 mod tuning_tests;
 
+use crate::halves::Halves;
 use crate::{Blas, BlockedLayouts, IntegerMatrix, Isa, Matrix, Pool, Winograd};
 pub(crate) use conv::saves_multiplications;
 use gather::{GatherKernel, Gathering};
@@ -69,6 +72,8 @@ pub(crate) struct Machine {
     pub isa: Isa,
     /// For products of bf16; without it they run by their definition.
     pub matrix: Option<Matrix>,
+    /// For products of f16; without it they run by their definition.
+    pub halves: Option<Halves>,
     /// For products of integers.
     pub integers: IntegerMatrix,
     /// For products of f32 in whole matrices; without it they run on the kernels' own loops.
@@ -102,6 +107,8 @@ impl Machine {
     pub fn blocked_stance(&self, multiply: Factors) -> Option<Stance> {
         let gains = || match multiply {
             Factors::Bf16 => self.matrix.is_some_and(Matrix::gains_by_blocks),
+            // Values between products of f16 are f32.
+            Factors::F16 => false,
             Factors::Integers => self.integers.gains_by_blocks(),
         };
         let is_blocked = match self.blocked {
@@ -118,11 +125,18 @@ impl Machine {
     }
 
     /// The name of the unit that multiplies such factors.
-    pub fn unit_name(&self, multiply: Option<Factors>) -> Option<&'static str> {
-        match multiply? {
-            Factors::Bf16 => self.matrix.map(Matrix::name),
-            Factors::Integers => Some(self.integers.name()),
-        }
+    pub fn unit_name(&self, multiply: Option<Factors>) -> Option<String> {
+        Some(match multiply? {
+            Factors::Bf16 => self.matrix?.name().to_owned(),
+            // What else may multiply them, by the number of rows.
+            Factors::F16 => match (self.halves?, self.blas) {
+                (halves, Some(blas)) if halves.rows_max < usize::MAX && halves.bnns.is_none() => {
+                    format!("{}, {}", halves.name(), blas.name())
+                }
+                (halves, _) => halves.name(),
+            },
+            Factors::Integers => self.integers.name().to_owned(),
+        })
     }
 
     /// What multiplies whole matrices for an operation with such factors.

@@ -1,7 +1,9 @@
 //! Every kernel against the definition of its operator, on every instruction set and thread count.
 
 use super::{Blocking, Kernels, Machine};
-use crate::{Blas, BlockedLayouts, IntegerMatrix, Isa, Matrix, Winograd};
+use crate::bnns::Bnns;
+use crate::halves::{FEW_ROWS, Halves};
+use crate::{Blas, BlockedLayouts, HalfMatrix, IntegerMatrix, Isa, Matrix, Winograd};
 use halimede_compute::packed::{Key, Packer, Store};
 use halimede_compute::{BandsOf, CompileOptions, Executable, Program};
 use halimede_graph::ops::*;
@@ -49,7 +51,8 @@ pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], 
         }
         let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
         graph.outputs = outputs.to_vec();
-        let units = (machine.matrix.map(Matrix::name), machine.integers.name(), machine.blas.map(Blas::name));
+        let halves = machine.halves.map(|halves| (halves.name(), halves.rows_max));
+        let units = (machine.matrix.map(Matrix::name), halves, machine.integers.name(), machine.blas.map(Blas::name));
         let place = format!("{} {units:?}", machine.isa.name());
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
         let program = |packer: &Packer| Arc::new(Program::new(graph.clone(), &kernels, usize::MAX, packer).unwrap());
@@ -94,6 +97,25 @@ fn in_a_file(pack: &dyn Fn(&Packer)) -> Packer {
 pub(super) fn machines(op: &Op) -> Vec<Machine> {
     let narrow = op.multiply() == Some(Factors::Bf16);
     let whole = op.multiply() == Some(Factors::Integers);
+    let is_halved = op.multiply() == Some(Factors::F16);
+    // Products of all rows in f16, of few, and of the others by a library or what stands in for it.
+    let halves: Vec<Option<Halves>> = match is_halved {
+        true => [HalfMatrix::PORTABLE]
+            .into_iter()
+            .chain(HalfMatrix::available())
+            .flat_map(|unit| {
+                let few = |bnns| Halves { unit, rows_max: FEW_ROWS, bnns };
+                [
+                    Halves { rows_max: usize::MAX, ..few(None) },
+                    few(None),
+                    few(Some(Bnns::double())),
+                    few(Bnns::available()),
+                ]
+            })
+            .map(Some)
+            .collect(),
+        false => vec![None],
+    };
     let matrices = match narrow {
         true => [Matrix::PORTABLE].into_iter().chain(Matrix::available()).map(Some).collect(),
         false => vec![None],
@@ -102,14 +124,18 @@ pub(super) fn machines(op: &Op) -> Vec<Machine> {
         true => [IntegerMatrix::PORTABLE].into_iter().chain(IntegerMatrix::available()).collect(),
         false => vec![IntegerMatrix::PORTABLE],
     };
-    let isas = if narrow || whole { vec![Isa::PORTABLE, Isa::detect()] } else { Isa::available() };
+    let isas = if narrow || whole || is_halved { vec![Isa::PORTABLE, Isa::detect()] } else { Isa::available() };
     let mut machines = Vec::new();
     for (isa, threads) in isas.into_iter().flat_map(|isa| [1, 3].map(|threads| (isa, threads))) {
         let pool = Arc::new(crate::Pool::new(threads));
-        for (&matrix, &integers) in matrices.iter().flat_map(|matrix| integers.iter().map(move |unit| (matrix, unit))) {
+        let others = halves.iter().flat_map(|halves| integers.iter().map(move |unit| (halves, unit)));
+        for (&matrix, (&halves, &integers)) in
+            matrices.iter().flat_map(|matrix| others.clone().map(move |others| (matrix, others)))
+        {
             machines.push(Machine {
                 isa,
                 matrix,
+                halves,
                 integers,
                 blas: None,
                 winograd: Winograd::default(),

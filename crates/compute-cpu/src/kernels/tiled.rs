@@ -16,7 +16,8 @@ use crate::matrix::{self, BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_
 use crate::pool::own_bytes;
 use crate::real::Converts;
 pub(super) use finishing::{Finishing, KeptColumns};
-use half::bf16;
+use half::slice::HalfFloatSliceExt;
+use half::{bf16, f16};
 use halimede_compute::layout::{LINE_BYTES, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, TensorDesc};
@@ -101,6 +102,41 @@ impl<N: Element> TiledWeights<N> {
     }
 }
 
+impl TiledWeights<f16> {
+    /// The numbers of rows `first..` of a panel, as many as `to` has lines of 32 columns; zeros beyond the last row.
+    /// `first` is even.
+    pub fn unpack(&self, panel: usize, first: usize, to: &mut [[f32; BLOCK]]) {
+        self.lines(panel, first, to, |group, wide| group.convert_to_f32_slice(wide));
+    }
+
+    /// The same as they are.
+    pub fn rows(&self, panel: usize, first: usize, to: &mut [[f16; BLOCK]]) {
+        self.lines(panel, first, to, |group, same| same.copy_from_slice(group));
+    }
+
+    fn lines<T: Element>(
+        &self,
+        panel: usize,
+        first: usize,
+        to: &mut [[T; BLOCK]],
+        convert: impl Fn(&[f16], &mut [T; 2 * BLOCK]),
+    ) {
+        let panel = &self.panels[panel * self.panel_len()..][..self.panel_len()];
+        let (mut groups, mut made) = (panel.chunks_exact(2 * BLOCK).skip(first / 2), [T::zeroed(); 2 * BLOCK]);
+        for lines in to.chunks_mut(2) {
+            match groups.next() {
+                Some(group) => convert(group, &mut made),
+                None => made.fill(T::zeroed()),
+            }
+            for (row, line) in lines.iter_mut().enumerate() {
+                for (to, pair) in line.iter_mut().zip(made.as_chunks::<2>().0) {
+                    *to = pair[row];
+                }
+            }
+        }
+    }
+}
+
 /// Numbers of the widest registers.
 const REGISTER_MOST: usize = 16;
 /// Factors whose sums a kernel finishes.
@@ -166,6 +202,35 @@ impl Product for bf16 {
     }
 }
 
+impl Product for f16 {
+    const FACTORS: Factors = Factors::F16;
+
+    type Scaling = ();
+
+    type Columns = ();
+
+    fn columns((): &(), _: &Arguments<'_>, _: Range<usize>, (): &mut ()) {}
+
+    fn integers((): &()) -> Option<&Columns> {
+        None
+    }
+
+    #[cfg(target_arch = "x86_64")]
+    fn largest_scale((): &(), _: &Arguments<'_>) -> f32 {
+        1.0
+    }
+
+    fn border((): &(), _: &Arguments<'_>) -> f16 {
+        f16::ZERO
+    }
+
+    /// Here no unit ends sums of these in registers.
+    #[cfg(target_arch = "x86_64")]
+    fn in_registers(_: Kind, _: Isa) -> Option<Chosen> {
+        None
+    }
+}
+
 /// How sums of integers become numbers, column by column: `f32(sum + added) · scale`.
 pub(super) struct Columns {
     added: [i32; BLOCK],
@@ -221,7 +286,7 @@ pub(super) struct Piece {
     pub has_room: bool,
 }
 
-impl Finish {
+impl<F: Product<Scaling = ()>> Finish<F> {
     /// `bias` is an input with a number for each column, `extra` the first that the epilogue reads.
     pub fn new(
         map: Option<&Map>,
@@ -230,7 +295,7 @@ impl Finish {
         extra: usize,
         output: &TensorDesc,
         isa: Isa,
-    ) -> Result<Finish, OpError> {
+    ) -> Result<Finish<F>, OpError> {
         let biased = bias.and_then(|bias| inputs.get(bias)?.as_ref());
         if let Some(desc) = biased.filter(|desc| desc.dtype != DType::F32) {
             return Err(OpError::unsupported(format!("a bias in {}", desc.dtype)));

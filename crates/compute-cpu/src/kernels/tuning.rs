@@ -122,7 +122,7 @@ pub(super) fn form(config: &Config) -> Option<Option<Form>> {
 
 fn factor_bytes(factors: Factors) -> usize {
     match factors {
-        Factors::Bf16 => 2,
+        Factors::Bf16 | Factors::F16 => 2,
         Factors::Integers => 1,
     }
 }

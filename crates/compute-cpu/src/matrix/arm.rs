@@ -1,17 +1,20 @@
-//! Blocks on arm64, by two families of instructions (Arm Architecture Reference Manual, C7.2):
+//! Blocks on arm64, by three families of instructions (Arm Architecture Reference Manual, C7.2):
 //!
 //! | family | instructions | adds to four sums |
 //! |--------|--------------|-------------------|
 //! | dot products | SDOT, BFDOT | a group of 4 bytes of one row by those of four columns |
 //! | matrix products | USMMLA, SMMLA, BFMMLA | 8 bytes of two rows by those of two columns |
+//! | widening products | FMLAL, FMLAL2 (FEAT_FHM) | a number of f16 of one row by those of four columns |
 //!
 //! A line of the panel has what a dot product wants; two lines, zipped group by group, have what a matrix
-//! product wants, so one layout of packed weights serves both.
+//! product wants. The even numbers of 16 bits of two registers beside each other, and the odd ones, are two rows of
+//! eight columns, which is what widening products want. So one layout of packed weights serves all.
 //!
 //! Stable Rust has no intrinsics for these instructions: each is written as assembly in a function of its own,
 //! around which the compiler chooses registers. A register counts as four sums, whatever it holds.
 
-use super::{BLOCK, Begin, GROUP_BYTES, Left, STEP_BYTES};
+use super::{BLOCK, Begin, Block, GROUP_BYTES, Left, STEP_BYTES, strips};
+use half::f16;
 use std::arch::{aarch64::*, asm};
 
 /// Rows and columns of a strip: 16 of the 32 registers hold sums.
@@ -234,6 +237,115 @@ pub(super) unsafe fn products<I: Multiply>(
             }
         }
     }
+}
+
+/// A block of f16 by widening products. The fewer its rows are the more columns a strip has: with few sums each
+/// instruction would wait for the one before.
+///
+/// # Safety
+/// As [`super::Tiles::block`], on a machine with FEAT_FHM.
+pub(super) unsafe fn widening(block: &Block<'_, f16>) {
+    // SAFETY: the caller's promise; every height divides the rows of a tile.
+    unsafe {
+        match block.rows {
+            1 => strips::block(halves::<1, 4>, (1, BLOCK), block),
+            2 => strips::block(halves::<2, 4>, (2, BLOCK), block),
+            3 | 4 => strips::block(halves::<4, 2>, (4, BLOCK / 2), block),
+            _ => strips::block(halves::<8, 1>, (8, BLOCK / 4), block),
+        }
+    }
+}
+
+/// A [`super::strips::Strip`] of widening products, of so many rows and pairs of registers: 8 columns, which as rows of
+/// f16 are one register each.
+///
+/// # Safety
+/// As [`super::strips::Strip`] of that size, on a machine with FEAT_FHM.
+unsafe fn halves<const ROWS: usize, const PAIRS: usize>(
+    first: *const u8,
+    left: &Left<'_>,
+    mut panel: *const u8,
+    begin: Begin<u32>,
+    to: *mut i32,
+) {
+    // SAFETY: the caller's promise, for every access below.
+    unsafe {
+        // Of each pair of registers the sums of the first columns and those of the others.
+        let mut sums = [[[vdupq_n_s32(0); 2]; PAIRS]; ROWS];
+        for (r, sums) in sums.iter_mut().enumerate() {
+            let Some(from) = begin.of_row(r) else { break };
+            for (v, sum) in sums.as_flattened_mut().iter_mut().enumerate() {
+                *sum = vld1q_s32(from.add(v * LANES).cast());
+            }
+        }
+        for &offset in left.offsets {
+            for part in 0..STEP_BYTES / REGISTER_BYTES {
+                let mut rows = [vdupq_n_u16(0); ROWS];
+                for (r, row) in rows.iter_mut().enumerate() {
+                    *row = vld1q_u16(first.add(offset + r * left.pitch + part * REGISTER_BYTES).cast());
+                }
+                widen::<0, 1, ROWS, PAIRS>(&mut sums, &rows, panel);
+                widen::<2, 3, ROWS, PAIRS>(&mut sums, &rows, panel.add(LINE_BYTES));
+                widen::<4, 5, ROWS, PAIRS>(&mut sums, &rows, panel.add(2 * LINE_BYTES));
+                widen::<6, 7, ROWS, PAIRS>(&mut sums, &rows, panel.add(3 * LINE_BYTES));
+                panel = panel.add(LANES * LINE_BYTES);
+            }
+        }
+        for (r, sums) in sums.iter().enumerate() {
+            for (v, &sum) in sums.as_flattened().iter().enumerate() {
+                vst1q_s32(to.add(r * BLOCK + v * LANES), sum);
+            }
+        }
+    }
+}
+
+/// Multiplies numbers `EVEN` and `ODD` of every row, which are a group, by a line of the panel.
+///
+/// # Safety
+/// As [`halves`].
+#[inline(always)]
+unsafe fn widen<const EVEN: usize, const ODD: usize, const ROWS: usize, const PAIRS: usize>(
+    sums: &mut [[[int32x4_t; 2]; PAIRS]; ROWS],
+    rows: &[uint16x8_t; ROWS],
+    line: *const u8,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        for pair in 0..PAIRS {
+            let near = vld1q_u16(line.add(pair * 2 * REGISTER_BYTES).cast());
+            let far = vld1q_u16(line.add((pair * 2 + 1) * REGISTER_BYTES).cast());
+            let (even, odd) = (vuzp1q_u16(near, far), vuzp2q_u16(near, far));
+            for r in 0..ROWS {
+                fmlal::<EVEN>(&mut sums[r][pair], even, rows[r]);
+            }
+            for r in 0..ROWS {
+                fmlal::<ODD>(&mut sums[r][pair], odd, rows[r]);
+            }
+        }
+    }
+}
+
+/// Adds the products of the first four columns and number `INDEX` of a row to the first sums, those of the others to
+/// the second (C7.2.119, FMLAL and FMLAL2 by element: the row lies in one of the first 16 registers). Products are
+/// exact and are added with one rounding.
+///
+/// # Safety
+/// The machine has FEAT_FHM.
+#[inline(always)]
+unsafe fn fmlal<const INDEX: usize>(sums: &mut [int32x4_t; 2], columns: uint16x8_t, row: uint16x8_t) {
+    let [mut first, mut second] = *sums;
+    // SAFETY: the caller's promise; nothing but registers.
+    unsafe {
+        asm!(
+            ".arch_extension fp16fml",
+            "fmlal {first:v}.4s, {columns:v}.4h, {row:v}.h[{index}]",
+            "fmlal2 {second:v}.4s, {columns:v}.4h, {row:v}.h[{index}]",
+            first = inout(vreg) first, second = inout(vreg) second, columns = in(vreg) columns,
+            row = in(vreg_low16) row, index = const INDEX,
+            options(pure, nomem, nostack, preserves_flags),
+        );
+    }
+    *sums = [first, second];
 }
 
 /// The first halves of both registers and the second ones.

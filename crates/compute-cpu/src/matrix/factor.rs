@@ -3,7 +3,7 @@ use super::{Block, Kind, portable};
 use super::{amx, avx2, avx512};
 #[cfg(target_arch = "aarch64")]
 use super::{arm, sme, strips};
-use half::bf16;
+use half::{bf16, f16};
 use halimede_tensor::Element;
 #[cfg(target_arch = "aarch64")]
 use std::arch::is_aarch64_feature_detected;
@@ -27,6 +27,7 @@ pub(crate) const fn group<N>() -> usize {
 /// | left | right | sums |
 /// |------|-------|------|
 /// | bf16 | bf16  | f32  |
+/// | f16  | f16   | f32  |
 /// | u8   | i8    | i32  |
 /// | i8   | i8    | i32  |
 pub trait Factor: Element {
@@ -99,6 +100,8 @@ impl Factor for bf16 {
             #[cfg(target_arch = "aarch64")]
             Kind::Dot => "neon-bfdot",
             #[cfg(target_arch = "aarch64")]
+            Kind::Widening => "neon-bf16",
+            #[cfg(target_arch = "aarch64")]
             Kind::Mmla => "neon-bfmmla",
             #[cfg(target_arch = "aarch64")]
             Kind::Sme => "sme-bf16",
@@ -128,6 +131,44 @@ impl Factor for bf16 {
                 Kind::Sme if block.rows > sme::FEW_ROWS => sme::block(sme::bf16, block),
                 #[cfg(target_arch = "aarch64")]
                 Kind::Mmla | Kind::Sme => strips::block(arm::products::<arm::Bfmmla>, arm::STRIP, block),
+                _ => portable::block(block),
+            }
+        }
+    }
+}
+
+impl Factor for f16 {
+    type Right = f16;
+    type Sum = f32;
+
+    fn kinds() -> Vec<Kind> {
+        #[cfg(target_arch = "aarch64")]
+        if is_aarch64_feature_detected!("fhm") {
+            return vec![Kind::Widening];
+        }
+        Vec::new()
+    }
+
+    fn name(kind: Kind) -> &'static str {
+        match kind {
+            #[cfg(target_arch = "aarch64")]
+            Kind::Widening => "neon-fmlal",
+            _ => "portable-f16",
+        }
+    }
+
+    #[inline(always)]
+    fn plus_product(sum: f32, left: f16, right: f16) -> f32 {
+        sum + left.to_f32() * right.to_f32()
+    }
+
+    #[inline(always)]
+    unsafe fn block(kind: Kind, block: &Block<'_, f16>) {
+        // SAFETY: the caller's promise; the kind proves that the instructions exist.
+        unsafe {
+            match kind {
+                #[cfg(target_arch = "aarch64")]
+                Kind::Widening => arm::widening(block),
                 _ => portable::block(block),
             }
         }
@@ -188,6 +229,8 @@ impl Factor for u8 {
             #[cfg(target_arch = "aarch64")]
             Kind::Dot => "neon-dotprod",
             #[cfg(target_arch = "aarch64")]
+            Kind::Widening => "neon-int8",
+            #[cfg(target_arch = "aarch64")]
             Kind::Mmla => "neon-i8mm",
             #[cfg(target_arch = "aarch64")]
             Kind::Sme => "sme-int8",
@@ -205,6 +248,8 @@ impl Factor for u8 {
         unsafe {
             match kind {
                 Kind::Portable => portable::block(block),
+                #[cfg(target_arch = "aarch64")]
+                Kind::Widening => portable::block(block),
                 #[cfg(target_arch = "x86_64")]
                 Kind::Avx2 => avx2::block(&avx2::AVX2, block),
                 #[cfg(target_arch = "x86_64")]

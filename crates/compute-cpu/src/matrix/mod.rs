@@ -1,14 +1,14 @@
-//! The matrix unit: products of 16-bit floats with sums in f32, or of 8-bit integers with sums in i32, many at
+//! The matrix unit: products of 16-bit floats (bf16, f16) with sums in f32, or of 8-bit integers with sums in i32, many at
 //! an instruction.
 //!
 //! Every kind of unit computes the same *block*: 32 x 32 sums over steps of 64 bytes of the summed axis,
-//! which are 32 numbers of bf16 or 64 integers. The driver in [`multiply`] knows nothing else of a unit, and
+//! which are 32 floats or 64 integers. The driver in [`multiply`] knows nothing else of a unit, and
 //! what numbers there are is said in [`factor`] alone.
 //!
 //! ```text
 //!                 step 0      step 1            panel: 32 columns
 //!  left    row 0  ████████    ████████  ...       step 0: 16 lines of 128 bytes, each holding a group of
-//!          row 1  ████████    ████████                    rows of B (2 of bf16, 4 of i8), column by column
+//!          row 1  ████████    ████████                    rows of B (2 of 16 bits, 4 of 8), column by column
 //!          ...    (64 bytes)                      step 1: ...
 //! ```
 //!
@@ -52,7 +52,7 @@ use crate::{
     Blas,
     rates::{self, Work},
 };
-use half::bf16;
+use half::{bf16, f16};
 use std::marker::PhantomData;
 
 /// Rows and columns of a block.
@@ -136,6 +136,8 @@ pub struct MatrixUnit<F: Factor>(Kind, PhantomData<F>);
 
 /// A unit that multiplies bf16.
 pub type Matrix = MatrixUnit<bf16>;
+/// A unit that multiplies f16.
+pub type HalfMatrix = MatrixUnit<f16>;
 /// A unit that multiplies 8-bit integers.
 pub type IntegerMatrix = MatrixUnit<u8>;
 
@@ -167,6 +169,9 @@ pub enum Kind {
     /// Dot products: SDOT, BFDOT.
     #[cfg(target_arch = "aarch64")]
     Dot,
+    /// Products that are added to wider sums, for f16 alone: FMLAL and FMLAL2.
+    #[cfg(target_arch = "aarch64")]
+    Widening,
     /// Products of two rows and two columns: SMMLA, USMMLA, BFMMLA.
     #[cfg(target_arch = "aarch64")]
     Mmla,
@@ -303,6 +308,11 @@ impl<F: Factor> MatrixUnit<F> {
     /// What [`MatrixUnit::peak`] measures.
     pub(crate) fn work(self) -> Work<'static> {
         peak::work(self)
+    }
+
+    /// One row by so many bytes of weights: multiplications and additions.
+    pub(crate) fn row_work(self, bytes: usize) -> Work<'static> {
+        peak::row(self, bytes)
     }
 
     /// Whether it was measured to read and write blocked values faster (`docs/benchmarks/layouts.md`).

@@ -45,6 +45,38 @@ pub(super) fn work<F: Factor>(matrix: MatrixUnit<F>) -> Work<'static> {
     })
 }
 
+/// One row by so many bytes of panels, each read once: what comes from memory is measured as much as what multiplies.
+pub(super) fn row<F: Factor>(matrix: MatrixUnit<F>, bytes: usize) -> Work<'static> {
+    let panels = bytes / (STEPS * PANEL_STEP_BYTES);
+    let mut operand = vec![0u8; panels * STEPS * PANEL_STEP_BYTES];
+    fill(&mut operand);
+    let offsets: Vec<usize> = (0..STEPS).map(|step| step * STEP_BYTES).collect();
+    let mut sums = Box::new(Sums::default());
+    Work::new(panels * 2 * BLOCK * STEPS * F::STEP, move || {
+        let tiles = matrix.enter();
+        let start = operand.as_ptr();
+        for panel in operand.chunks_exact(STEPS * PANEL_STEP_BYTES) {
+            // SAFETY: 16 rows of 1 KiB lie inside a panel, and so do 16 steps.
+            unsafe {
+                let left = Left::of_tiles([start, start], STEPS * STEP_BYTES, &offsets);
+                let block = Block {
+                    left,
+                    panel: panel.as_ptr(),
+                    columns: BLOCK,
+                    rows: 1,
+                    begin: Begin::ZERO,
+                    to: black_box(&raw mut *sums),
+                    ends: None,
+                    pending: None,
+                    leaves_lower: false,
+                    ahead: &Ahead::NOTHING,
+                };
+                tiles.block(&block);
+            }
+        }
+    })
+}
+
 /// Numbers of many different bits. Zeros would say too much: where no bit changes little power is taken, and a Xeon with
 /// AMX multiplies them 1.24 times as fast as others.
 fn fill(bytes: &mut [u8]) {

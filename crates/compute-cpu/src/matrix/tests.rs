@@ -6,7 +6,7 @@ fn kinds<F: Factor>() -> Vec<MatrixUnit<F>> {
     #[allow(unused_mut, reason = "other processors need no emulator")]
     let mut kinds = MatrixUnit::available();
     #[cfg(target_arch = "aarch64")]
-    if F::DTYPE != halimede_tensor::DType::Bf16 && sme::is_available() && sme::integers_are_half_emulated() {
+    if !F::DTYPE.is_float() && sme::is_available() && sme::integers_are_half_emulated() {
         println!("skipped: sme-int8, of which this emulator computes half of the sums");
         kinds.retain(|unit| unit.0 != Kind::Sme);
     }
@@ -256,6 +256,79 @@ fn products_of_bf16_agree_with_the_definition() {
 }
 
 #[test]
+fn products_of_f16_agree_with_the_definition() {
+    let operands = |m: usize, n: usize, k: usize| (numbers(m * k, 1), numbers(k * n, 2));
+    check::<f16, f32, f32>(&operands, (f16::NAN, f16::NAN), &|a, b| a * b, &|terms| terms.sum(), |at| at as f32 - 9.0);
+}
+
+/// Every height of strips, and every column, row and rest of a step.
+#[test]
+fn products_of_few_rows_of_f16_agree_with_the_definition() {
+    let isa = Isa::detect();
+    for matrix in kinds::<f16>() {
+        for (m, n) in (1..=9).flat_map(|m| (1..=40).map(move |n| (m, n))) {
+            let k = 1 + (m * 29 + n * 13) % 70;
+            let (a, b) = (numbers(m * k, m), numbers(k * n, n));
+            let mut left = vec![f16::NAN; tiles_len::<f16>(m, k)];
+            let mut right = vec![f16::NAN; panel_len::<f16>(k) * n.div_ceil(BLOCK)];
+            // SAFETY: the operands have those sizes.
+            unsafe {
+                pack_tiles::<f16, f32>(isa, LeftRows { start: a.as_ptr(), row: k, column: 1, rows: m, k }, &mut left);
+                let from = Panels { start: b.as_ptr(), row: n, column: 1, n, k };
+                for (p, panel) in right.chunks_exact_mut(panel_len::<f16>(k)).enumerate() {
+                    pack_panel::<f16, f32>(isa, &from, p * BLOCK, panel);
+                }
+            }
+            let offsets: Vec<usize> = (0..k.div_ceil(f16::STEP)).map(|step| step * TILE * STEP_BYTES).collect();
+            let depths = depths::<f16>(k, 1);
+            let tiles = Rows::tiles(left.as_ptr().cast(), &offsets, m);
+            let rows = Rows { line_bytes: offsets.len() * TILE * STEP_BYTES, depths: &depths, ..tiles };
+            let mut collected = Collected { sums: vec![f32::NAN; m * n], columns: n, begin: Vec::new() };
+            let mut sums = vec![Sums::default(); sums_needed(matrix, 1, offsets.len(), false)];
+            let panel = |p: usize| (right[p * panel_len::<f16>(k)..].as_ptr().cast(), BLOCK.min(n - p * BLOCK));
+            let panels = (0, n.div_ceil(BLOCK));
+            // SAFETY: the operands are packed in those sizes.
+            unsafe { multiply(matrix, &rows, panels, &panel, Outer::Panels, &mut sums, &mut collected) };
+            for (index, &got) in collected.sums.iter().enumerate() {
+                let (i, j) = (index / n, index % n);
+                let want: f32 = (0..k).map(|p| a[i * k + p] * b[p * n + j]).sum();
+                assert_eq!(got, want, "{} {m}x{n}x{k} at ({i}, {j})", matrix.name());
+            }
+        }
+    }
+}
+
+/// Numbers that f16 has and bf16 has not, those that have fewer bits than others, and what is beyond the largest.
+#[test]
+fn numbers_of_f16_are_multiplied_as_they_are() {
+    for matrix in kinds::<f16>() {
+        let largest = f16::MAX.to_f32();
+        let cases = [
+            (1.0 + 1.0 / 1024.0, 3.0, 3.0 + 3.0 / 1024.0),
+            (largest, largest, largest * largest),
+            (f16::from_bits(1).to_f32(), 1024.0, 2f32.powi(-14)),
+            (f16::from_bits(1).to_f32(), f16::from_bits(3).to_f32(), 3.0 * 2f32.powi(-48)),
+            (70_000.0, 1.0, f32::INFINITY),
+            (f32::NEG_INFINITY, 0.0, f32::NAN),
+        ];
+        for (a, b, want) in cases {
+            let mut left = vec![f16::ZERO; tiles_len::<f16>(1, 1)];
+            let mut right = vec![f16::ZERO; panel_len::<f16>(1)];
+            (left[0], right[0]) = (f16::from_f32(a), f16::from_f32(b));
+            let offsets = [0];
+            let rows = Rows { depths: &[1], ..Rows::tiles(left.as_ptr().cast(), &offsets, 1) };
+            let mut collected = Collected { sums: vec![0.0], columns: 1, begin: Vec::new() };
+            let mut sums = vec![Sums::default(); sums_needed(matrix, 1, 1, false)];
+            let panel = |_| (right.as_ptr().cast(), 1);
+            // SAFETY: a tile and a panel of one step.
+            unsafe { multiply(matrix, &rows, (0, 1), &panel, Outer::Panels, &mut sums, &mut collected) };
+            let got = collected.sums[0];
+            assert!(got == want || got.is_nan() && want.is_nan(), "{}: {a} · {b} is {got}", matrix.name());
+        }
+    }
+}
+
+#[test]
 fn products_of_integers_agree_with_the_definition() {
     let weights = |count: usize| integers(count, 2, |byte| byte as i8);
     let unsigned = |m: usize, n: usize, k: usize| (integers(m * k, 1, |byte| byte), weights(k * n));
@@ -278,6 +351,7 @@ fn peaks_are_measured() {
         println!("fastest: {:?}", MatrixUnit::<F>::fastest());
     }
     measured::<bf16>();
+    measured::<f16>();
     measured::<u8>();
     measured::<i8>();
 }

@@ -134,6 +134,7 @@ impl fmt::Display for Operator {
         let factors = match self.factors {
             None => "own",
             Some(Factors::Bf16) => "bf16",
+            Some(Factors::F16) => "f16",
             Some(Factors::Integers) => "integers",
         };
         let weights = if self.constant { "constant" } else { "vary" };

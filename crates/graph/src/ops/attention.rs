@@ -22,7 +22,7 @@ pub struct Attention {
     pub causal: bool,
     /// See `causal`.
     pub causal_from_end: bool,
-    /// [`Factors::Bf16`]: queries, keys and values are rounded to it before they are multiplied, and the weights
+    /// [`Factors::Bf16`], [`Factors::F16`]: queries, keys and values are rounded to it before they are multiplied, and the weights
     /// of values too where a unit multiplies so; sums and softmax stay in f32. `None`: nothing is rounded.
     pub multiply: Option<Factors>,
     /// Scores become `c · tanh(score / c)` before the mask, where positive.
@@ -59,9 +59,9 @@ impl TensorOp for Attention {
         let mask = optional(inputs, 3).map(|mask| Mask::new(mask, &scores_shape)).transpose()?;
         let scale = self.scale.map_or(1.0 / (depth as f64).sqrt(), f64::from);
         let offset = if self.causal_from_end { keys as i64 - queries as i64 } else { 0 };
-        let rounded = |tensor: &Tensor| match self.multiply {
-            Some(Factors::Bf16) => tensor.cast(DType::Bf16, CastOptions::default())?.to_f64s(),
-            _ => tensor.to_f64s(),
+        let rounded = |tensor: &Tensor| match self.multiply.and_then(Factors::rounded) {
+            Some(dtype) => tensor.cast(dtype, CastOptions::default())?.to_f64s(),
+            None => tensor.to_f64s(),
         };
         let (q, k, v, dtype) = (rounded(q)?, rounded(k)?, rounded(v)?, q.dtype());
         let mut out = vec![0.0; shape.iter().product()];

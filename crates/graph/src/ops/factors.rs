@@ -9,6 +9,9 @@ use std::borrow::Cow;
 pub enum Factors {
     /// bf16: factors in f32 are rounded to it, sums and result are f32.
     Bf16,
+    /// f16, IEEE 754's binary16: factors in f32 are rounded to it, sums and result are f32. What is 65520 or more
+    /// becomes infinite, as a conversion makes it.
+    F16,
     /// Integers of 8 bits. The left factors (data: U8 or I8) are read less their zero point, one number of
     /// their datatype that is an input of its own, or nothing where that is missing; the border of a
     /// convolution then is 0. The right ones (weights) are I8, or F32 that count as [`whole_weights`]. Sums and result
@@ -17,10 +20,20 @@ pub enum Factors {
 }
 
 impl Factors {
+    /// The datatype of floats that factors are rounded to; `None` for integers.
+    pub fn rounded(self) -> Option<DType> {
+        match self {
+            Factors::Bf16 => Some(DType::Bf16),
+            Factors::F16 => Some(DType::F16),
+            Factors::Integers => None,
+        }
+    }
+
     /// Refuses what cannot be a factor; gives the datatype of the result.
     pub(crate) fn result(self, left: Option<DType>, right: Option<DType>) -> Result<DType, OpError> {
         let fits = |left: bool, dtype: DType| match (self, left) {
             (Factors::Bf16, _) => matches!(dtype, DType::F32 | DType::Bf16),
+            (Factors::F16, _) => matches!(dtype, DType::F32 | DType::F16),
             (Factors::Integers, true) => matches!(dtype, DType::U8 | DType::I8),
             (Factors::Integers, false) => matches!(dtype, DType::I8 | DType::F32),
         };
@@ -30,7 +43,7 @@ impl Factors {
             }
         }
         Ok(match self {
-            Factors::Bf16 => DType::F32,
+            Factors::Bf16 | Factors::F16 => DType::F32,
             Factors::Integers => DType::I32,
         })
     }

@@ -62,10 +62,8 @@ pub(crate) fn read_left(
 
 /// The right factors of such a product.
 pub(crate) fn read_right(multiply: Option<Factors>, tensor: &Tensor) -> Result<Numbers, OpError> {
-    match multiply {
-        Some(Factors::Bf16) if tensor.dtype() != DType::Bf16 => {
-            Numbers::read(&tensor.cast(DType::Bf16, CastOptions::default())?)
-        }
+    match multiply.and_then(Factors::rounded) {
+        Some(dtype) if tensor.dtype() != dtype => Numbers::read(&tensor.cast(dtype, CastOptions::default())?),
         _ => Numbers::read(tensor),
     }
 }

@@ -11,7 +11,7 @@ use std::{
 };
 
 use halimede_compute::tuning::Probe;
-use halimede_compute_cpu::{Blas, IntegerMatrix, Matrix, rates};
+use halimede_compute_cpu::{Blas, HalfMatrix, IntegerMatrix, Matrix, MatrixUnits, rates};
 use halimede_platform::{
     chip::{Cache, Chip},
     limits, memory, threads,
@@ -116,11 +116,14 @@ fn print_matrix_units() {
     for matrix in Matrix::available() {
         println!("          {:.1} GFLOP/s in bf16 on {}", matrix.peak() / 1e9, matrix.name());
     }
+    for matrix in HalfMatrix::available() {
+        println!("          {:.1} GFLOP/s in f16 on {}", matrix.peak() / 1e9, matrix.name());
+    }
     for matrix in IntegerMatrix::available() {
         println!("          {:.1} GFLOP/s in int8 on {}", matrix.peak() / 1e9, matrix.name());
     }
-    match Matrix::fastest() {
-        Some(matrix) => println!("          balanced precision multiplies on {}", matrix.name()),
+    match MatrixUnits::default().balanced_by() {
+        Some(by) => println!("          balanced precision multiplies on {by}"),
         None => println!("          nothing faster than f32 here: balanced precision is exact"),
     }
 }

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use halimede_compute::CostHint;
-use halimede_compute_cpu::{Blas, IntegerMatrix, Matrix, rates};
+use halimede_compute_cpu::{Blas, HalfMatrix, IntegerMatrix, Matrix, rates};
 use halimede_graph::ops::Factors;
 
 /// Blocks are read up to this size: from here on all of them come from memory.
@@ -25,6 +25,7 @@ pub(super) struct Roofs {
 pub(super) fn peak(factors: Factors, matrix: bool) -> Option<f64> {
     match factors {
         Factors::Bf16 => Matrix::fastest().filter(|_| matrix).map(Matrix::peak),
+        Factors::F16 => HalfMatrix::available().into_iter().filter(|_| matrix).map(HalfMatrix::peak).reduce(f64::max),
         Factors::Integers => Some(IntegerMatrix::choose(matrix).peak()),
     }
 }

@@ -71,10 +71,11 @@ pub(super) fn run(names: &[String], on: &UnitArgs, duration: Duration, as_json: 
         let peaks = kernels.iter().filter_map(|kernel| kernel.matrix).filter(|(of, _)| *of == factors);
         peaks.map(|(_, peak)| peak).reduce(f64::max)
     };
-    let (bf16, int8) = (peak(Factors::Bf16), peak(Factors::Integers));
+    let (bf16, f16, int8) = (peak(Factors::Bf16), peak(Factors::F16), peak(Factors::Integers));
     let roof = |kernel: &Measured| match kernel.matrix.map(|(factors, _)| factors) {
         Some(Factors::Integers) => ("int8 operations", int8.unwrap_or(f64::NAN)),
         Some(Factors::Bf16) => ("bf16 operations", bf16.unwrap_or(f64::NAN)),
+        Some(Factors::F16) => ("f16 operations", f16.unwrap_or(f64::NAN)),
         None => ("f32 operations", best.f32_gflops * 1e9),
     };
     let rows = reads

@@ -91,6 +91,7 @@ fn nanoseconds(duration: Duration) -> u64 {
 fn factors_name(factors: Option<Factors>) -> &'static str {
     match factors {
         Some(Factors::Bf16) => "bf16",
+        Some(Factors::F16) => "f16",
         Some(Factors::Integers) => "int8",
         None => "as stored",
     }
