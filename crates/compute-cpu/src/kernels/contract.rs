@@ -33,7 +33,7 @@ use halimede_tensor::{DType, Element, Tensor, View};
 pub(super) use layout::{Layout, Operand};
 use smallvec::SmallVec;
 use std::sync::Arc;
-pub(super) use tiled::{TiledStep, packs};
+pub(super) use tiled::{TiledStep, packs, usual_pack};
 
 /// Rows of A that one task takes: its part of C stays in the second-level cache.
 pub(super) const TASK_ROWS: usize = 96;

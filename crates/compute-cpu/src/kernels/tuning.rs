@@ -155,7 +155,7 @@ impl Offer {
             None => None,
             Some(factors) => {
                 let left = if layout.swapped { right.dtype } else { left.dtype };
-                Some(of_tiled_product(&layout, Operands { factors, left }, machine))
+                Some(of_tiled_product(&layout, Operands { factors, left }, output, machine))
             }
         }
     }
@@ -175,9 +175,9 @@ impl Offer {
             None => None,
             Some(factors) if window.is_pointwise() => {
                 let layout = Layout::plain(window.batch * window.pixels(), window.rows, window.inputs);
-                Some(of_tiled_product(&layout, Operands { factors, left: x.dtype }, machine))
+                Some(of_tiled_product(&layout, Operands { factors, left: x.dtype }, output, machine))
             }
-            Some(factors) => Some(of_tiled_conv(&window, Operands { factors, left: x.dtype }, machine)),
+            Some(factors) => Some(of_tiled_conv(&window, Operands { factors, left: x.dtype }, output, machine)),
         }
     }
 }
@@ -214,25 +214,27 @@ impl Operands {
     }
 }
 
-/// The names of the ways in which rows of a left operand can be laid.
+/// How rows of a left operand can be laid, and how they are where nothing is chosen.
 struct PacksOfProduct<'a>(&'a Layout);
 
 impl OfUnit for PacksOfProduct<'_> {
-    type Answer = Vec<&'static str>;
+    type Answer = (Vec<Pack>, Pack);
 
-    fn of<F: Factor>(self, unit: MatrixUnit<F>, are_factors: bool) -> Vec<&'static str> {
-        contract::packs(self.0, unit, are_factors).into_iter().map(Pack::name).collect()
+    fn of<F: Factor>(self, unit: MatrixUnit<F>, are_factors: bool) -> (Vec<Pack>, Pack) {
+        let packs = contract::packs(self.0, unit, are_factors).to_vec();
+        (packs, contract::usual_pack(self.0, unit, are_factors))
     }
 }
 
-/// The same of the data of a convolution.
+/// The same of the data of a convolution, and whether what its rows see may stay near while panels stream past.
 struct PacksOfConv<'a>(&'a Window);
 
 impl OfUnit for PacksOfConv<'_> {
-    type Answer = Vec<&'static str>;
+    type Answer = (Vec<Pack>, Pack, bool);
 
-    fn of<F: Factor>(self, _: MatrixUnit<F>, are_factors: bool) -> Vec<&'static str> {
-        conv::tiled::packs::<F>(self.0, are_factors).iter().map(|pack| pack.name()).collect()
+    fn of<F: Factor>(self, unit: MatrixUnit<F>, are_factors: bool) -> (Vec<Pack>, Pack, bool) {
+        let packs = conv::tiled::packs::<F>(self.0, are_factors).to_vec();
+        (packs, conv::tiled::usual_pack(self.0, unit, are_factors), !unit.takes_lines() && self.0.taps() > 1)
     }
 }
 
@@ -271,10 +273,20 @@ fn shared(config: &Config, machine_threads: usize, seconds: f64) -> f64 {
     seconds / config.number("threads").unwrap_or(machine_threads) as f64
 }
 
-/// The names of orders, where there is one to choose.
-fn orders(is_there: bool) -> &'static [&'static str] {
-    const NAMES: [&str; 2] = [Order::Panels.name(), Order::Rows.name()];
-    if is_there { &NAMES } else { &[] }
+/// The grid with orders, where there are several, and the ways to lay an operand; of both the usual ones.
+fn with_forms(grid: Grid, is_cut: bool, usual: Option<Order>, (packs, usual_pack): (&[Pack], Pack)) -> Grid {
+    let orders = Order::ALL.into_iter().filter(|_| is_cut).map(Order::name);
+    let usual = usual.filter(|_| is_cut).map(Order::name);
+    let packs = packs.iter().map(|pack| pack.name());
+    grid.optional("order", orders, usual).optional("pack", packs, Some(usual_pack.name()))
+}
+
+/// The order in which a matrix unit goes where nothing is chosen, if that does not depend on where the result lies and on how the
+/// work is cut.
+fn usual_order(output: &TensorDesc, stays: bool) -> Option<Order> {
+    /// Results of fewer bytes lie near.
+    const NEAR_BYTES: usize = 1 << 20;
+    (output.bytes() < NEAR_BYTES && !stays).then_some(Order::Panels)
 }
 
 fn of_f32_product(layout: &Layout, machine: &Machine) -> Offer {
@@ -287,10 +299,13 @@ fn of_f32_product(layout: &Layout, machine: &Machine) -> Offer {
         up_to(&[4, 8, 16, 32], all).into_iter().partition(|&panels| panels < all);
     // Rows that meet one panel, or few rows, are not copied.
     let copied = if left.k == 1 { Pack::Rows } else { Pack::Tiles };
-    let packs = if all > 1 && m > gemm::FEW_ROWS { vec![Pack::None.name(), copied.name()] } else { Vec::new() };
+    let collide = gemm::rows_collide(left.free);
+    let (packs, usual) = ([Pack::None, copied], if collide { copied } else { Pack::None });
+    let packs = if all > 1 && m > gemm::FEW_ROWS { &packs[..] } else { &[usual] };
+    let with_forms = |grid: Grid, is_cut: bool| with_forms(grid, is_cut, Some(Order::Panels), (packs, usual));
     let grid = |rows: &[usize], panels: &[usize], is_cut: bool| {
         let grid = Grid::default().with("rows", rows.to_vec()).with("panels", panels.to_vec());
-        with_threads(grid.optional("order", orders(is_cut).to_vec()).optional("pack", packs.clone()), machine)
+        with_threads(with_forms(grid, is_cut), machine)
     };
     // Orders are two where both rows and panels are cut.
     let grids = [
@@ -299,11 +314,8 @@ fn of_f32_product(layout: &Layout, machine: &Machine) -> Offer {
         grid(&all_rows, &fewer_panels, false),
         grid(&all_rows, &all_panels, false),
         // As the driver cuts them.
-        Grid::default()
-            .optional("order", orders(m > TASK_ROWS && all > TASK_PANELS[0]).to_vec())
-            .optional("pack", packs.clone()),
+        with_forms(Grid::default(), m > TASK_ROWS && all > TASK_PANELS[0]),
     ];
-    let collide = gemm::rows_collide(left.free);
     let cost = move |config: &Config| {
         let rows = config.number("rows").unwrap_or(TASK_ROWS).min(m.max(1));
         let columns = (config.number("panels").unwrap_or(TASK_PANELS[0]) * nr).min(n.max(1));
@@ -318,7 +330,7 @@ fn of_f32_product(layout: &Layout, machine: &Machine) -> Offer {
         };
         let again = if kept <= L2_BYTES as f64 { tasks / NEAR_RATIO + outer as f64 } else { tasks };
         let mut read = tasks * (bytes(rows) + bytes(columns) - kept) + again * kept;
-        if Pack::of(config).map_or(collide, |pack| pack != Pack::None) {
+        if Pack::of(config).unwrap_or(usual) != Pack::None {
             read += 2.0 * tasks * bytes(rows);
         } else if collide {
             // Rows that evict each other come again for each panel.
@@ -330,15 +342,16 @@ fn of_f32_product(layout: &Layout, machine: &Machine) -> Offer {
     Offer { space: space(grids), cost: Box::new(cost) }
 }
 
-fn of_tiled_product(layout: &Layout, operands: Operands, machine: &Machine) -> Offer {
+fn of_tiled_product(layout: &Layout, operands: Operands, output: &TensorDesc, machine: &Machine) -> Offer {
     let (threads, bytes) = (machine.pool.threads(), operands.bytes());
     let (m, n, k, row) = (layout.m, layout.n, layout.k, layout.left.free);
     let fits = |rows: &usize| rows * k * bytes <= TASK_BYTES_MAX;
     let rows: Vec<usize> = up_to(&[32, 64, 128, 256, 512, 1024], m).into_iter().filter(fits).collect();
-    let packs = operands.ask(PacksOfProduct(layout), machine).unwrap_or_default();
+    let (packs, usual) = operands.ask(PacksOfProduct(layout), machine).unwrap_or((Vec::new(), Pack::Tiles));
     let (is_cut, panels) = (m > BLOCK && n > BLOCK, n.div_ceil(BLOCK));
-    let others = |grid: Grid| grid.optional("order", orders(is_cut).to_vec()).optional("pack", packs.clone());
-    let grids = [with_threads(others(Grid::default().with("rows", rows)), machine), others(Grid::default())];
+    let order = usual_order(output, false);
+    let with_forms = |grid: Grid| with_forms(grid, is_cut, order, (&packs, usual));
+    let grids = [with_threads(with_forms(Grid::default().with("rows", rows)), machine), with_forms(Grid::default())];
     let cost = move |config: &Config| {
         let rows = config.number("rows").unwrap_or(512).min(m.max(1));
         let (left, right) = ((m * k * bytes) as f64, (n * k * bytes) as f64);
@@ -347,9 +360,9 @@ fn of_tiled_product(layout: &Layout, operands: Operands, machine: &Machine) -> O
             Some(Order::Rows) => (n * k * bytes, m.div_ceil(BLOCK) as f64 * right),
             _ => (rows * k * bytes, panels as f64 * left),
         };
-        let packed = match Pack::of(config) {
-            Some(Pack::None) if gemm::rows_collide(row * bytes / 4) => near,
-            Some(Pack::None) => 0.0,
+        let packed = match Pack::of(config).unwrap_or(usual) {
+            Pack::None if (row * bytes).is_multiple_of(gemm::CACHE_PERIOD) => near,
+            Pack::None => 0.0,
             _ => 2.0 * left,
         };
         let read = m.div_ceil(rows) as f64 * right + left + packed + near / NEAR_RATIO;
@@ -358,7 +371,7 @@ fn of_tiled_product(layout: &Layout, operands: Operands, machine: &Machine) -> O
     Offer { space: space(grids), cost: Box::new(cost) }
 }
 
-fn of_tiled_conv(window: &Window, operands: Operands, machine: &Machine) -> Offer {
+fn of_tiled_conv(window: &Window, operands: Operands, output: &TensorDesc, machine: &Machine) -> Offer {
     let (threads, bytes) = (machine.pool.threads(), operands.bytes());
     let [_, height, width] = window.out;
     let below = (window.kernel[1].max(1) - 1) * window.dilation[1];
@@ -368,13 +381,13 @@ fn of_tiled_conv(window: &Window, operands: Operands, machine: &Machine) -> Offe
     let seen = move |rows: usize| (rows * rows_in + below) * line;
     let parts = [1, 2, 3, 4, 6, 8, 12, 16, 24].map(|parts| height.div_ceil(parts).max(1));
     let rows = parts.into_iter().filter(|&rows| seen(rows) <= TASK_BYTES_MAX);
-    let packs = operands.ask(PacksOfConv(window), machine).unwrap_or_default();
+    let (packs, usual, stays) = operands.ask(PacksOfConv(window), machine).unwrap_or((Vec::new(), Pack::Pixels, false));
     let is_cut = window.rows > BLOCK && window.batch * height * width > BLOCK;
-    let others = |grid: Grid| grid.optional("order", orders(is_cut).to_vec()).optional("pack", packs.clone());
-    let grids = [with_threads(others(Grid::default().with("rows", rows)), machine), others(Grid::default())];
+    let order = usual_order(output, stays);
+    let with_forms = |grid: Grid| with_forms(grid, is_cut, order, (&packs, usual));
+    let grids = [with_threads(with_forms(Grid::default().with("rows", rows)), machine), with_forms(Grid::default())];
     let weights = window.depth() * window.rows * bytes;
     let (batch, taps, panels) = (window.batch, window.taps().max(1), window.rows.div_ceil(BLOCK));
-    let reads_tiles = operands.ask(ReadsTiles, machine).unwrap_or_default();
     let cost = move |config: &Config| {
         let rows = config.number("rows").unwrap_or(height).max(1);
         let tasks = (batch * height.div_ceil(rows)) as f64;
@@ -383,23 +396,11 @@ fn of_tiled_conv(window: &Window, operands: Operands, machine: &Machine) -> Offe
             Some(Order::Rows) => (weights, (rows * width).div_ceil(BLOCK) * weights),
             _ => (seen(rows), panels * taps * seen(rows)),
         };
-        let usual = if reads_tiles { Pack::Blocks } else { Pack::Pixels };
         let copied = if Pack::of(config).is_none_or(|pack| pack == usual) { 2 } else { 3 } * seen(rows);
         let read = tasks * ((weights + copied) as f64 + near as f64 / NEAR_RATIO);
         shared(config, threads, seconds(0.0, read, held))
     };
     Offer { space: space(grids), cost: Box::new(cost) }
-}
-
-/// Whether a unit reads whole tiles.
-struct ReadsTiles;
-
-impl OfUnit for ReadsTiles {
-    type Answer = bool;
-
-    fn of<F: Factor>(self, unit: MatrixUnit<F>, _: bool) -> bool {
-        !unit.takes_lines()
-    }
 }
 
 /// The grids in which there is something to choose.

@@ -15,43 +15,48 @@ struct Axis {
     name: &'static str,
     values: Vec<Setting>,
     is_optional: bool,
+    /// What there is to try: `None` leaves it out, and comes first.
+    tried: Vec<Option<Setting>>,
 }
 
 impl Grid {
     /// The grid with one more setting, and the values that it may have. A value that stands twice counts once.
-    pub fn with<S: Into<Setting>>(self, name: &'static str, values: impl IntoIterator<Item = S>) -> Grid {
-        self.and(name, values, false)
+    pub fn with<S: Into<Setting>>(mut self, name: &'static str, values: impl IntoIterator<Item = S>) -> Grid {
+        let values = distinct(values);
+        let tried = values.iter().cloned().map(Some).collect();
+        self.0.push(Axis { name, values, is_optional: false, tried });
+        self
     }
 
-    /// The same of a setting that a configuration may leave out, which then is the kernel's own affair: configurations
-    /// from before there was such a setting stay what they were. Without two values there is nothing to choose, and
-    /// no such setting.
-    pub fn optional<S: Into<Setting>>(self, name: &'static str, values: impl IntoIterator<Item = S>) -> Grid {
-        let mut grid = self.and(name, values, true);
-        grid.0.retain(|axis| !axis.is_optional || axis.values.len() > 1);
-        grid
-    }
-
-    fn and<S: Into<Setting>>(
+    /// The same of a setting that a configuration may leave out, which then is the kernel's own affair: configurations from
+    /// before there was such a setting stay what they were. Where it is known which value that comes to, the setting is
+    /// left out instead of trying that.
+    pub fn optional<S: Into<Setting>>(
         mut self,
         name: &'static str,
         values: impl IntoIterator<Item = S>,
-        is_optional: bool,
+        usual: Option<S>,
     ) -> Grid {
-        let mut values: Vec<Setting> = values.into_iter().map(Into::into).collect();
-        values.sort();
-        values.dedup();
-        self.0.push(Axis { name, values, is_optional });
+        let (values, usual) = (distinct(values), usual.map(Into::into));
+        let others = values.iter().filter(|value| Some(*value) != usual.as_ref()).cloned().map(Some);
+        let tried: Vec<Option<Setting>> = usual.iter().map(|_| None).chain(others).collect();
+        if !tried.is_empty() {
+            self.0.push(Axis { name, values, is_optional: true, tried });
+        }
         self
+    }
+
+    /// Whether the first combination leaves everything out, which is no configuration of a grid.
+    fn begins_empty(&self) -> bool {
+        self.0.iter().all(|axis| matches!(axis.tried.first(), Some(None)))
     }
 
     /// How many configurations it has.
     pub fn len(&self) -> usize {
-        // Without a setting there is but the empty configuration, which is no grid's.
-        if self.0.is_empty() { 0 } else { self.0.iter().map(|axis| axis.values.len()).product() }
+        self.0.iter().map(|axis| axis.tried.len()).product::<usize>() - usize::from(self.begins_empty())
     }
 
-    /// Whether it has none: there is no setting, or one without a value.
+    /// Whether it has none: some setting has no value, or all are left out.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
@@ -64,14 +69,24 @@ impl Grid {
     }
 
     /// The last setting changes the fastest.
-    fn config(&self, mut index: usize) -> Config {
+    fn config(&self, index: usize) -> Config {
+        let mut index = index + usize::from(self.begins_empty());
         let mut config = Config::default();
-        for Axis { name, values, .. } in self.0.iter().rev() {
-            config = config.with(name, values[index % values.len()].clone());
-            index /= values.len();
+        for Axis { name, tried, .. } in self.0.iter().rev() {
+            if let Some(setting) = &tried[index % tried.len()] {
+                config = config.with(name, setting.clone());
+            }
+            index /= tried.len();
         }
         config
     }
+}
+
+fn distinct<S: Into<Setting>>(values: impl IntoIterator<Item = S>) -> Vec<Setting> {
+    let mut distinct: Vec<Setting> = values.into_iter().map(Into::into).collect();
+    distinct.sort();
+    distinct.dedup();
+    distinct
 }
 
 impl Space {
@@ -120,19 +135,28 @@ mod tests {
     fn without_a_value_there_is_nothing() {
         assert!(Space::default().is_empty());
         assert!(Grid::default().with::<usize>("rows", []).is_empty());
-        assert!(Grid::default().is_empty() && Grid::default().optional("order", ["rows"]).is_empty());
+        assert!(Grid::default().is_empty());
+        assert!(Grid::default().optional("order", ["rows"], Some("rows")).is_empty());
     }
 
     #[test]
     fn what_is_optional_may_be_left_out() {
-        let grid = Grid::default().with("rows", [32, 64]).optional("order", ["rows", "panels"]);
-        let space = Space(vec![grid.optional("pack", ["none"])]);
-        let all: Vec<String> = space.configs().map(|config| config.to_string()).collect();
-        assert_eq!(all, ["order=panels rows=32", "order=rows rows=32", "order=panels rows=64", "order=rows rows=64"]);
-        for known in ["rows=32", "order=rows rows=64", ""] {
+        let orders = ["rows", "panels"];
+        let known = Grid::default().with("rows", [32, 64]).optional("order", orders, Some("panels"));
+        let known = known.optional::<&str>("pack", [], None);
+        let unknown = Grid::default().optional("order", orders, None).optional("pack", ["none", "rows"], Some("none"));
+        let all = |grid: &Grid| -> Vec<String> {
+            Space(vec![grid.clone()]).configs().map(|config| config.to_string()).collect()
+        };
+        assert_eq!(all(&known), ["rows=32", "order=rows rows=32", "rows=64", "order=rows rows=64"]);
+        assert_eq!(all(&unknown), ["order=panels", "order=panels pack=rows", "order=rows", "order=rows pack=rows"]);
+        let usual = Grid::default().optional("order", orders, Some("rows")).optional("pack", ["none"], Some("none"));
+        assert_eq!(all(&usual), ["order=panels"]);
+        let space = Space(vec![known, usual]);
+        for known in ["rows=32", "order=panels rows=64", "order=rows", "order=panels pack=none", "pack=none", ""] {
             assert!(space.contains(&known.parse().unwrap()), "{known}");
         }
-        for wrong in ["order=rows", "order=columns rows=64", "pack=none rows=64", "rows=96"] {
+        for wrong in ["order=columns rows=64", "pack=none rows=64", "rows=96", "pack=rows"] {
             assert!(!space.contains(&wrong.parse().unwrap()), "{wrong}");
         }
     }

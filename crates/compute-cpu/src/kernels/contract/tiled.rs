@@ -285,6 +285,14 @@ impl Packing {
         if possible.contains(&Pack::Rows) { Packing::lines::<F>(layout) } else { Packing::Tiles }
     }
 
+    fn pack(self) -> Pack {
+        match self {
+            Packing::None => Pack::None,
+            Packing::Lines(_) => Pack::Rows,
+            Packing::Tiles => Pack::Tiles,
+        }
+    }
+
     /// Row by row, so far apart that they do not evict each other.
     fn lines<F: Factor>(layout: &Layout) -> Packing {
         let pitch = layout.k.next_multiple_of(F::STEP);
@@ -315,6 +323,11 @@ pub(in crate::kernels) fn packs<F: Factor>(
         packs.push(Pack::None);
     }
     packs
+}
+
+/// The one of [`packs`] that a step takes where nothing is chosen.
+pub(in crate::kernels) fn usual_pack<F: Factor>(layout: &Layout, matrix: MatrixUnit<F>, are_factors: bool) -> Pack {
+    Packing::usual(layout, matrix, are_factors).pack()
 }
 
 /// Addresses that the threads of one run share.

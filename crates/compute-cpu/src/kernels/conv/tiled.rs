@@ -81,6 +81,12 @@ pub(in crate::kernels) fn packs<F: Factor>(window: &Window, are_factors: bool) -
     }
 }
 
+/// The one of [`packs`] that a step takes where nothing is chosen: in blocks the rows of tiles do not displace each other.
+pub(in crate::kernels) fn usual_pack<F: Factor>(window: &Window, matrix: MatrixUnit<F>, are_factors: bool) -> Pack {
+    let has_blocks = packs::<F>(window, are_factors).contains(&Pack::Blocks);
+    if has_blocks && !matrix.takes_lines() { Pack::Blocks } else { Pack::Pixels }
+}
+
 /// Whether only pixels of the output are computed, row by row: where the unit can do that, and rows are not so short that
 /// the columns of the border cost less.
 fn in_lines<F: Factor>(window: &Window, matrix: MatrixUnit<F>) -> bool {
@@ -348,24 +354,20 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let to = raster(layouts.output, size, window.rows, finish.output_bytes());
         let [from, to] = Raster::of_bands([(from, layouts.input(0)), (to, layouts.output)], layouts.band);
         let strips = in_strips::<F>(window.inputs, window.taps(), window.dilation[2]);
-        let has_blocks = packs::<F>(&window, T::DTYPE == F::DTYPE).contains(&Pack::Blocks);
-        let reads_tiles = !matrix.takes_lines() && has_blocks;
-        let in_blocks = match machine.blocking.pack {
-            Some(Pack::Blocks) => has_blocks,
-            Some(Pack::Pixels) => false,
-            _ => reads_tiles,
-        };
+        let (are_factors, usual) = (T::DTYPE == F::DTYPE, usual_pack(&window, matrix, T::DTYPE == F::DTYPE));
+        let possible = packs::<F>(&window, are_factors);
+        let pack = machine.blocking.pack.filter(|pack| possible.contains(pack)).unwrap_or(usual);
         let whole = layouts.band.map_or(from.grid, |band| Grid { size: [band.heights[0], window.x[2]], ..from.grid });
         let is_there =
             is_seen_in_place(&window) && window.border() <= from.grid.border && ends_in(&window, &from.grid, &whole);
-        let in_place = reads_tiles && layouts.input(0) != Layout::RowMajor && is_there;
+        let in_place = usual == Pack::Blocks && layouts.input(0) != Layout::RowMajor && is_there;
         let form = match in_place {
             true => Form::InPlace {
                 line: from.grid.line(),
                 apart: from.lines.apart * size_of::<F>(),
                 image: from.grid.image() * STEP_BYTES,
             },
-            false if in_blocks => Form::Blocks,
+            false if pack == Pack::Blocks => Form::Blocks,
             false => Form::Pixels,
         };
         let copy_of = |rows| match strips {
