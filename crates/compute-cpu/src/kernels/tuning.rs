@@ -333,8 +333,8 @@ fn of_f32_product(layout: &Layout, machine: &Machine) -> Offer {
         if Pack::of(config).unwrap_or(usual) != Pack::None {
             read += 2.0 * tasks * bytes(rows);
         } else if collide {
-            // Rows that evict each other come again for each panel.
-            read += tasks * columns.div_ceil(nr) as f64 * bytes(rows) / NEAR_RATIO;
+            // Rows that evict each other come again for each panel, about half of them.
+            read += tasks * columns.div_ceil(nr) as f64 * bytes(rows) / (2.0 * NEAR_RATIO);
         }
         let held = (columns * k.min(256) + rows * columns) * 4;
         shared(config, threads, seconds((2 * m * n * k * batches) as f64, read, held))
@@ -347,7 +347,9 @@ fn of_tiled_product(layout: &Layout, operands: Operands, output: &TensorDesc, ma
     let (m, n, k, row) = (layout.m, layout.n, layout.k, layout.left.free);
     let fits = |rows: &usize| rows * k * bytes <= TASK_BYTES_MAX;
     let rows: Vec<usize> = up_to(&[32, 64, 128, 256, 512, 1024], m).into_iter().filter(fits).collect();
-    let (packs, usual) = operands.ask(PacksOfProduct(layout), machine).unwrap_or((Vec::new(), Pack::Tiles));
+    let (mut packs, usual) = operands.ask(PacksOfProduct(layout), machine).unwrap_or((Vec::new(), Pack::Tiles));
+    // Of a few rows it makes no difference.
+    packs.retain(|pack| m > gemm::FEW_ROWS || *pack == usual);
     let (is_cut, panels) = (m > BLOCK && n > BLOCK, n.div_ceil(BLOCK));
     let order = usual_order(output, false);
     let with_forms = |grid: Grid| with_forms(grid, is_cut, order, (&packs, usual));
