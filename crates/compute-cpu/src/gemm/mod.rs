@@ -24,7 +24,7 @@ pub(crate) use pack::{pack_columns, pack_panel, pack_rows, panels_len, rows_len}
 pub(crate) const KC: usize = 256;
 
 /// So few rows of A leave nothing of a panel to be read again.
-const FEW_ROWS: usize = 4;
+pub(crate) const FEW_ROWS: usize = 4;
 
 /// Largest tile of any micro-kernel, in elements.
 pub(crate) const TILE: usize = 12 * 32;
@@ -33,14 +33,25 @@ pub(crate) const TILE: usize = 12 * 32;
 #[derive(Clone, Copy)]
 pub(crate) enum Left {
     /// Element (m, k) lies at `start + m·row + k·column`.
-    Strided { start: *const f32, row: usize, column: usize },
+    Strided { start: *const f32, row: usize, column: usize, copies: Copies },
     /// Packed by [`pack_rows`].
     Packed(*const f32),
 }
 
+/// Which tiles of a left operand that is read where it lies are copied before they meet panels.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub(crate) enum Copies {
+    /// Those whose rows would evict each other.
+    #[default]
+    WherePays,
+    Never,
+    /// All that meet several panels and have more than a few rows.
+    Always,
+}
+
 impl Left {
     /// The part of a tile, `rows` rows from `m` on and `length` of the `k` columns from `depth` on, as a micro-kernel reads
-    /// it: start, distance of rows, distance of columns. It is copied to `copy` where its rows would evict each other.
+    /// it: start, distance of rows, distance of columns. It is copied to `copy` where [`Copies`] say so.
     ///
     /// # Safety
     /// The operand has them, `m` is a multiple of [`Micro::mr`], and a copy has [`copy_len`] elements.
@@ -53,12 +64,18 @@ impl Left {
     ) -> (*const f32, usize, usize) {
         // SAFETY: the caller's promise, for all below.
         unsafe {
-            let (start, row, column) = match self {
+            let (start, row, column, copies) = match self {
                 Left::Packed(start) => return (start.add(m * k + depth * micro.mr), 1, micro.mr),
-                Left::Strided { start, row, column } => (start.add(m * row + depth * column), row, column),
+                Left::Strided { start, row, column, copies } => {
+                    (start.add(m * row + depth * column), row, column, copies)
+                }
             };
-            let collide = rows > FEW_ROWS && (row * size_of::<f32>()).is_multiple_of(CACHE_PERIOD);
-            let Some(copy) = copy.filter(|_| collide) else { return (start, row, column) };
+            let pays = match copies {
+                Copies::WherePays => rows_collide(row),
+                Copies::Never => false,
+                Copies::Always => true,
+            };
+            let Some(copy) = copy.filter(|_| rows > FEW_ROWS && pays) else { return (start, row, column) };
             if column != 1 {
                 pack::pack_tile(start, (row, column), rows, length, micro.mr, copy);
                 return (copy.as_ptr(), 1, micro.mr);
@@ -74,6 +91,11 @@ impl Left {
 /// Rows this many bytes apart fall into one set of an 8-way cache of 32 KiB: a dozen of them would
 /// evict each other.
 pub(crate) const CACHE_PERIOD: usize = 4096;
+
+/// Whether rows so many elements apart would evict each other.
+pub(crate) fn rows_collide(row: usize) -> bool {
+    (row * size_of::<f32>()).is_multiple_of(CACHE_PERIOD)
+}
 
 /// The result: element (m, n) lies at `start + m·row + n`.
 #[derive(Clone, Copy)]
@@ -298,6 +320,24 @@ mod tests {
     }
 
     #[test]
+    fn tiles_are_copied_where_that_is_said() {
+        let micro = Micro::new(Isa::detect());
+        let (far, near, rows) = (CACHE_PERIOD / size_of::<f32>(), 24, micro.mr.max(FEW_ROWS + 1));
+        let a = numbers(rows * far, 1);
+        let is_copied = |row: usize, rows: usize, copies: Copies| {
+            let mut copy = vec![0.0; copy_len(&micro)];
+            let left = Left::Strided { start: a.as_ptr(), row, column: 1, copies };
+            // SAFETY: the operand has those rows, whose first numbers are taken.
+            let (start, ..) = unsafe { left.part(&micro, (0, rows), (0, near, near), Some(&mut copy)) };
+            start != a.as_ptr()
+        };
+        assert_eq!([far, near].map(|row| is_copied(row, micro.mr, Copies::WherePays)), [true, false]);
+        assert_eq!([far, near].map(|row| is_copied(row, micro.mr, Copies::Never)), [false; 2]);
+        assert_eq!([far, near].map(|row| is_copied(row, micro.mr, Copies::Always)), [true; 2]);
+        assert!(!is_copied(far, FEW_ROWS, Copies::Always), "a stream of whole rows has no room in the copy");
+    }
+
+    #[test]
     fn columns_are_packed_as_they_lie() {
         let micro = Micro::new(Isa::detect());
         let sizes =
@@ -328,7 +368,9 @@ mod tests {
         for isa in Isa::available() {
             let micro = Micro::new(isa);
             for (m, n, k) in sizes {
-                for transposed in [false, true] {
+                let every = [Copies::WherePays, Copies::Never, Copies::Always];
+                for (transposed, copies) in [false, true].into_iter().flat_map(|way| every.map(|copies| (way, copies)))
+                {
                     let (a, b) = (numbers(m * k, 1), numbers(k * n, 2));
                     let at =
                         |row: usize, column: usize| if transposed { a[column * m + row] } else { a[row * k + column] };
@@ -342,7 +384,7 @@ mod tests {
                     unsafe {
                         multiply(
                             &micro,
-                            Left::Strided { start: a.as_ptr(), row, column },
+                            Left::Strided { start: a.as_ptr(), row, column, copies },
                             (0, m),
                             (0, n.div_ceil(micro.nr)),
                             (n, k),

@@ -13,8 +13,8 @@ use super::ending::{Ending, UNBOUNDED};
 use super::epilogue::{Common, Epilogue};
 use super::packed::{PackedWeights, f32_bytes};
 use super::tiled::{Finish, IntegerWeights, Product, TiledWeights};
-use super::tuning::Offer;
-use crate::gemm::{self, End, Left, Micro, Target};
+use super::tuning::{Offer, Order, Pack};
+use crate::gemm::{self, Copies, End, Left, Micro, Target};
 use crate::grouped::{GroupedWeights, Source};
 use crate::map::Register;
 use crate::matrix::{BLOCK, Factor, MatrixUnit, TILE};
@@ -32,19 +32,18 @@ use halimede_compute::{Arguments, Kernel, Prepared, Step, Tasks, TensorDesc};
 use halimede_graph::ops::{Contract, Factors, Map, has_many_rows, whole_weights};
 use halimede_graph::{Graph, Node, OpError};
 use halimede_tensor::{DType, Element, Tensor, View};
-pub(super) use layout::Layout;
-use layout::Operand;
+pub(super) use layout::{Layout, Operand};
 use smallvec::SmallVec;
 use std::sync::Arc;
-pub(super) use tiled::TiledStep;
+pub(super) use tiled::{TiledStep, packs, usual_pack};
 
 /// Rows of A that one task takes: its part of C stays in the second-level cache.
-const TASK_ROWS: usize = 96;
+pub(super) const TASK_ROWS: usize = 96;
 /// Rows of weights in groups that are unpacked at a time: they stay in the first-level cache until they are stored.
 const UNPACKED_ROWS: usize = 64;
 /// Panels of B that one task takes: the most of these of which there are tasks enough for all threads. Each task copies rows of A that
 /// would evict each other from the cache, so that few tasks copy less (`docs/benchmarks/gaps-z.md#products-in-f32`).
-const TASK_PANELS: [usize; 3] = [32, 16, 8];
+pub(super) const TASK_PANELS: [usize; 3] = [32, 16, 8];
 /// So many tasks for each thread are enough: then it matters little that some rows are left over.
 const TASKS_ENOUGH: usize = 8;
 
@@ -559,6 +558,15 @@ impl GemmStep {
         self.packed_bytes() + self.thread_bytes() * self.machine.threads()
     }
 
+    /// Which rows of the left operand are copied.
+    fn copies(&self) -> Copies {
+        match self.machine.blocking.pack {
+            Some(Pack::None) => Copies::Never,
+            Some(Pack::Rows | Pack::Tiles) => Copies::Always,
+            _ => Copies::WherePays,
+        }
+    }
+
     /// Tasks of a batch: along the rows, and along the panels.
     fn grid(&self) -> (usize, usize) {
         (self.layout.m.div_ceil(self.task_rows()), self.panels.div_ceil(self.task_panels()))
@@ -611,8 +619,13 @@ impl Tasks for GemmStep {
 
     fn run_task(&self, arguments: &Arguments<'_>, thread: usize, task: usize) {
         let (row_tasks, panel_tasks) = self.grid();
-        let (rest, rows) = (task / row_tasks, task % row_tasks);
-        self.run_block(arguments, thread, rest / panel_tasks, rows, rest % panel_tasks);
+        let (batch, task) = (task / (row_tasks * panel_tasks), task % (row_tasks * panel_tasks));
+        // What the outer loop goes over stays near for some tasks.
+        let (rows, columns) = match self.machine.blocking.order {
+            Some(Order::Rows) => (task / panel_tasks, task % panel_tasks),
+            _ => (task % row_tasks, task / row_tasks),
+        };
+        self.run_block(arguments, thread, batch, rows, columns);
     }
 }
 
@@ -729,7 +742,7 @@ impl GemmStep {
         unsafe {
             gemm::multiply(
                 micro,
-                Left::Strided { start: left.add(left_offset), row, column },
+                Left::Strided { start: left.add(left_offset), row, column, copies: self.copies() },
                 (rows * self.task_rows(), layout.m.min((rows + 1) * self.task_rows())),
                 (columns * self.task_panels(), self.panels.min((columns + 1) * self.task_panels())),
                 (layout.n, layout.k),

@@ -14,7 +14,7 @@ mod finish;
 mod patches;
 mod phases;
 mod pixels;
-mod tiled;
+pub(super) mod tiled;
 mod transposed;
 pub(super) mod window;
 mod winograd;
@@ -26,7 +26,7 @@ use super::lines::fill_whole_lines;
 use super::packed::{PackedWeights, f32_bytes};
 use super::tiled::{Finish, IntegerWeights, TiledWeights};
 use super::tuning::{self, Offer};
-use crate::gemm::{self, KC, Left, Micro, Target};
+use crate::gemm::{self, Copies, KC, Left, Micro, Target};
 use crate::map::Register;
 use crate::matrix::{self, BLOCK};
 use crate::pool::own_bytes;
@@ -733,7 +733,7 @@ impl ConvStep {
             None => {
                 // SAFETY: the rows of this group in the weights.
                 let start = unsafe { view(1).as_ptr().cast::<f32>().add(group * window.rows * depth) };
-                Left::Strided { start, row: depth, column: 1 }
+                Left::Strided { start, row: depth, column: 1, copies: Copies::WherePays }
             }
         };
         let first_channel = group * window.rows;

@@ -17,7 +17,7 @@ mod cell;
 use super::Machine;
 use super::packed::{PackedWeights, f32_bytes};
 use super::parameters::{Integers, desc, is_wide};
-use crate::gemm::{self, Left, Micro, Target};
+use crate::gemm::{self, Copies, Left, Micro, Target};
 use crate::pool::own_bytes;
 use cell::Cell;
 use halimede_compute::packed::Packer;
@@ -339,7 +339,7 @@ impl RnnStep {
                 let scratch = workspace.0.add(layout.scratch + thread * layout.thread);
                 gemm::multiply(
                     micro,
-                    Left::Strided { start: x.0, row: self.width, column: 1 },
+                    Left::Strided { start: x.0, row: self.width, column: 1, copies: Copies::WherePays },
                     (first, count.min(first + ROWS)),
                     (0, rows.div_ceil(micro.nr)),
                     (rows, self.width),
@@ -501,7 +501,7 @@ impl Group<'_> {
         unsafe {
             gemm::multiply(
                 micro,
-                Left::Strided { start: states.as_ptr(), row: hidden, column: 1 },
+                Left::Strided { start: states.as_ptr(), row: hidden, column: 1, copies: Copies::WherePays },
                 (0, self.count),
                 (0, columns.div_ceil(micro.nr)),
                 (columns, hidden),

@@ -10,6 +10,7 @@ use super::ending::{
 };
 use super::epilogue::Epilogue;
 use super::packed::PackedWeights;
+use super::tuning::Order;
 use crate::Isa;
 use crate::map::Register;
 use crate::matrix::{self, BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_len, step};
@@ -364,9 +365,14 @@ impl<F: Product> Finish<F> {
         self.output.size()
     }
 
-    /// In which order blocks are best finished.
-    pub fn outer(&self, arguments: &Arguments<'_>) -> Outer {
-        if arguments.is_far { Outer::Rows } else { Outer::Panels }
+    /// In which order blocks are finished: as was chosen, or as is best for where the result lies.
+    pub fn outer(&self, chosen: Option<Order>, arguments: &Arguments<'_>) -> Outer {
+        match chosen {
+            Some(Order::Panels) => Outer::Panels,
+            Some(Order::Rows) => Outer::Rows,
+            None if arguments.is_far => Outer::RowsOfNearPanels,
+            None => Outer::Panels,
+        }
     }
 
     /// Bytes of registers that one thread needs.

@@ -201,18 +201,21 @@ pub(crate) const STRIP: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outer {
     Panels,
-    /// Rows, where that is possible: for results beyond the second-level cache.
+    /// Rows, where one pass is enough and the panels stay near: for results beyond the second-level cache.
+    RowsOfNearPanels,
+    /// Rows in any case, each block of which meets all steps of a panel at once.
     Rows,
 }
 
-/// How many [`Sums`] a product of so many blocks of rows, that stay or not, and `steps` steps needs as scratch.
-pub(crate) fn sums_needed<F: Factor>(matrix: MatrixUnit<F>, blocks: usize, steps: usize, stays: bool) -> usize {
-    FINISHED + if keeps_sums(matrix, steps, stays) { blocks } else { 0 }
+/// How many [`Sums`] a product of so many blocks of rows and `steps` steps needs as scratch; `at_once` as in [`keeps_sums`].
+pub(crate) fn sums_needed<F: Factor>(matrix: MatrixUnit<F>, blocks: usize, steps: usize, at_once: bool) -> usize {
+    FINISHED + if keeps_sums(matrix, steps, at_once) { blocks } else { 0 }
 }
 
-/// Whether sums over so many steps, of rows that stay or not, are kept between passes.
-pub(crate) fn keeps_sums<F: Factor>(matrix: MatrixUnit<F>, steps: usize, stays: bool) -> bool {
-    !stays && passes(matrix, steps) > 1
+/// Whether sums over so many steps are kept between passes. They are not where a block of rows meets all steps of a panel
+/// `at_once`: where rows stay, or are the outer loop in any case.
+pub(crate) fn keeps_sums<F: Factor>(matrix: MatrixUnit<F>, steps: usize, at_once: bool) -> bool {
+    !at_once && passes(matrix, steps) > 1
 }
 
 /// Panels whose blocks take turns, at most.
@@ -291,7 +294,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     let pairs = left.groups * each;
     // What a block of rows reads of a panel is read again by few others, or none: keeping sums would cost more.
     let is_read_again = pairs > if matrix.takes_lines() { 1 } else { FEW_BLOCKS };
-    let passes = if is_read_again { passes(matrix, steps) } else { 1 };
+    let passes = if is_read_again && outer != Outer::Rows { passes(matrix, steps) } else { 1 };
     let [finished, kept @ ..] = sums else { return debug_assert!(false, "too few sums") };
     let group = if passes == 1 { together(matrix, steps).min(p1 - p0).max(1) } else { 1 };
     let streamed = match left.stays {
@@ -333,8 +336,8 @@ pub(crate) unsafe fn multiply<F: Factor>(
             }
             return product.end();
         }
-        let is_small = p1 - p0 <= pairs && (p1 - p0) * steps * PANEL_STEP_BYTES <= PANELS_BYTES;
-        if outer == Outer::Rows && passes == 1 && is_small {
+        let are_near = p1 - p0 <= pairs && (p1 - p0) * steps * PANEL_STEP_BYTES <= PANELS_BYTES;
+        if outer == Outer::Rows || outer == Outer::RowsOfNearPanels && passes == 1 && are_near {
             // The next rows, where they lie as in memory: packed ones are near. Of blocked rows each step lies elsewhere.
             let is_row_major = left.pitch > steps.saturating_sub(1) * STEP_BYTES;
             let in_order = left.line_bytes == left.line * left.pitch && left.groups == 1 && is_row_major;

@@ -29,8 +29,16 @@ fn integers<T>(count: usize, seed: usize, from: impl Fn(u8) -> T) -> Vec<T> {
 struct Collected<S> {
     sums: Vec<S>,
     columns: usize,
+    /// The first row and the panel of each block, in the order in which they were stored.
+    blocks: Vec<(usize, usize)>,
     /// What the sums of each column of whole panels begin with, where it is not zero.
     begin: Vec<S>,
+}
+
+impl<S: Copy + Default> Collected<S> {
+    fn new((m, n): (usize, usize), begin: Vec<S>) -> Collected<S> {
+        Collected { sums: vec![S::default(); m * n], columns: n, blocks: Vec::new(), begin }
+    }
 }
 
 impl<S: Copy> Sink<S> for Collected<S> {
@@ -43,6 +51,7 @@ impl<S: Copy> Sink<S> for Collected<S> {
     }
 
     fn store(&mut self, sums: &mut Sums<S>, (row, p): (usize, usize), rows: usize) {
+        self.blocks.push((row, p));
         for r in 0..rows {
             for column in p * BLOCK..self.columns.min((p + 1) * BLOCK) {
                 self.sums[(row + r) * self.columns + column] = sums.0[r * BLOCK + column % BLOCK];
@@ -86,7 +95,9 @@ fn check<F, L, R>(
         (50, 70, 128),
         (3, 40, 0),
     ];
-    let cases = sizes.into_iter().flat_map(|size| [(size, false, Outer::Panels), (size, true, Outer::Rows)]);
+    let cases =
+        sizes.into_iter().flat_map(|size| [(size, false, Outer::Panels), (size, true, Outer::RowsOfNearPanels)]);
+    let cases = cases.chain(sizes.map(|size| (size, false, Outer::Rows)));
     for ((m, n, k), transposed, outer) in cases {
         let (a, b) = operands(m, n, k);
         let (a_strides, b_strides) = if transposed { ((1, m), (1, k)) } else { ((k, 1), (n, 1)) };
@@ -170,8 +181,9 @@ fn check<F, L, R>(
                 });
             }
             for (left, begin) in lefts.iter().flat_map(|left| [(left, Vec::new()), (left, begin.clone())]) {
-                let mut collected = Collected { sums: vec![F::Sum::default(); m * n], columns: n, begin };
-                let mut sums = vec![Sums::default(); sums_needed(matrix, m.div_ceil(left.block), steps, left.stays)];
+                let mut collected = Collected::new((m, n), begin);
+                let at_once = left.stays || outer == Outer::Rows;
+                let mut sums = vec![Sums::default(); sums_needed(matrix, m.div_ceil(left.block), steps, at_once)];
                 // SAFETY: the operands are packed in those sizes.
                 unsafe {
                     multiply(
@@ -230,6 +242,41 @@ fn steps_have_an_order_in_which_a_pass_has_all_taps() {
 }
 
 #[test]
+fn the_outer_loop_goes_over_what_is_said() {
+    // Few steps, and so many that panels come in passes and do not stay near.
+    for (matrix, k) in kinds::<bf16>().into_iter().flat_map(|matrix| [64, 8192].map(|k| (matrix, k))) {
+        let (m, n) = (5 * BLOCK, 3 * BLOCK);
+        let steps = k / bf16::STEP;
+        let left = vec![bf16::ONE; tiles_len::<bf16>(m, k)];
+        let panel = vec![bf16::ONE; panel_len::<bf16>(k)];
+        let offsets: Vec<usize> = (0..steps).map(|step| step * TILE * STEP_BYTES).collect();
+        let depths = depths::<bf16>(k, 1);
+        let tiles = Rows::tiles(left.as_ptr().cast(), &offsets, m);
+        let rows = Rows { line_bytes: steps * TILE * STEP_BYTES, depths: &depths, ..tiles };
+        let blocks = |outer: Outer| {
+            let mut collected = Collected::new((m, n), Vec::new());
+            let mut sums = vec![Sums::default(); sums_needed(matrix, m / BLOCK, steps, outer == Outer::Rows)];
+            // SAFETY: the operands have those sizes; every panel is the same.
+            unsafe {
+                multiply(matrix, &rows, (0, 3), &|_| (panel.as_ptr().cast(), BLOCK), outer, &mut sums, &mut collected);
+            }
+            assert!(collected.sums.iter().all(|&sum| sum == k as f32), "{} {k} {outer:?}", matrix.name());
+            collected.blocks
+        };
+        let pairs = || (0..5).map(|pair| pair * BLOCK);
+        let by_rows: Vec<_> = pairs().flat_map(|row| (0..3).map(move |p| (row, p))).collect();
+        let by_panels: Vec<_> = (0..3).flat_map(|p| pairs().map(move |row| (row, p))).collect();
+        assert_eq!(blocks(Outer::Rows), by_rows, "{} {k}", matrix.name());
+        if k > 64 {
+            // Panels of few steps share a pass.
+            assert_eq!(blocks(Outer::Panels), by_panels, "{} {k}", matrix.name());
+        }
+        let near = if k == 64 { &by_rows } else { &by_panels };
+        assert_eq!(blocks(Outer::RowsOfNearPanels), *near, "{} {k}", matrix.name());
+    }
+}
+
+#[test]
 fn fewer_rows_have_no_more_blocks() {
     let blocks = |rows: usize| rows.div_ceil(block_rows(rows));
     for rows in 1..2048 {
@@ -283,7 +330,8 @@ fn products_of_few_rows_of_f16_agree_with_the_definition() {
             let depths = depths::<f16>(k, 1);
             let tiles = Rows::tiles(left.as_ptr().cast(), &offsets, m);
             let rows = Rows { line_bytes: offsets.len() * TILE * STEP_BYTES, depths: &depths, ..tiles };
-            let mut collected = Collected { sums: vec![f32::NAN; m * n], columns: n, begin: Vec::new() };
+            let mut collected =
+                Collected { sums: vec![f32::NAN; m * n], columns: n, blocks: Vec::new(), begin: Vec::new() };
             let mut sums = vec![Sums::default(); sums_needed(matrix, 1, offsets.len(), false)];
             let panel = |p: usize| (right[p * panel_len::<f16>(k)..].as_ptr().cast(), BLOCK.min(n - p * BLOCK));
             let panels = (0, n.div_ceil(BLOCK));
@@ -317,7 +365,7 @@ fn numbers_of_f16_are_multiplied_as_they_are() {
             (left[0], right[0]) = (f16::from_f32(a), f16::from_f32(b));
             let offsets = [0];
             let rows = Rows { depths: &[1], ..Rows::tiles(left.as_ptr().cast(), &offsets, 1) };
-            let mut collected = Collected { sums: vec![0.0], columns: 1, begin: Vec::new() };
+            let mut collected = Collected { sums: vec![0.0], columns: 1, blocks: Vec::new(), begin: Vec::new() };
             let mut sums = vec![Sums::default(); sums_needed(matrix, 1, 1, false)];
             let panel = |_| (right.as_ptr().cast(), 1);
             // SAFETY: a tile and a panel of one step.

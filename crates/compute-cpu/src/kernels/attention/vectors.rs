@@ -2,7 +2,7 @@
 
 use super::super::rows::part_mut;
 use super::{Heads, PARALLEL_PRODUCTS};
-use crate::gemm::{self, Left, Micro, Target};
+use crate::gemm::{self, Copies, Left, Micro, Target};
 use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::softmax::{exp_and_sum, larger, max_of};
@@ -133,7 +133,7 @@ impl VectorStep {
             unsafe {
                 gemm::multiply(
                     micro,
-                    Left::Strided { start: queries.as_ptr(), row: depth, column: 1 },
+                    Left::Strided { start: queries.as_ptr(), row: depth, column: 1, copies: Copies::WherePays },
                     (0, rows),
                     panels,
                     (self.heads.keys, self.heads.depth),
@@ -157,7 +157,7 @@ impl VectorStep {
             unsafe {
                 gemm::multiply(
                     micro,
-                    Left::Strided { start: scores.as_ptr(), row: KEYS, column: 1 },
+                    Left::Strided { start: scores.as_ptr(), row: KEYS, column: 1, copies: Copies::WherePays },
                     (0, rows),
                     (0, self.heads.width.div_ceil(micro.nr)),
                     (self.heads.width, count),

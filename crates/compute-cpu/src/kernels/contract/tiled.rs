@@ -16,6 +16,7 @@ use crate::kernels::Machine;
 use crate::kernels::cuts::{TASKS_OF_THREAD, rows_cut};
 use crate::kernels::lines::fill_up;
 use crate::kernels::tiled::{Finish, Finishing, KeptColumns, Piece, Product, TiledWeights, thread_bytes, thread_part};
+use crate::kernels::tuning::{Order, Pack};
 use crate::matrix::{
     self, BLOCK, Begin, Ends, Factor, Later, LeftRows, MatrixUnit, Panels, Rows, Runs, STEP_BYTES, STRIP, Sink, Sums,
     TILE,
@@ -23,6 +24,7 @@ use crate::matrix::{
 use crate::real::Converts;
 use halimede_compute::{Arguments, Prepared, Step, Tasks};
 use halimede_tensor::{DType, View};
+use smallvec::{SmallVec, smallvec};
 use std::marker::PhantomData;
 
 /// Bytes of packed rows that a task keeps in the second-level cache. With 1.3 MiB a product took longer, though machines with AMX have 2
@@ -69,7 +71,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         matrix: MatrixUnit<F>,
     ) -> TiledStep<F, L, R> {
         let steps = layout.k.div_ceil(F::STEP);
-        let packing = Packing::of(&layout, matrix, L::DTYPE == F::DTYPE);
+        let packing = Packing::of(&layout, matrix, L::DTYPE == F::DTYPE, machine.blocking.pack);
         let step_bytes = match layout.left_lines {
             Some(apart) => apart * size_of::<F>(),
             None if matches!(packing, Packing::Tiles) => TILE * STEP_BYTES,
@@ -139,7 +141,8 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     }
 
     fn sums(&self) -> usize {
-        matrix::sums_needed(self.matrix, self.task_rows.div_ceil(self.block(self.task_rows)), self.steps(), false)
+        let at_once = self.machine.blocking.order == Some(Order::Rows);
+        matrix::sums_needed(self.matrix, self.task_rows.div_ceil(self.block(self.task_rows)), self.steps(), at_once)
     }
 
     /// Rows of a block, of so many.
@@ -252,28 +255,78 @@ enum Packing {
 }
 
 impl Packing {
+    /// As was chosen where that is possible, else as is best.
+    fn of<F: Factor>(layout: &Layout, matrix: MatrixUnit<F>, are_factors: bool, chosen: Option<Pack>) -> Packing {
+        // Blocked rows are read where they lie.
+        let is_possible =
+            |pack: &Pack| layout.left_lines.is_none() && packs(layout, matrix, are_factors).contains(pack);
+        match chosen.filter(is_possible) {
+            Some(Pack::None) => Packing::None,
+            Some(Pack::Rows) => Packing::lines::<F>(layout),
+            Some(Pack::Tiles) => Packing::Tiles,
+            _ => Packing::usual(layout, matrix, are_factors),
+        }
+    }
+
     /// Factors are read where they lie wherever their rows do not evict each other: by tiles in whole steps, where
     /// rows follow each other closely, a few rows at a time in whole groups.
-    fn of<F: Factor>(layout: &Layout, matrix: MatrixUnit<F>, are_factors: bool) -> Packing {
-        let Operand { free: row, k: column } = layout.left;
-        let bytes = row * size_of::<F>();
+    fn usual<F: Factor>(layout: &Layout, matrix: MatrixUnit<F>, are_factors: bool) -> Packing {
+        let row = layout.left.free;
         if layout.left_lines.is_some() {
             return Packing::None;
         }
-        if column != 1 || layout.k == 0 {
-            return Packing::Tiles;
-        }
-        if !matrix.takes_lines() {
-            let whole = layout.k.is_multiple_of(F::STEP) && row.is_multiple_of(F::STEP);
-            let is_near = (layout.k..=2 * layout.k).contains(&row) && !bytes.is_multiple_of(CACHE_PERIOD);
-            return if are_factors && whole && is_near { Packing::None } else { Packing::Tiles };
-        }
-        if are_factors && layout.k.is_multiple_of(F::GROUP) && !bytes.is_multiple_of(CACHE_PERIOD) {
+        let possible = packs(layout, matrix, are_factors);
+        let do_collide = (row * size_of::<F>()).is_multiple_of(CACHE_PERIOD);
+        let is_near = matrix.takes_lines() || row <= 2 * layout.k;
+        if possible.contains(&Pack::None) && is_near && !do_collide {
             return Packing::None;
         }
+        if possible.contains(&Pack::Rows) { Packing::lines::<F>(layout) } else { Packing::Tiles }
+    }
+
+    fn pack(self) -> Pack {
+        match self {
+            Packing::None => Pack::None,
+            Packing::Lines(_) => Pack::Rows,
+            Packing::Tiles => Pack::Tiles,
+        }
+    }
+
+    /// Row by row, so far apart that they do not evict each other.
+    fn lines<F: Factor>(layout: &Layout) -> Packing {
         let pitch = layout.k.next_multiple_of(F::STEP);
         Packing::Lines(pitch + if (pitch * size_of::<F>()).is_multiple_of(CACHE_PERIOD) { F::STEP } else { 0 })
     }
+}
+
+/// The ways in which rows of a left operand that is not blocked can be made ready.
+pub(in crate::kernels) fn packs<F: Factor>(
+    layout: &Layout,
+    matrix: MatrixUnit<F>,
+    are_factors: bool,
+) -> SmallVec<[Pack; 3]> {
+    let Operand { free: row, k: column } = layout.left;
+    let mut packs = smallvec![Pack::Tiles];
+    if column != 1 || layout.k == 0 {
+        return packs;
+    }
+    // Tiles are read in whole steps, lines in whole groups.
+    let is_whole = match matrix.takes_lines() {
+        true => layout.k.is_multiple_of(F::GROUP),
+        false => layout.k.is_multiple_of(F::STEP) && row.is_multiple_of(F::STEP) && row >= layout.k,
+    };
+    if matrix.takes_lines() {
+        packs.push(Pack::Rows);
+    }
+    if are_factors && is_whole {
+        packs.push(Pack::None);
+    }
+    packs
+}
+
+/// The one of [`packs`] that a step takes where nothing is chosen.
+pub(in crate::kernels) fn usual_pack<F: Factor>(layout: &Layout, matrix: MatrixUnit<F>, are_factors: bool) -> Pack {
+    Packing::usual(layout, matrix, are_factors).pack()
 }
 
 /// Addresses that the threads of one run share.
@@ -457,7 +510,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let panels = (self.panels * part / self.panel_parts, self.panels * (part + 1) / self.panel_parts);
         // SAFETY: tiles and panels have as many steps; tasks have disjoint parts of the output.
         unsafe {
-            let outer = self.finish.outer(arguments);
+            let outer = self.finish.outer(self.machine.blocking.order, arguments);
             let mut columns = KeptColumns::new();
             let finishing = self.finish.begin(arguments, registers, &mut columns).biased();
             let start = out_offset + m0 * layout.out_row;

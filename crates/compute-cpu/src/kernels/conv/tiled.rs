@@ -43,6 +43,7 @@ use crate::kernels::Machine;
 use crate::kernels::cuts::rows_cut;
 use crate::kernels::lines::{Lines, Raster};
 use crate::kernels::tiled::{Finish, Finishing, KeptColumns, Piece, Product, TiledWeights, thread_bytes, thread_part};
+use crate::kernels::tuning::{Order, Pack};
 use crate::matrix::{
     self, BLOCK, Begin, Below, Ends, FEW_BLOCKS, Factor, Later, MatrixUnit, Rows, Runs, STEP_BYTES, Seen, Sink, Sums,
     TILE, step,
@@ -68,6 +69,22 @@ const CACHE_PERIOD: usize = 2048;
 /// neighbours: what lies between others would be multiplied by zeros, which only finite numbers bear.
 fn in_strips<N>(channels: usize, taps: usize, apart: usize) -> bool {
     channels < step::<N>() / 2 && taps > 1 && apart == 1
+}
+
+/// The ways in which a copy of data, which may be factors, can lie: several where it has no strips, and whole steps of channels can be
+/// copied.
+pub(in crate::kernels) fn packs<F: Factor>(window: &Window, are_factors: bool) -> &'static [Pack] {
+    // Data of another type become factors a row at a time, all channels of a pixel together.
+    match are_factors && !in_strips::<F>(window.inputs, window.taps(), window.dilation[2]) {
+        true => &[Pack::Pixels, Pack::Blocks],
+        false => &[Pack::Pixels],
+    }
+}
+
+/// The one of [`packs`] that a step takes where nothing is chosen: in blocks the rows of tiles do not displace each other.
+pub(in crate::kernels) fn usual_pack<F: Factor>(window: &Window, matrix: MatrixUnit<F>, are_factors: bool) -> Pack {
+    let has_blocks = packs::<F>(window, are_factors).contains(&Pack::Blocks);
+    if has_blocks && !matrix.takes_lines() { Pack::Blocks } else { Pack::Pixels }
 }
 
 /// Whether only pixels of the output are computed, row by row: where the unit can do that, and rows are not so short that
@@ -337,19 +354,20 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let to = raster(layouts.output, size, window.rows, finish.output_bytes());
         let [from, to] = Raster::of_bands([(from, layouts.input(0)), (to, layouts.output)], layouts.band);
         let strips = in_strips::<F>(window.inputs, window.taps(), window.dilation[2]);
-        // Data of another type become factors a row at a time, all channels of a pixel together.
-        let in_blocks = !matrix.takes_lines() && T::DTYPE == F::DTYPE && !strips;
+        let (are_factors, usual) = (T::DTYPE == F::DTYPE, usual_pack(&window, matrix, T::DTYPE == F::DTYPE));
+        let possible = packs::<F>(&window, are_factors);
+        let pack = machine.blocking.pack.filter(|pack| possible.contains(pack)).unwrap_or(usual);
         let whole = layouts.band.map_or(from.grid, |band| Grid { size: [band.heights[0], window.x[2]], ..from.grid });
         let is_there =
             is_seen_in_place(&window) && window.border() <= from.grid.border && ends_in(&window, &from.grid, &whole);
-        let in_place = in_blocks && layouts.input(0) != Layout::RowMajor && is_there;
+        let in_place = usual == Pack::Blocks && layouts.input(0) != Layout::RowMajor && is_there;
         let form = match in_place {
             true => Form::InPlace {
                 line: from.grid.line(),
                 apart: from.lines.apart * size_of::<F>(),
                 image: from.grid.image() * STEP_BYTES,
             },
-            false if in_blocks => Form::Blocks,
+            false if pack == Pack::Blocks => Form::Blocks,
             false => Form::Pixels,
         };
         let copy_of = |rows| match strips {
@@ -364,12 +382,14 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         };
         let height = window.out[1].max(1);
         let panels = parts.len() * window.rows.div_ceil(BLOCK);
-        let stays = |copy: &Copy| copy.seen.stays(matrix, copy.offsets.len(), panels);
+        let order = machine.blocking.order;
+        let stays = |copy: &Copy| order != Some(Order::Panels) && copy.seen.stays(matrix, copy.offsets.len(), panels);
+        let at_once = |copy: &Copy| order == Some(Order::Rows) || stays(copy);
         let copy_bytes = if matrix.is_amx() { COPY_BYTES_OF_AMX } else { COPY_BYTES };
         let fits = |rows: usize| {
             let copy = copy_of(rows);
             // Lower tasks copy more rows twice; sums that are not kept take no room.
-            let has_sums = matrix.takes_lines() || matrix::keeps_sums(matrix, copy.offsets.len(), stays(&copy));
+            let has_sums = matrix.takes_lines() || matrix::keeps_sums(matrix, copy.offsets.len(), at_once(&copy));
             let most = if has_sums { TASK_ROWS } else { usize::MAX };
             copy.bytes <= copy_bytes && copy.count(rows, across_of(&copy), &window) <= most
         };
@@ -422,7 +442,8 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     fn sums(&self) -> usize {
         let left = self.left(std::ptr::null(), self.copy.rows, self.images);
         let blocks = self.images * left.count.div_ceil(left.block);
-        matrix::sums_needed(self.matrix, blocks, self.copy.offsets.len(), self.stays)
+        let at_once = self.stays || self.machine.blocking.order == Some(Order::Rows);
+        matrix::sums_needed(self.matrix, blocks, self.copy.offsets.len(), at_once)
     }
 
     /// The left operand for so many rows of the output of some images, whose copies, or what is seen of them, begin with the pointer.
@@ -567,7 +588,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                 &left,
                 range,
                 &|p| self.parts[p / each].1.panel(p % each),
-                self.finish.outer(arguments),
+                self.finish.outer(self.machine.blocking.order, arguments),
                 sums,
                 &mut target,
             );
