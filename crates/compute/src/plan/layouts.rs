@@ -2,7 +2,7 @@
 //!
 //! A value may be blocked if everybody who writes or reads it can deal with that, and is if somebody is faster by it.
 //! Some operands of a step have to lie alike, such as a result and what is added to it, so values are decided about in
-//! groups. Where somebody looks beyond its pixels it has a border, if everybody can deal with that, too. No value is converted from one layout to the other: by the rate of such passes one takes longer than a product gains
+//! groups. Where somebody looks beyond its pixels it has a border, if everybody can deal with that, too. No value is converted from one layout to the other: measured, one takes longer than a product gains
 //! by reading it in blocks (`docs/benchmarks/layouts.md`).
 
 use super::{Draft, Memory, Place};
