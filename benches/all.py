@@ -104,9 +104,14 @@ def main():
     parser.add_argument("--python", help="an interpreter that has the packages already")
     parser.add_argument("--dry-run", action="store_true", help="print the commands")
     options = parser.parse_intermixed_args()
+    # Shells look names without a slash up, and so does what starts the steps.
+    if options.python and "/" in options.python:
+        options.python = Path(options.python).absolute()
     if "served" in options.parts and not options.served_peer:
         print("left out: served, for --served-peer names no tritonserver", file=sys.stderr)
         options.parts.remove("served")
+    if not options.dry_run:
+        options.into.mkdir(parents=True, exist_ok=True)
     for command, table in commands(options):
         words = [str(word) for word in command]
         print(shlex.join(words) + (f" > {shlex.quote(str(table))}" if table else ""), flush=True)

@@ -1,10 +1,12 @@
 //! What multiplies f16, and for how many rows that pays: found out by measurements.
 //!
 //! FMLAL makes as many products an instruction as FMLA makes of f32, so that many rows gain little by it, and lose where
-//! a coprocessor multiplies f32: there the system's library may multiply f16, too. A product of few rows takes as long as
-//! its weights take to come, and those of f16 have half the bytes. So two things are measured: products of blocks, in
-//! f16 and in f32, and one row by weights that no cache holds. Where the row alone gains, products of more rows widen
-//! their weights and multiply f32.
+//! a coprocessor multiplies f32 (predicted): there the system's library may multiply f16, too. A product of few rows takes as long as
+//! its weights take to come, and those of f16 have half the bytes. So products of blocks are measured, in
+//! f16 and in f32, and where the library gains, one row by weights that no cache holds.
+//!
+//! Where a row alone would gain nothing is of f16. Products of more rows would then be of f32, and a guard whose samples have many rows
+//! would never see what overflows in requests that have few.
 
 use crate::blas::{Lying, Sizes};
 use crate::bnns::Bnns;
@@ -14,15 +16,12 @@ use crate::rates::{self, Work};
 use crate::{Blas, Isa};
 use std::hint::black_box;
 
-/// What multiplies f16 faster than f32, by the number of rows.
+/// What multiplies f16 faster than f32.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub(crate) struct Halves {
-    /// For few rows.
     pub unit: HalfMatrix,
-    /// So many at most; [`usize::MAX`] where it is the fastest for all.
-    pub rows_max: usize,
-    /// For more; f32 where it is missing.
-    pub bnns: Option<Bnns>,
+    /// What is faster than the unit for more rows than so many.
+    pub library: Option<(usize, Bnns)>,
 }
 
 /// Rows that are few: those of one strip. As they take 32 FMLAL for 16 weights, which come no faster in f32 once those
@@ -37,8 +36,8 @@ const SIZE: usize = 2048;
 const COUNT: usize = WEIGHTS_BYTES / size_of::<f32>() / SIZE;
 
 impl Halves {
-    /// The fastest of this machine, where that is worth rounding for: some hundred microseconds, and where blocks are not
-    /// fastest by the unit, some tens of milliseconds and [`WEIGHTS_BYTES`] once and a half.
+    /// The fastest of this machine, where that is worth rounding for: some hundred microseconds, and where the library is the fastest
+    /// some tenths of a second, and [`WEIGHTS_BYTES`] once and a half.
     pub fn fastest() -> Option<Halves> {
         let unit = HalfMatrix::available().into_iter().next()?;
         let (blas, bnns) = (Blas::fastest(), Bnns::available());
@@ -46,21 +45,26 @@ impl Halves {
         let blocks = rates::in_turns([f32_work, unit.work()].into_iter().chain(bnns.map(Bnns::work)));
         let by_library = blocks.get(2).copied().unwrap_or_default();
         if blocks[1] > blocks[0].max(by_library) {
-            return Some(Halves { unit, rows_max: usize::MAX, bnns: None });
+            return Some(Halves { unit, library: None });
         }
-        let bnns = bnns.filter(|_| by_library > blocks[0]);
+        let bnns = bnns.filter(|_| by_library > blocks[0])?;
         let f32_row = blas.map_or_else(row_of_f32, row_by_blas).times(WORTH_ROUNDING);
         let rows = rates::in_turns([f32_row, unit.row_work(WEIGHTS_BYTES / 2)]);
-        let rows_max = if rows[1] > rows[0] { FEW_ROWS } else { 0 };
-        (rows_max > 0 || bnns.is_some()).then_some(Halves { unit, rows_max, bnns })
+        let few = if rows[1] > rows[0] { FEW_ROWS } else { 0 };
+        Some(Halves { unit, library: Some((few, bnns)) })
     }
 
-    /// The name in listings.
+    /// What multiplies so many rows, where it is not the unit.
+    pub fn by_library(&self, rows: usize) -> Option<Bnns> {
+        self.library.filter(|&(few, _)| rows > few).map(|(_, bnns)| bnns)
+    }
+
+    /// The name in listings, another one for each form.
     pub fn name(&self) -> String {
-        match (self.rows_max, self.bnns) {
-            (0, Some(bnns)) => bnns.name().to_owned(),
-            (usize::MAX, _) | (_, None) => self.unit.name().to_owned(),
-            (_, Some(bnns)) => format!("{}, {}", self.unit.name(), bnns.name()),
+        match self.library {
+            None => self.unit.name().to_owned(),
+            Some((0, bnns)) => bnns.name().to_owned(),
+            Some((_, bnns)) => format!("{}, {}", self.unit.name(), bnns.name()),
         }
     }
 }

@@ -65,7 +65,7 @@ impl MatrixUnits {
         }
         *self.0.halves.get_or_init(|| match self.0.choice {
             MatrixChoice::Fastest => Halves::fastest(),
-            MatrixChoice::OnlyHalves(unit) => Some(Halves { unit, rows_max: usize::MAX, bnns: None }),
+            MatrixChoice::OnlyHalves(unit) => Some(Halves { unit, library: None }),
             MatrixChoice::Only(_) | MatrixChoice::None => None,
         })
     }

@@ -71,8 +71,6 @@ pub(super) enum Right<P> {
     Packed(Arc<P>),
     /// Unpacked at every run.
     Grouped(Arc<GroupedWeights>),
-    /// The same of f16.
-    Halves(Arc<TiledWeights<f16>>),
     /// Packed from the operand at every run.
     Operand,
 }
@@ -83,24 +81,6 @@ struct Weights {
     n: usize,
     k: usize,
     panels: PackedWeights,
-}
-
-/// Weights in panels of 32 columns that become f32 as they are read.
-trait Unpack: Sync {
-    /// The numbers of rows `first..` of a panel, as many as `to` has lines; zeros beyond the last row. `first` is even.
-    fn unpack(&self, isa: Isa, panel: usize, first: usize, to: &mut [[f32; BLOCK]]);
-}
-
-impl Unpack for GroupedWeights {
-    fn unpack(&self, isa: Isa, panel: usize, first: usize, to: &mut [[f32; BLOCK]]) {
-        GroupedWeights::unpack(self, isa, panel, first, to);
-    }
-}
-
-impl Unpack for TiledWeights<f16> {
-    fn unpack(&self, _: Isa, panel: usize, first: usize, to: &mut [[f32; BLOCK]]) {
-        TiledWeights::unpack(self, panel, first, to);
-    }
 }
 
 impl<P> From<Option<Arc<P>>> for Right<P> {
@@ -139,7 +119,9 @@ impl ContractKernel {
             None => "",
         };
         let blas = machine.blas_for(op.multiply).filter(|_| op.dequantize.is_none()).map(Blas::name);
-        let by = machine.unit_name(op.multiply).unwrap_or_else(|| blas.unwrap_or(micro.name()).to_owned());
+        // Products of f16 whose weights are not packed are those of f32.
+        let multiply = op.multiply.filter(|&multiply| multiply != Factors::F16 || weights.is_some());
+        let by = machine.unit_name(multiply).unwrap_or_else(|| blas.unwrap_or(micro.name()).to_owned());
         let name = format!("gemm {by}{packed}");
         ContractKernel { op: op.clone(), machine, micro, name, weights }
     }
@@ -231,9 +213,12 @@ impl Kernel for ContractKernel {
         }
         match self.op.multiply {
             Some(Factors::Bf16) => return self.prepare_tiled(lhs, rhs, inputs, output, layouts, machine),
-            Some(Factors::F16) => return self.prepare_halves(lhs, rhs, inputs, output, machine),
+            Some(Factors::F16) if self.weights.is_some() => {
+                return self.prepare_halves(lhs, rhs, inputs, output, machine);
+            }
             Some(Factors::Integers) => return self.prepare_integers(lhs, rhs, inputs, output, layouts, &machine),
-            None => {}
+            // Weights of a form that is not packed are multiplied as they are.
+            Some(Factors::F16) | None => {}
         }
         if !layouts.are_row_major() {
             return Err(OpError::unsupported("a product of f32 in blocks"));
@@ -250,7 +235,7 @@ impl Kernel for ContractKernel {
                 if let Some(blas) = self.machine.blas
                     && let Some(operands) = BlasStep::operands(&layout)
                 {
-                    return Ok(BlasStep { layout, operands, halves: None, epilogue, machine, blas }.prepared());
+                    return Ok(BlasStep { layout, operands, epilogue, machine, blas }.prepared());
                 }
                 return Ok(
                     GemmStep::new(layout, packed.into(), epilogue, machine, self.micro, output.len()).prepared(2)
@@ -270,8 +255,6 @@ impl Kernel for ContractKernel {
 
     fn tunable(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Tunable> {
         // Blocking was measured for operands that are numbers, and is none of the library's business.
-        // Which form products of f16 take is up to their rows.
-        (self.op.multiply != Some(Factors::F16)).then_some(())?;
         (self.op.dequantize.is_none() && self.machine.blas_for(self.op.multiply).is_none()).then_some(())?;
         let offer = Offer::of_contract(&self.op, inputs, outputs.first()?, self.weights.is_some(), &self.machine)?;
         let weights = self.weights.is_some();
@@ -608,8 +591,7 @@ impl Tasks for GemmStep {
         let packed = arguments.workspace.as_ptr().cast::<f32>();
         match &self.right {
             Right::Packed(_) => {}
-            Right::Grouped(weights) => self.unpack_right(&**weights, packed),
-            Right::Halves(weights) => self.unpack_right(&**weights, packed),
+            Right::Grouped(weights) => self.unpack_right(weights, packed),
             Right::Operand => {
                 let right = arguments.inputs[usize::from(!self.layout.swapped)];
                 self.pack_right(right.map_or(std::ptr::null(), |view| view.as_ptr().cast::<f32>()), packed);
@@ -650,10 +632,10 @@ impl GemmStep {
         });
     }
 
-    /// Unpacks weights into the workspace, 32 columns at a time.
-    fn unpack_right(&self, weights: &impl Unpack, packed: *mut f32) {
+    /// Unpacks weights in groups into the workspace, 32 columns at a time.
+    fn unpack_right(&self, weights: &GroupedWeights, packed: *mut f32) {
         let (k, nr, packed) = (self.layout.k, self.micro.nr, SendPtr(packed));
-        self.machine.pool.run(self.layout.n.div_ceil(BLOCK), &|part| {
+        self.machine.pool.run(weights.grouping.panels(), &|part| {
             let mut lines = [[0f32; BLOCK]; UNPACKED_ROWS];
             for first in (0..k).step_by(UNPACKED_ROWS) {
                 let lines = &mut lines[..UNPACKED_ROWS.min(k - first)];

@@ -83,11 +83,11 @@ fn products_of_f16_beside_each_other() {
 #[test]
 fn what_is_beyond_f16_is_infinite() {
     for (value, expected) in [(65519f32, 65504.0), (65520.0, f32::INFINITY), (-1e9, f32::NEG_INFINITY)] {
-        let rows = Tensor::from_slice(&[1, 1], &[value]).unwrap();
-        let weights = Tensor::from_slice(&[1, 1], &[1f32]).unwrap();
+        let rows = Tensor::from_slice(&[1, 2], &[value, 0.0]).unwrap();
+        let weights = Tensor::from_slice(&[2, 2], &[1f32, 1.0, 0.0, 0.0]).unwrap();
         let op = contract(&[0, 2], &[2, 1], &[0, 1]);
         let made = op.evaluate(&[Some(&rows), Some(&weights)]).unwrap().remove(0);
-        assert_eq!(made.slice::<f32>().unwrap(), [expected]);
+        assert_eq!(made.slice::<f32>().unwrap(), [expected; 2]);
         check(Op::Contract(op), &[Some(rows), Some(weights)], &[1], 0.0);
     }
 }

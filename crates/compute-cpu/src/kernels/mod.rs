@@ -128,13 +128,7 @@ impl Machine {
     pub fn unit_name(&self, multiply: Option<Factors>) -> Option<String> {
         Some(match multiply? {
             Factors::Bf16 => self.matrix?.name().to_owned(),
-            // What else may multiply them, by the number of rows.
-            Factors::F16 => match (self.halves?, self.blas) {
-                (halves, Some(blas)) if halves.rows_max < usize::MAX && halves.bnns.is_none() => {
-                    format!("{}, {}", halves.name(), blas.name())
-                }
-                (halves, _) => halves.name(),
-            },
+            Factors::F16 => self.halves?.name(),
             Factors::Integers => self.integers.name().to_owned(),
         })
     }

@@ -51,7 +51,7 @@ pub(super) fn check_with(winograd: Winograd, op: Op, inputs: &[Option<Tensor>], 
         }
         let outputs = Builder::new(&mut graph).add_all(op.clone(), &ids).unwrap();
         graph.outputs = outputs.to_vec();
-        let halves = machine.halves.map(|halves| (halves.name(), halves.rows_max));
+        let halves = machine.halves.map(|halves| halves.name());
         let units = (machine.matrix.map(Matrix::name), halves, machine.integers.name(), machine.blas.map(Blas::name));
         let place = format!("{} {units:?}", machine.isa.name());
         let kernels: Arc<dyn halimede_compute::Kernels> = Arc::new(Kernels::new(machine));
@@ -98,19 +98,15 @@ pub(super) fn machines(op: &Op) -> Vec<Machine> {
     let narrow = op.multiply() == Some(Factors::Bf16);
     let whole = op.multiply() == Some(Factors::Integers);
     let is_halved = op.multiply() == Some(Factors::F16);
-    // Products of all rows in f16, of few, and of the others by a library or what stands in for it.
+    // Products of all rows by the unit, of few alone, and of none, the others by a library or what stands in for it.
     let halves: Vec<Option<Halves>> = match is_halved {
         true => [HalfMatrix::PORTABLE]
             .into_iter()
             .chain(HalfMatrix::available())
             .flat_map(|unit| {
-                let few = |bnns| Halves { unit, rows_max: FEW_ROWS, bnns };
-                [
-                    Halves { rows_max: usize::MAX, ..few(None) },
-                    few(None),
-                    few(Some(Bnns::double())),
-                    few(Bnns::available()),
-                ]
+                let libraries = [Some(Bnns::double()), Bnns::available()].into_iter().flatten();
+                let shared = libraries.flat_map(|library| [0, FEW_ROWS].map(|few| Some((few, library))));
+                std::iter::once(None).chain(shared).map(move |library| Halves { unit, library })
             })
             .map(Some)
             .collect(),

@@ -17,7 +17,6 @@ use crate::matrix::{self, BLOCK, Factor, Outer, Panels, Sums, pack_panel, panel_
 use crate::pool::own_bytes;
 use crate::real::Converts;
 pub(super) use finishing::{Finishing, KeptColumns};
-use half::slice::HalfFloatSliceExt;
 use half::{bf16, f16};
 use halimede_compute::layout::{LINE_BYTES, Stance, Stances};
 use halimede_compute::packed::Packer;
@@ -106,31 +105,13 @@ impl<N: Element> TiledWeights<N> {
 impl TiledWeights<f16> {
     /// The numbers of rows `first..` of a panel, as many as `to` has lines of 32 columns; zeros beyond the last row.
     /// `first` is even.
-    pub fn unpack(&self, panel: usize, first: usize, to: &mut [[f32; BLOCK]]) {
-        self.lines(panel, first, to, |group, wide| group.convert_to_f32_slice(wide));
-    }
-
-    /// The same as they are.
     pub fn rows(&self, panel: usize, first: usize, to: &mut [[f16; BLOCK]]) {
-        self.lines(panel, first, to, |group, same| same.copy_from_slice(group));
-    }
-
-    fn lines<T: Element>(
-        &self,
-        panel: usize,
-        first: usize,
-        to: &mut [[T; BLOCK]],
-        convert: impl Fn(&[f16], &mut [T; 2 * BLOCK]),
-    ) {
         let panel = &self.panels[panel * self.panel_len()..][..self.panel_len()];
-        let (mut groups, mut made) = (panel.chunks_exact(2 * BLOCK).skip(first / 2), [T::zeroed(); 2 * BLOCK]);
+        let mut groups = panel.chunks_exact(2 * BLOCK).skip(first / 2);
         for lines in to.chunks_mut(2) {
-            match groups.next() {
-                Some(group) => convert(group, &mut made),
-                None => made.fill(T::zeroed()),
-            }
+            let group = groups.next().unwrap_or(&[f16::ZERO; 2 * BLOCK]);
             for (row, line) in lines.iter_mut().enumerate() {
-                for (to, pair) in line.iter_mut().zip(made.as_chunks::<2>().0) {
+                for (to, pair) in line.iter_mut().zip(group.as_chunks::<2>().0) {
                     *to = pair[row];
                 }
             }

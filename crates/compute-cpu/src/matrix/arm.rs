@@ -240,7 +240,7 @@ pub(super) unsafe fn products<I: Multiply>(
 }
 
 /// A block of f16 by widening products. The fewer its rows are the more columns a strip has: with few sums each
-/// instruction would wait for the one before.
+/// instruction would wait for the one before (predicted; registers were counted, no time was measured).
 ///
 /// # Safety
 /// As [`super::Tiles::block`], on a machine with FEAT_FHM.

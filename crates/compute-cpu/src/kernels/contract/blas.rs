@@ -1,7 +1,6 @@
 //! Products of f32 by a library that multiplies whole matrices where they lie.
 //!
 //! ```text
-//! widen the weights, where they are of f16
 //! for each batch, block of rows and part of the columns     a task
 //!     C = A · B                                             the library
 //!     epilogue, on C where it lies
@@ -12,18 +11,12 @@ use crate::Blas;
 use crate::blas::{Lying, Sizes};
 use crate::kernels::Machine;
 use crate::kernels::epilogue::Epilogue;
-use crate::kernels::tiled::TiledWeights;
 use crate::map::Register;
-use crate::matrix::BLOCK;
 use crate::pool::own_bytes;
-use half::f16;
 use halimede_compute::{Arguments, Prepared, Step};
-use std::sync::Arc;
 
 /// Rows of A that one task takes: the library reads B again for each.
 const TASK_ROWS: usize = 512;
-/// Rows of weights that are widened at a time: they stay in the first-level cache until they are stored.
-const WIDENED_ROWS: usize = 64;
 /// Columns of B that one task takes at least, where there are fewer tasks than threads.
 const LEAST_COLUMNS: usize = 64;
 
@@ -31,8 +24,6 @@ pub(super) struct BlasStep {
     pub layout: Layout,
     /// How both operands lie.
     pub operands: [Lying; 2],
-    /// Weights that are widened before: the right operand then has no batches, and lies by rows.
-    pub halves: Option<Arc<TiledWeights<f16>>>,
     pub epilogue: Option<Epilogue>,
     pub machine: Machine,
     pub blas: Blas,
@@ -43,8 +34,6 @@ struct Shared {
     left: *const f32,
     right: *const f32,
     output: *mut f32,
-    /// Where weights are widened to.
-    widened: *mut f32,
     threads: *mut u8,
 }
 
@@ -60,32 +49,8 @@ impl BlasStep {
     }
 
     pub fn prepared(self) -> Prepared {
-        let workspace = self.widened_bytes() + self.thread_bytes() * self.machine.threads();
+        let workspace = self.thread_bytes() * self.machine.threads();
         Prepared { step: Box::new(self), workspace }
-    }
-
-    fn widened_bytes(&self) -> usize {
-        let numbers = self.halves.as_ref().map_or(0, |_| self.layout.n * self.layout.k);
-        (numbers * size_of::<f32>()).next_multiple_of(64)
-    }
-
-    /// Writes the weights as rows of f32.
-    fn widen(&self, weights: &TiledWeights<f16>, shared: &Shared) {
-        let Layout { n, k, .. } = self.layout;
-        self.machine.pool.run(n.div_ceil(BLOCK), &|panel| {
-            let (mut lines, columns) = ([[0f32; BLOCK]; WIDENED_ROWS], BLOCK.min(n - panel * BLOCK));
-            for first in (0..k).step_by(WIDENED_ROWS) {
-                let lines = &mut lines[..WIDENED_ROWS.min(k - first)];
-                weights.unpack(panel, first, lines);
-                for (row, line) in (first..).zip(lines) {
-                    // SAFETY: the workspace begins with so many rows; each panel has columns of its own.
-                    unsafe {
-                        let to = shared.widened.add(row * n + panel * BLOCK);
-                        to.copy_from_nonoverlapping(line.as_ptr(), columns);
-                    }
-                }
-            }
-        });
     }
 
     /// Registers of the epilogue on one thread.
@@ -115,21 +80,13 @@ impl Step for BlasStep {
             |index: usize| arguments.inputs[index].map_or(std::ptr::null(), |view| view.as_ptr().cast::<f32>());
         let (left, right) = if self.layout.swapped { (operand(1), operand(0)) } else { (operand(0), operand(1)) };
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
-        assert!(arguments.workspace.len() >= self.widened_bytes());
-        let workspace = arguments.workspace.as_ptr();
-        // SAFETY: inside the workspace.
-        let threads = unsafe { workspace.add(self.widened_bytes()) };
-        let mut shared = Shared { left, right, output, widened: workspace.cast(), threads };
-        if let Some(weights) = &self.halves {
-            self.widen(weights, &shared);
-            shared.right = shared.widened;
-        }
+        let shared = Shared { left, right, output, threads: arguments.workspace.as_ptr() };
         let blocks = self.layout.m.div_ceil(TASK_ROWS);
         let row_tasks = self.layout.batches() * blocks;
         let (columns, column_tasks) = self.columns(row_tasks);
         let tasks = row_tasks * column_tasks;
         let threads = self.machine.threads().min(tasks);
-        assert!(arguments.workspace.len() >= self.widened_bytes() + self.thread_bytes() * threads);
+        assert!(arguments.workspace.len() >= self.thread_bytes() * threads);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
             let (rest, part) = (task / column_tasks, task % column_tasks);
             let rows = (rest % blocks * TASK_ROWS, self.layout.m.min((rest % blocks + 1) * TASK_ROWS));

@@ -9,9 +9,10 @@
 //!             epilogue, store
 //! ```
 
+use super::Right;
 use super::layout::{Layout, Operand};
-use super::{Right, Unpack};
 use crate::gemm::CACHE_PERIOD;
+use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
 use crate::kernels::cuts::{TASKS_OF_THREAD, rows_cut};
 use crate::kernels::lines::fill_up;
@@ -388,12 +389,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Tasks for TiledStep<F, L
         let parts = self.layout.right_batches() * self.panels;
         match &self.right {
             Right::Packed(_) => {}
-            Right::Grouped(weights) => {
-                self.machine.pool.run(parts, &|part| self.unpack_right(&**weights, &shared, part))
-            }
-            Right::Halves(weights) => {
-                self.machine.pool.run(parts, &|part| self.unpack_right(&**weights, &shared, part))
-            }
+            Right::Grouped(weights) => self.machine.pool.run(parts, &|part| self.unpack_right(weights, &shared, part)),
             Right::Operand => self.machine.pool.run(parts, &|part| self.pack_right(&shared, part)),
         }
     }
@@ -422,8 +418,8 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         }
     }
 
-    /// Unpacks one panel of weights, a step at a time. Then `R` is f32.
-    fn unpack_right(&self, weights: &impl Unpack, shared: &Shared<F, L, R>, part: usize) {
+    /// Unpacks one panel of weights in groups, a step at a time. Then `R` is f32.
+    fn unpack_right(&self, weights: &GroupedWeights, shared: &Shared<F, L, R>, part: usize) {
         assert_eq!(R::DTYPE, DType::F32);
         let len = matrix::panel_len::<F::Right>(self.layout.k);
         // SAFETY: each part has a panel of its own in the workspace.
