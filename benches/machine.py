@@ -28,6 +28,14 @@ def version(binary, build=""):
     return f"{number}+{commit}" if commit else number
 
 
+def add_arguments(parser):
+    """What every report of one program is told, and where it goes."""
+    parser.add_argument("--build", default="", help="the commit that the binary was built of, where it came from elsewhere")
+    parser.add_argument("--note", default="", help="what a reader of the report should know: what else ran")
+    parser.add_argument("--json", type=Path, help="write everything that was measured to this file")
+    parser.add_argument("--svg", type=Path, help="draw what is reported")
+
+
 def facts(binary, build="", note=""):
     """What a report of one program says of itself."""
     return {"date": datetime.date.today().isoformat(), "machine": machine(), "version": version(binary, build), "note": note}

@@ -197,10 +197,7 @@ def main():
     parser.add_argument("--names", nargs="+", default=["resnet50_torchscript", "bert_base_torchscript"])
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--binary", type=Path, default=RELEASE / "halimede")
-    parser.add_argument("--build", default="", help="the commit that the binary was built of, where it came from elsewhere")
-    parser.add_argument("--note", default="", help="what a reader of the report should know: what else ran")
-    parser.add_argument("--json", type=Path, help="also write what was measured to this file")
-    parser.add_argument("--svg", type=Path, help="also draw it")
+    machine.add_arguments(parser)
     options = parser.parse_args()
     report = machine.facts(options.binary, options.build, options.note) | {"rounds": options.rounds}
     print(f"# Until the first answer\n\n{machine.heading(report)} Medians of {options.rounds} rounds.\n")

@@ -74,10 +74,7 @@ def main():
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seconds", type=float, default=0.2, help="for each kernel")
     parser.add_argument("--binary", default=str(machine.ROOT / "target/release/halimede"))
-    parser.add_argument("--build", default="", help="the commit that the binary was built of, where it came from elsewhere")
-    parser.add_argument("--note", default="", help="what a reader of the report should know: what else ran")
-    parser.add_argument("--json", type=Path)
-    parser.add_argument("--svg", type=Path)
+    machine.add_arguments(parser)
     options = parser.parse_args()
     taken = {precision: [] for precision in options.precisions}
     for _ in range(options.rounds):

@@ -146,10 +146,7 @@ def main():
     parser.add_argument("--binary", default=RELEASE / "halimede")
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--seconds", type=float, default=6)
-    parser.add_argument("--build", default="", help="the commit that the binary was built of, where it came from elsewhere")
-    parser.add_argument("--note", default="", help="what a reader of the report should know: what else ran")
-    parser.add_argument("--json", type=Path, help="write every slice to this file")
-    parser.add_argument("--svg", type=Path, help="draw what is reported")
+    machine.add_arguments(parser)
     options = parser.parse_args()
     facts = machine.facts(options.binary, options.build, options.note) | {"rounds": options.rounds, "seconds": options.seconds}
     slices = []

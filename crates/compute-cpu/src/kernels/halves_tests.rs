@@ -1,4 +1,4 @@
-//! Products of f16 against their definition: of few rows and of many, on every unit, and by wider ones.
+//! Products of f16 against their definition: of few rows and of many, on every unit and by a library.
 
 use super::tests::{check, ending, floats};
 use halimede_graph::Op;
@@ -15,7 +15,7 @@ fn halves(shape: &[usize], seed: u32) -> Tensor {
     rounded.cast(DType::F32, CastOptions::default()).unwrap()
 }
 
-/// Rounding the rows or not, of numbers without a pattern.
+/// Rounding operands or not, of numbers without a pattern: those whose weights are not packed stay f32.
 const ROUNDED: f32 = 1e-3;
 
 #[test]
@@ -41,7 +41,7 @@ fn products_of_f16() {
         }
         check(plain(), &[floats(&[m, k], 3), floats(&[k, n], 4)].map(Some), &[1], ROUNDED);
     }
-    // Rows in two axes, and beyond a block of columns that is widened at a time.
+    // Rows in two axes, and more of the weights than are unpacked at a time.
     let batched = Op::Contract(contract(&[0, 1, 3], &[3, 2], &[0, 1, 2]));
     check(batched.clone(), &[halves(&[2, 3, 129], 1), halves(&[129, 65], 2)].map(Some), &[1], 3e-6);
     check(batched, &[halves(&[3, 7, 129], 1), halves(&[129, 65], 2)].map(Some), &[1], 3e-6);

@@ -16,9 +16,29 @@ use crate::pool::own_bytes;
 use halimede_compute::{Arguments, Prepared, Step};
 
 /// Rows of A that one task takes: the library reads B again for each.
-const TASK_ROWS: usize = 512;
+pub(super) const TASK_ROWS: usize = 512;
 /// Columns of B that one task takes at least, where there are fewer tasks than threads.
 const LEAST_COLUMNS: usize = 64;
+
+/// Has a library's product computed in tasks on all threads: `run` takes a thread, a batch, and the rows and columns of its part.
+pub(super) fn in_parts(
+    machine: &Machine,
+    layout: &Layout,
+    run: impl Fn(usize, usize, (usize, usize), (usize, usize)) + Sync,
+) {
+    let Layout { m, n, .. } = *layout;
+    let (threads, blocks) = (machine.threads(), m.div_ceil(TASK_ROWS));
+    let row_tasks = layout.batches() * blocks;
+    let parts = threads.div_ceil(row_tasks.max(1)).min(n.div_ceil(LEAST_COLUMNS)).max(1);
+    let columns = n.div_ceil(parts).next_multiple_of(LEAST_COLUMNS);
+    let column_tasks = n.div_ceil(columns);
+    let tasks = row_tasks * column_tasks;
+    machine.pool.run_tasks(threads.min(tasks), tasks, &|thread, task| {
+        let (rest, part) = (task / column_tasks, task % column_tasks);
+        let rows = (rest % blocks * TASK_ROWS, m.min((rest % blocks + 1) * TASK_ROWS));
+        run(thread, rest / blocks, rows, (part * columns, n.min((part + 1) * columns)));
+    });
+}
 
 pub(super) struct BlasStep {
     pub layout: Layout,
@@ -61,14 +81,6 @@ impl BlasStep {
     fn thread_bytes(&self) -> usize {
         own_bytes(self.registers() * size_of::<Register>())
     }
-
-    /// Columns of a task, and tasks beside each other.
-    fn columns(&self, row_tasks: usize) -> (usize, usize) {
-        let n = self.layout.n;
-        let parts = self.machine.threads().div_ceil(row_tasks.max(1)).min(n.div_ceil(LEAST_COLUMNS)).max(1);
-        let columns = n.div_ceil(parts).next_multiple_of(LEAST_COLUMNS);
-        (columns, n.div_ceil(columns))
-    }
 }
 
 impl Step for BlasStep {
@@ -81,17 +93,9 @@ impl Step for BlasStep {
         let (left, right) = if self.layout.swapped { (operand(1), operand(0)) } else { (operand(0), operand(1)) };
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
         let shared = Shared { left, right, output, threads: arguments.workspace.as_ptr() };
-        let blocks = self.layout.m.div_ceil(TASK_ROWS);
-        let row_tasks = self.layout.batches() * blocks;
-        let (columns, column_tasks) = self.columns(row_tasks);
-        let tasks = row_tasks * column_tasks;
-        let threads = self.machine.threads().min(tasks);
-        assert!(arguments.workspace.len() >= self.thread_bytes() * threads);
-        self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
-            let (rest, part) = (task / column_tasks, task % column_tasks);
-            let rows = (rest % blocks * TASK_ROWS, self.layout.m.min((rest % blocks + 1) * TASK_ROWS));
-            let columns = (part * columns, self.layout.n.min((part + 1) * columns));
-            self.run_task(arguments, &shared, thread, rest / blocks, rows, columns);
+        assert!(arguments.workspace.len() >= self.thread_bytes() * self.machine.threads());
+        in_parts(&self.machine, &self.layout, |thread, batch, rows, columns| {
+            self.run_task(arguments, &shared, thread, batch, rows, columns);
         });
     }
 }

@@ -8,6 +8,7 @@
 //!     epilogue, on C where it lies
 //! ```
 
+use super::blas::{TASK_ROWS, in_parts};
 use super::layout::{Layout, Operand};
 use crate::blas::Sizes;
 use crate::bnns::Bnns;
@@ -22,10 +23,6 @@ use half::f16;
 use halimede_compute::{Arguments, Prepared, Step};
 use std::sync::Arc;
 
-/// Rows that one task takes: the library reads B again for each.
-const TASK_ROWS: usize = 512;
-/// Columns of B that one task takes at least, where there are fewer tasks than threads.
-const LEAST_COLUMNS: usize = 64;
 /// Rows of weights that are unpacked at a time: they stay in the first-level cache until they are stored.
 const UNPACKED_ROWS: usize = 64;
 
@@ -132,7 +129,6 @@ impl Step for BnnsStep {
         if arguments.outputs[0].is_empty() {
             return;
         }
-        let Layout { m, n, .. } = self.layout;
         let left = arguments.inputs[usize::from(self.layout.swapped)];
         let left = left.map_or(std::ptr::null(), |view| view.as_ptr().cast::<f32>().cast_const());
         let threads = self.machine.threads();
@@ -143,17 +139,8 @@ impl Step for BnnsStep {
         let output = arguments.outputs[0].as_ptr().cast::<f32>();
         let shared = Shared { left, right: workspace.cast(), output, threads: own };
         self.unpack(&shared);
-        let blocks = m.div_ceil(TASK_ROWS);
-        let row_tasks = self.layout.batches() * blocks;
-        let parts = threads.div_ceil(row_tasks.max(1)).min(n.div_ceil(LEAST_COLUMNS)).max(1);
-        let columns = n.div_ceil(parts).next_multiple_of(LEAST_COLUMNS);
-        let column_tasks = n.div_ceil(columns);
-        let tasks = row_tasks * column_tasks;
-        self.machine.pool.run_tasks(threads.min(tasks), tasks, &|thread, task| {
-            let (rest, part) = (task / column_tasks, task % column_tasks);
-            let rows = (rest % blocks * TASK_ROWS, m.min((rest % blocks + 1) * TASK_ROWS));
-            let columns = (part * columns, n.min((part + 1) * columns));
-            self.run_task(arguments, &shared, thread, rest / blocks, rows, columns);
+        in_parts(&self.machine, &self.layout, |thread, batch, rows, columns| {
+            self.run_task(arguments, &shared, thread, batch, rows, columns);
         });
     }
 }
