@@ -318,6 +318,9 @@ fn convolutions_of_bf16() {
         // Half a panel behind a whole one, and alone.
         (conv(&[1, 1], &[1, 1], &[0, 0, 0, 0], 1), &[1, 19, 23, 40], &[48, 40, 1, 1]),
         (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 9, 14, 40], &[16, 40, 3, 3]),
+        // Three quarters of one.
+        (conv(&[1, 1], &[1, 1], &[0, 0, 0, 0], 1), &[1, 19, 23, 40], &[56, 40, 1, 1]),
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 1), &[1, 9, 14, 40], &[24, 40, 3, 3]),
         (conv(&[2, 2], &[1, 1], &[0, 0, 0, 0], 1), &[1, 9, 9, 8], &[9, 8, 1, 1]),
         (conv(&[1, 1], &[1, 1], &[1, 6, 1, 6], 1), &[1, 7, 15, 3], &[9, 3, 3, 13]),
         (conv(&[1, 2], &[2, 3], &[2, 0, 1, 5], 1), &[1, 12, 14, 4], &[9, 4, 3, 2]),
@@ -382,6 +385,22 @@ fn pixels_between_taps_are_not_seen() {
     x[3] = f32::INFINITY;
     let inputs = [Tensor::from_slice(&shape, &x).unwrap(), floats(&[4, 3, 1, 2], 2)];
     check(Op::Conv(op), &inputs.map(Some), &[1], 3e-6);
+}
+
+#[test]
+fn pixels_beside_a_window_are_not_seen() {
+    // Nine numbers of a row, which are no whole groups: the tenth is its neighbour's, seen by some pixels of the output alone.
+    let plain = conv(&[2, 2], &[1, 1], &[1, 1, 1, 1], 1);
+    let op = Conv { channels_last: true, multiply: Some(Factors::Bf16), ..plain };
+    let shape = [2, 9, 40, 3];
+    for odd in [f32::INFINITY, f32::NAN] {
+        for pixel in [0, 2, 21, 39] {
+            let mut x = floats(&shape, 1).slice::<f32>().unwrap().to_vec();
+            x[(9 * 40 + 4 * 40 + pixel) * 3] = odd;
+            let inputs = [Tensor::from_slice(&shape, &x).unwrap(), floats(&[33, 3, 3, 3], 2)];
+            check(Op::Conv(op.clone()), &inputs.map(Some), &[1], 3e-6);
+        }
+    }
 }
 
 pub(super) fn conv(strides: &[usize], dilations: &[usize], pads: &[i64], groups: usize) -> Conv {

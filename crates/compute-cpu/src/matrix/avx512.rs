@@ -44,6 +44,14 @@ pub(crate) trait End: Sized {
     /// # Safety
     /// As [`End::of`].
     unsafe fn end<const ROWS: usize, const WHOLE: bool>(&self, row: usize, low: [__m512i; ROWS], high: [__m512i; ROWS]);
+
+    /// The same of three quarters of the columns: the first 16, and the last 16, half of which are the same.
+    ///
+    /// # Safety
+    /// As [`End::of`].
+    unsafe fn end_three_quarters<const ROWS: usize>(&self, _: usize, _: [__m512i; ROWS], _: [__m512i; ROWS]) {
+        debug_assert!(false, "no three quarters are ended so");
+    }
 }
 
 /// Sums stay what they are, in those of a block.
@@ -74,6 +82,19 @@ impl End for Kept {
             }
         }
     }
+
+    #[inline(always)]
+    unsafe fn end_three_quarters<const ROWS: usize>(&self, row: usize, first: [__m512i; ROWS], last: [__m512i; ROWS]) {
+        const HALF: usize = size_of::<__m512i>();
+        // SAFETY: as above.
+        unsafe {
+            for r in 0..ROWS {
+                let to = self.0.add((row + r) * 2 * HALF);
+                _mm512_store_si512(to.cast(), first[r]);
+                to.add(HALF / 2).cast::<Anywhere<__m512i>>().write(Anywhere(last[r]));
+            }
+        }
+    }
 }
 
 /// Strips that end the rows of a block in registers, and what they are told.
@@ -88,6 +109,8 @@ pub(super) struct Kinds {
     /// Strips of 1 to 8 rows.
     whole: Strips,
     half: Halves,
+    /// The same of three quarters of the columns.
+    three_quarters: Strips,
     /// Strips of few rows whose panels come by themselves, as fast as memory gives them: nothing is asked for.
     few: [Strip; FEW_ROWS],
 }
@@ -128,6 +151,7 @@ pub(super) unsafe fn block<F: Factor>(kinds: &Kinds, block: &Block<'_, F>) {
         Some(ends) => (ends.strips, &WHOLE_HEIGHTS, STRIP),
         None if columns <= BLOCK / 2 => (&kinds.half, &HALF_HEIGHTS, 2 * STRIP),
         None if rows <= FEW_ROWS && prefetch::follows_pages() => (&kinds.few, &WHOLE_HEIGHTS, STRIP),
+        None if columns <= BLOCK / 4 * 3 => (&kinds.three_quarters, &WHOLE_HEIGHTS, STRIP),
         None => (&kinds.whole, &WHOLE_HEIGHTS, STRIP),
     };
     strips::by_lines(left, rows, (heights, most), ahead, |height, first, many, share| {
@@ -237,13 +261,111 @@ macro_rules! strips {
     };
 }
 
+/// The same of three quarters of the columns: what two rows have beside a register of each is in one that they share.
+macro_rules! three_quarters {
+    ($strips:ident, $name:ident, $features:literal, $dot:expr) => {
+/// Strips of so many rows, with an end of their own.
+        #[rustfmt::skip]
+        pub(crate) const fn $strips<E: End>() -> &'static Strips {
+            const {
+                &[
+                    $name::<1, 1, E>, $name::<2, 1, E>, $name::<3, 2, E>, $name::<4, 2, E>,
+                    $name::<5, 3, E>, $name::<6, 3, E>, $name::<7, 4, E>, $name::<8, 4, E>,
+                ]
+            }
+        }
+
+        /// `PAIRS` are half as many as the rows.
+        ///
+        /// # Safety
+        /// As [`block`] for the rows of these strips.
+        #[target_feature(enable = $features)]
+        unsafe fn $name<const ROWS: usize, const PAIRS: usize, E: End>(
+            mut first: *const u8,
+            left: &Left<'_>,
+            panel: *const u8,
+            begin: Begin<u32>,
+            told: *mut u8,
+            many: Many,
+            share: &Share,
+        ) {
+            const HALF: usize = size_of::<__m512i>();
+            const { assert!(ROWS.div_ceil(2) == PAIRS && !E::BEGINS) }
+            // The second row of a pair, whose numbers are in the upper half of the register; an odd one out is beside itself.
+            let second = |pair: usize| if pair + PAIRS < ROWS { pair + PAIRS } else { pair };
+            // Known to the compiler, it makes a permutation of this, for which products have to wait.
+            let upper: __mmask16 = std::hint::black_box(0xff00);
+            let pitch = left.pitch;
+            // SAFETY: the caller's promise, for every access below. All vectors are 64 bytes of any contents, or 32.
+            unsafe {
+                let Some(end) = E::of(told) else { return debug_assert!(false, "an end of another kind") };
+                let mut row = many.row;
+                for strip in 0..many.strips {
+                    let mut low = [_mm512_setzero_si512(); ROWS];
+                    let mut shared = [_mm512_setzero_si512(); PAIRS];
+                    if let Some(from) = begin.of_row(row) {
+                        for r in 0..ROWS {
+                            low[r] = (*from.add(r * begin.apart).cast::<Anywhere<__m512i>>()).0;
+                        }
+                        for pair in 0..PAIRS {
+                            let rest =
+                                |r: usize| (*from.add(r * begin.apart + BLOCK / 2).cast::<Anywhere<__m256i>>()).0;
+                            let lower = _mm512_castsi256_si512(rest(pair));
+                            shared[pair] = _mm512_inserti64x4::<1>(lower, rest(second(pair)));
+                        }
+                    }
+                    let Ahead { start: mut wanted, lines, apart, each } = share.of(strip);
+                    let mut panel = panel;
+                    for (step, &offset) in left.offsets.iter().enumerate() {
+                        for line in 0..lines {
+                            prefetch::to_second_level(wanted.wrapping_add(line * apart));
+                        }
+                        wanted = wanted.wrapping_add(each);
+                        let depth = left.depths.get(step).map_or(GROUPS, |&depth| usize::from(depth));
+                        let (mut a, mut line) = (first.wrapping_add(offset), panel);
+                        for _ in 0..depth {
+                            let b = (*line.cast::<Anywhere<__m512i>>()).0;
+                            let rest = _mm512_broadcast_i64x4((*line.wrapping_add(HALF).cast::<Anywhere<__m256i>>()).0);
+                            let mut groups = [_mm512_setzero_si512(); ROWS];
+                            for r in 0..ROWS {
+                                groups[r] = _mm512_set1_epi32((*a.wrapping_add(r * pitch).cast::<Anywhere<i32>>()).0);
+                                low[r] = $dot(low[r], groups[r], b);
+                            }
+                            for pair in 0..PAIRS {
+                                let both = _mm512_mask_blend_epi32(upper, groups[pair], groups[second(pair)]);
+                                shared[pair] = $dot(shared[pair], both, rest);
+                            }
+                            a = a.wrapping_add(4);
+                            line = line.wrapping_add(2 * HALF);
+                        }
+                        panel = panel.wrapping_add(PANEL_STEP_BYTES);
+                    }
+                    // The last 16 columns: the upper half of the first, and what is shared.
+                    let mut last = [_mm512_setzero_si512(); ROWS];
+                    for pair in 0..PAIRS {
+                        last[second(pair)] = _mm512_shuffle_i64x2::<0b11_10_11_10>(low[second(pair)], shared[pair]);
+                        last[pair] = _mm512_shuffle_i64x2::<0b01_00_11_10>(low[pair], shared[pair]);
+                    }
+                    end.end_three_quarters::<ROWS>(row, low, last);
+                    first = first.wrapping_add(ROWS * pitch);
+                    row += ROWS;
+                }
+            }
+        }
+    };
+}
+
 /// [`Kinds`] of such strips, and those of few rows among them.
 macro_rules! kinds {
-    ($kinds:ident, $strips:ident, $halves:ident, $few:ident, $features:literal, $dot:expr, $plus:expr) => {
+    (
+        $kinds:ident, $strips:ident, $halves:ident, $three_quarters:ident, $few:ident, $features:literal, $dot:expr,
+        $plus:expr
+    ) => {
 #[rustfmt::skip]
         pub(super) static $kinds: Kinds = Kinds {
             whole: *$strips::<Kept>(),
             half: *$halves::<Kept>(),
+            three_quarters: *$three_quarters::<Kept>(),
             few: [$few::<1>, $few::<2>],
         };
 
@@ -326,8 +448,29 @@ strips!(
     _mm512_dpbusd_epi32
 );
 strips!(bf16_strips, bf16_halves, strip_bf16, "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c", dot_bf16);
-kinds!(U8, u8_strips, u8_halves, few_u8, "avx512f,avx512vnni", _mm512_dpbusd_epi32, _mm512_add_epi32);
-kinds!(BF16, bf16_strips, bf16_halves, few_bf16, "avx512f,avx512bf16", dot_bf16, plus_f32);
+three_quarters!(
+    u8_three_quarters,
+    paired_u8,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512vnni,avx2,fma,f16c",
+    _mm512_dpbusd_epi32
+);
+three_quarters!(
+    bf16_three_quarters,
+    paired_bf16,
+    "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16,avx2,fma,f16c",
+    dot_bf16
+);
+kinds!(
+    U8,
+    u8_strips,
+    u8_halves,
+    u8_three_quarters,
+    few_u8,
+    "avx512f,avx512vnni",
+    _mm512_dpbusd_epi32,
+    _mm512_add_epi32
+);
+kinds!(BF16, bf16_strips, bf16_halves, bf16_three_quarters, few_bf16, "avx512f,avx512bf16", dot_bf16, plus_f32);
 
 /// Adds the bits of numbers.
 ///

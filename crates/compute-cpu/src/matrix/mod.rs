@@ -37,7 +37,8 @@ mod strips;
 pub(crate) use amx::{Beside, Later, RowByRow, beside_bf16, beside_u8};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::{
-    End, Ends, Halves, Strips, bf16_halves, bf16_strips, u8_halves_to_bf16, u8_strips, u8_strips_to_bf16,
+    End, Ends, Halves, Strips, bf16_halves, bf16_strips, bf16_three_quarters, u8_halves_to_bf16, u8_strips,
+    u8_strips_to_bf16,
 };
 pub(crate) use factor::{Factor, GROUP_BYTES, group, step};
 pub(crate) use multiply::{

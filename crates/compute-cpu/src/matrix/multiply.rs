@@ -415,9 +415,9 @@ pub(crate) unsafe fn multiply<F: Factor>(
     }
 }
 
-/// Whether there are ends in registers for so many columns: ends take both halves of them, or the first.
+/// Whether there are ends in registers for so many columns: all of them, a half or three quarters.
 fn is_ended(columns: usize) -> bool {
-    columns == BLOCK || 2 * columns == BLOCK
+    [BLOCK, BLOCK / 2, BLOCK / 4 * 3].contains(&columns)
 }
 
 /// Where panels are, and how many columns they have: most blocks ask for the one that was asked for last.

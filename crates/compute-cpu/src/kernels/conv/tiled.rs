@@ -32,23 +32,27 @@
 //!   . . abc def ghi jkl            three channels, kernel 3 wide, stride 2
 //!   ..abcdef | defghijkl | ...     places of the first row
 //! ```
+//!
+//! Units that read rows one by one, wherever they begin, need no places: what a pixel sees begins in the row of the copy itself, and
+//! what its neighbour sees overlaps it. Where the last group is half of the neighbour's, that is multiplied by zero, so that a task
+//! whose data are not all finite has places after all.
+
+mod copy;
+mod target;
 
 use super::cuts::whole_blocks;
 use super::phases::Parts;
 use super::pixels::Lying;
 use super::window::Window;
 use crate::Isa;
-use crate::isa::multiversion;
 use crate::kernels::Machine;
 use crate::kernels::cuts::rows_cut;
 use crate::kernels::lines::{Lines, Raster};
-use crate::kernels::tiled::{Finish, Finishing, KeptColumns, Piece, Product, TiledWeights, thread_bytes, thread_part};
+use crate::kernels::tiled::{Finish, KeptColumns, Product, TiledWeights, thread_bytes, thread_part};
 use crate::kernels::tuning::{Order, Pack};
-use crate::matrix::{
-    self, BLOCK, Begin, Below, Ends, FEW_BLOCKS, Factor, Later, MatrixUnit, Rows, Runs, STEP_BYTES, Seen, Sink, Sums,
-    TILE, step,
-};
+use crate::matrix::{self, BLOCK, Below, FEW_BLOCKS, Factor, MatrixUnit, Rows, STEP_BYTES, TILE, step};
 use crate::real::Converts;
+use copy::{Copy, Form, are_finite, copy_lines, spread};
 use half::bf16;
 use halimede_compute::layout::{Grid, LINE_BYTES, Layout, Layouts, rows_apart};
 use halimede_compute::packed::Packer;
@@ -56,14 +60,13 @@ use halimede_compute::{Arguments, Prepared, Step};
 use halimede_tensor::{Element, Tensor, View};
 use std::marker::PhantomData;
 use std::ops::Range;
+use target::{PanelPlace, Pixels, Target};
 
 /// Bytes of the copy that a task keeps in the second-level cache, which has 512 KiB to 1 MiB, and 2 MiB on machines with AMX.
 const COPY_BYTES: usize = 512 << 10;
 const COPY_BYTES_OF_AMX: usize = 768 << 10;
 /// Rows of the product of one task whose sums are kept: for a group of panels these take as much again.
 const TASK_ROWS: usize = 1024;
-/// Pixels this far apart fall into one set of the first-level cache.
-const CACHE_PERIOD: usize = 2048;
 
 /// Whether a place takes several taps: where most of it would be padding. Taps of a row that lie `apart` pixels from each other have to be
 /// neighbours: what lies between others would be multiplied by zeros, which only finite numbers bear.
@@ -161,145 +164,6 @@ fn ends_in(window: &Window, grid: &Grid, whole: &Grid) -> bool {
     end + (of_whole - rows) < rows_apart(of_whole)
 }
 
-/// How what a task sees lies.
-#[derive(Clone, Copy)]
-enum Form {
-    /// A copy, all channels of a pixel together.
-    Pixels,
-    /// A copy with a block of places for each step of channels.
-    Blocks,
-    /// Where it is: rows of so many places, and bytes from one block to the next, and from one image.
-    InPlace { line: usize, apart: usize, image: usize },
-}
-
-/// Where a task's rows of the product lie: in a copy of what it sees, or in the data.
-struct Copy {
-    /// Rows of the output of one task.
-    rows: usize,
-    /// Places in a row of the copy, or of the data.
-    width: usize,
-    /// Bytes from what one pixel of the output sees to what the next one does, and from one row of them to the next.
-    pitch: usize,
-    row_bytes: usize,
-    /// Blocks of places of a plane, which have a step of channels each, and bytes from one to the next; or a single block
-    /// whose places have all channels.
-    blocks: usize,
-    apart: usize,
-    /// Remainders of row and column that each plane holds, and where it starts.
-    planes: Vec<([usize; 2], usize)>,
-    /// Rows of the copy that a plane has beyond those of the output.
-    below: usize,
-    /// Of every step.
-    offsets: Vec<usize>,
-    /// Groups of every step that count.
-    depths: Vec<u8>,
-    /// Of what a task sees of an image, and from one image to the next.
-    bytes: usize,
-    image: usize,
-    seen: Seen,
-}
-
-/// Bytes from where a row begins to what each step reads, whose taps begin so many bytes from there and which has a block of channels so
-/// many farther.
-fn offsets_of<F: Factor>(channels: usize, taps: &[usize], step_bytes: usize) -> Vec<usize> {
-    let order = matrix::order(channels / F::STEP, taps.len());
-    let offsets = order.flat_map(|(tap, steps)| steps.map(move |step| (tap, step)));
-    offsets.map(|(tap, step)| taps[tap] + step * step_bytes).collect()
-}
-
-/// What steps see of a block of rows, of which so many taps see so many places.
-fn seen_of<F: Factor>(channels: usize, taps: usize, places: usize) -> Seen {
-    let steps = matrix::order(channels / F::STEP, taps).next().map_or(0, |(_, steps)| steps.len());
-    match taps {
-        0 | 1 => Seen::default(),
-        _ => Seen { pass: places * steps * STEP_BYTES, whole: places * channels / F::STEP * STEP_BYTES },
-    }
-}
-
-impl Copy {
-    /// For tasks of so many rows of the output.
-    fn of_taps<F: Factor>(window: &Window, rows: usize, form: Form) -> Copy {
-        let channels = window.inputs.next_multiple_of(F::STEP);
-        if let Form::InPlace { line, apart, image } = form {
-            return Copy::in_place::<F>(window, rows, (line, apart, image));
-        }
-        let (blocks, mut pitch) = match form {
-            Form::Pixels => (1, channels * size_of::<F>()),
-            _ => (channels / F::STEP, STEP_BYTES),
-        };
-        if pitch.is_multiple_of(CACHE_PERIOD) {
-            pitch += STEP_BYTES;
-        }
-        let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
-        let below = reach(1);
-        let width = window.out[2] + reach(2);
-        let places = (rows + below) * width;
-        // With what tiles read behind the last.
-        let places = if let Form::Pixels = form { places + TILE } else { rows_apart(places) };
-        let plane_bytes = blocks * places * pitch;
-        let apart = places * pitch;
-        let step_bytes = if let Form::Pixels = form { STEP_BYTES } else { apart };
-        let mut planes: Vec<([usize; 2], usize)> = Vec::new();
-        let mut taps = Vec::new();
-        for (y, x) in (0..window.kernel[1]).flat_map(|y| (0..window.kernel[2]).map(move |x| (y, x))) {
-            let (y, x) = (y * window.dilation[1], x * window.dilation[2]);
-            let remainder = [y % window.stride[1], x % window.stride[2]];
-            let known = planes.iter().position(|plane| plane.0 == remainder);
-            let index = known.unwrap_or(planes.len());
-            if known.is_none() {
-                planes.push((remainder, index * plane_bytes));
-            }
-            let place = y / window.stride[1] * width + x / window.stride[2];
-            taps.push(planes[index].1 + place * pitch);
-        }
-        let offsets = offsets_of::<F>(channels, &taps, step_bytes);
-        let bytes = planes.len() * plane_bytes;
-        let depths = matrix::depths::<F>(window.inputs, taps.len());
-        // Places of a plane that the taps see from a block: some from each of its rows, or all of them.
-        let across = BLOCK + reach(2);
-        let places = planes.len() * (across + below * width).min(across * (below + 1));
-        let seen = seen_of::<F>(channels, taps.len(), places);
-        let row_bytes = width * pitch;
-        Copy { rows, width, pitch, row_bytes, blocks, apart, planes, below, offsets, depths, bytes, image: bytes, seen }
-    }
-
-    /// Of data that are multiplied where they are.
-    fn in_place<F: Factor>(window: &Window, rows: usize, (line, apart, image): (usize, usize, usize)) -> Copy {
-        let channels = window.inputs.next_multiple_of(F::STEP);
-        let blocks = channels / F::STEP;
-        let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis];
-        let [_, down, across] = window.stride;
-        let places = (0..window.kernel[1]).flat_map(|y| (0..window.kernel[2]).map(move |x| (y, x)));
-        let place = |(y, x): (usize, usize)| (y * window.dilation[1] * line + x * window.dilation[2]) * STEP_BYTES;
-        let taps: Vec<usize> = places.map(place).collect();
-        let offsets = offsets_of::<F>(channels, &taps, apart);
-        let depths = matrix::depths::<F>(window.inputs, taps.len());
-        // Of each row that the taps see from a block.
-        let near = (BLOCK - 1) * across + 1 + reach(2);
-        let places = (near + reach(1) * line).min(near * (reach(1) + 1));
-        let seen = seen_of::<F>(channels, taps.len(), places);
-        let bytes = blocks * ((rows.max(1) - 1) * down + 1 + reach(1)) * line * STEP_BYTES;
-        let (pitch, row_bytes, below) = (across * STEP_BYTES, down * line * STEP_BYTES, reach(1));
-        let planes = Vec::new();
-        Copy { rows, width: line, pitch, row_bytes, blocks, apart, planes, below, offsets, depths, bytes, image, seen }
-    }
-
-    /// The same where a place takes what a pixel sees of a row.
-    fn of_strips<F: Factor>(window: &Window, rows: usize) -> Copy {
-        let ([depth, down, _], inputs) = (window.kernel, strip(window.inputs, window.kernel[2]));
-        let stride = [window.stride[0], window.stride[1], 1];
-        let window = Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() };
-        let copy = Copy::of_taps::<F>(&window, rows, Form::Pixels);
-        // Places hold what a pixel sees themselves: no two share much.
-        Copy { seen: Seen::default(), ..copy }
-    }
-
-    /// Rows of the product for so many rows of the output, each of which begins so many after the one before.
-    fn count(&self, rows: usize, across: usize, window: &Window) -> usize {
-        (rows.max(1) - 1) * across + window.out[2]
-    }
-}
-
 /// A convolution of factors `F` that are read from data of `T`.
 pub(super) struct TiledConvStep<F: Product, T> {
     window: Window,
@@ -309,6 +173,8 @@ pub(super) struct TiledConvStep<F: Product, T> {
     machine: Machine,
     matrix: MatrixUnit<F>,
     copy: Copy,
+    /// The same for data that are not all finite, where that makes a difference.
+    apart: Option<Copy>,
     /// Rows of the product from one row of the output to the next.
     across: usize,
     strips: bool,
@@ -370,8 +236,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             false if pack == Pack::Blocks => Form::Blocks,
             false => Form::Pixels,
         };
+        let overlap = in_lines(&window, matrix);
         let copy_of = |rows| match strips {
-            true => Copy::of_strips::<F>(&window, rows),
+            true => Copy::of_strips::<F>(&window, rows, overlap),
             false => Copy::of_taps::<F>(&window, rows, form),
         };
         let across_of = |copy: &Copy| match matrix.takes_lines() {
@@ -409,6 +276,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             down => rows_cut(window.batch, height, down, takers),
         };
         let copy = copy_of(whole_blocks(height.div_ceil(down), most, (&window, matrix, threads)));
+        // Half a group of a neighbour is multiplied by zero.
+        let is_shared = strips && overlap && !strip(window.inputs, window.kernel[2]).is_multiple_of(F::GROUP);
+        let apart = (is_shared && F::DTYPE.is_float()).then(|| Copy::of_strips::<F>(&window, copy.rows, false));
         let down = height.div_ceil(copy.rows);
         let across = across_of(&copy);
         // Small images go together: the weights are read once for them.
@@ -426,6 +296,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             machine,
             matrix,
             copy,
+            apart,
             across,
             strips,
             stays,
@@ -440,15 +311,15 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     }
 
     fn sums(&self) -> usize {
-        let left = self.left(std::ptr::null(), self.copy.rows, self.images);
+        let left = self.left(&self.copy, std::ptr::null(), self.copy.rows, self.images);
         let blocks = self.images * left.count.div_ceil(left.block);
         let at_once = self.stays || self.machine.blocking.order == Some(Order::Rows);
         matrix::sums_needed(self.matrix, blocks, self.copy.offsets.len(), at_once)
     }
 
     /// The left operand for so many rows of the output of some images, whose copies, or what is seen of them, begin with the pointer.
-    fn left(&self, copies: *const u8, rows: usize, images: usize) -> Rows<'_> {
-        let (copy, across, stays) = (&self.copy, self.across, self.stays);
+    fn left<'a>(&'a self, copy: &'a Copy, copies: *const u8, rows: usize, images: usize) -> Rows<'a> {
+        let (across, stays) = (self.across, self.stays);
         let count = copy.count(rows, across, &self.window);
         let (line, line_bytes) = match self.matrix.takes_lines() {
             true if across < copy.width => (across, copy.row_bytes),
@@ -483,7 +354,8 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
 
     /// Numbers of the copies.
     fn copied(&self) -> usize {
-        if self.in_place { 0 } else { self.images * self.copy.bytes / size_of::<F>() }
+        let bytes = self.apart.as_ref().map_or(0, |apart| apart.bytes).max(self.copy.bytes);
+        if self.in_place { 0 } else { self.images * bytes / size_of::<F>() }
     }
 
     /// Numbers of a line of which strips are made, with what is read behind the last.
@@ -530,7 +402,7 @@ impl<F: Product, T: Converts<F>> Step for TiledConvStep<F, T> {
 
 impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     fn run_task(&self, arguments: &Arguments<'_>, thread: usize, images: (usize, usize), down: usize, part: usize) {
-        let (window, copy) = (&self.window, &self.copy);
+        let (window, mut copy) = (&self.window, &self.copy);
         let first = down * copy.rows;
         let rows = copy.rows.min(window.out[1] - first);
         // SAFETY: each thread has its own part of the workspace.
@@ -547,10 +419,17 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         } else {
             let border = self.finish.border(arguments);
             let (copies, line) = numbers.split_at_mut(self.copied());
-            for (image, copied) in
-                (images.0..images.1).zip(copies.chunks_exact_mut((copy.bytes / size_of::<F>()).max(1)))
+            let mut fill = |copy: &Copy| {
+                let each = copies.chunks_exact_mut((copy.bytes / size_of::<F>()).max(1));
+                (images.0..images.1).zip(each).fold(true, |is_as_meant, (image, copied)| {
+                    self.fill((copy, copied), data, image, (first, rows), border, line) && is_as_meant
+                })
+            };
+            if !fill(copy)
+                && let Some(apart) = &self.apart
             {
-                self.fill(data, image, (first, rows), border, copied, line);
+                fill(apart);
+                copy = apart;
             }
             copies.as_ptr().cast()
         };
@@ -561,7 +440,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                 self.to.clear_border::<bf16>(arguments.outputs[0], image, lines.clone());
             });
         }
-        let left = self.left(copies, rows, images.1 - images.0);
+        let left = self.left(copy, copies, rows, images.1 - images.0);
         // Rows of the product from one image to the next.
         let apart = left.count.next_multiple_of(left.block).max(1);
         let pixels = Pixels { across: self.across, width: window.out[2], columns: window.rows, to: self.to };
@@ -595,19 +474,22 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         }
     }
 
-    /// Makes the copy for `rows` rows of the output from `first` on.
+    /// Makes a copy for `rows` rows of the output from `first` on. Returns whether it may be multiplied: places that share half a
+    /// group only where that is finite.
     fn fill(
         &self,
+        (copy, numbers): (&Copy, &mut [F]),
         data: &[T],
         image: usize,
         (first, rows): (usize, usize),
         border: F,
-        numbers: &mut [F],
         strip: &mut [F],
-    ) {
-        let (window, copy) = (&self.window, &self.copy);
+    ) -> bool {
+        let window = &self.window;
         let lines = self.from.lines;
         let row_bytes = copy.row_bytes;
+        let must_be_finite = self.apart.is_some() && copy.overlaps;
+        let mut may_be_multiplied = true;
         for &([y, x], start) in &copy.planes {
             let span = self.span(x);
             for row in 0..rows + copy.below {
@@ -619,17 +501,33 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                     let to = &mut numbers[to..][..row_bytes / size_of::<F>()];
                     match source {
                         None => to.fill(border),
-                        Some(source) if self.strips => self.fill_strips(source, border, strip, to),
+                        Some(source) if copy.overlaps => self.fill_row(source, border, to),
+                        Some(source) if self.strips => self.fill_strips(source, border, strip, (to, copy.pitch)),
                         Some(source) => self.fill_line(source, lines, (&span, block), border, to),
                     }
                 }
             }
+            if must_be_finite {
+                let filled = start / size_of::<F>()..(start + (rows + copy.below) * row_bytes) / size_of::<F>();
+                may_be_multiplied &= are_finite(self.machine.isa, &numbers[filled]);
+            }
         }
+        may_be_multiplied
     }
 
     /// What every pixel of a row of the output sees of a row of the data, which becomes a line of factors with a border
     /// first.
-    fn fill_strips(&self, source: &[T], border: F, line: &mut [F], places: &mut [F]) {
+    fn fill_strips(&self, source: &[T], border: F, line: &mut [F], (places, pitch): (&mut [F], usize)) {
+        let window = &self.window;
+        self.fill_row(source, border, line);
+        let (across, strip) = (window.stride[2] * window.inputs, strip(window.inputs, window.kernel[2]));
+        let bytes = size_of::<F>();
+        let (line, places) = (bytemuck::cast_slice(line), bytemuck::cast_slice_mut(places));
+        spread(self.machine.isa, line, (across * bytes, strip * bytes), places, pitch);
+    }
+
+    /// What a row of the output sees of a row of the data, as factors with a border.
+    fn fill_row(&self, source: &[T], border: F, line: &mut [F]) {
         let window = &self.window;
         let strip = strip(window.inputs, window.kernel[2]);
         let across = window.stride[2] * window.inputs;
@@ -643,9 +541,6 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         if from < to {
             T::convert_all(self.machine.isa, &source[first..][..to - from], &mut line[from..to]);
         }
-        let bytes = size_of::<F>();
-        let (line, places) = (bytemuck::cast_slice(line), bytemuck::cast_slice_mut(places));
-        spread(self.machine.isa, line, (across * bytes, strip * bytes), places, self.copy.pitch);
     }
 
     /// What of a row of a plane lies inside the data, where the plane has columns of this remainder.
@@ -703,241 +598,4 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
 struct Span {
     places: Range<usize>,
     first: usize,
-}
-
-/// Where the blocks of a task go.
-struct Target<'a, F: Product> {
-    finishing: Finishing<'a, F>,
-    parts: &'a Parts<TiledWeights<F::Right>>,
-    /// Panels of a part.
-    each: usize,
-    /// The first image, and rows of the product from one to the next.
-    image: usize,
-    apart: usize,
-    /// The first row of the output.
-    first: usize,
-    pixels: Pixels,
-    /// Where the first row of the product lies in the output, if all others of an image follow it there.
-    in_one_row: Option<usize>,
-    /// The last panel that was asked for: most are next, too.
-    panel: PanelPlace,
-}
-
-/// A panel among the columns of the output.
-#[derive(Clone, Copy)]
-struct PanelPlace {
-    panel: usize,
-    part: usize,
-    /// Its first column, and how many it has.
-    column: usize,
-    columns: usize,
-    /// Where that column lies in a row of the output.
-    start: usize,
-}
-
-impl PanelPlace {
-    const NONE: PanelPlace = PanelPlace { panel: usize::MAX, part: 0, column: 0, columns: 0, start: 0 };
-}
-
-/// What the pixels of the output are among the rows of a product.
-struct Pixels {
-    /// Rows of the product from one row of the output to the next, and how many of them are pixels.
-    across: usize,
-    width: usize,
-    columns: usize,
-    to: Raster,
-}
-
-impl Pixels {
-    /// Whether only pixels of the output were computed, and those of an image lie in a row.
-    fn are_in_one_row(&self, step: [usize; 2]) -> bool {
-        self.across == self.width && self.to.grid.line() == self.width && step == [1; 2]
-    }
-}
-
-/// A row of a product as a pixel: its image, and its place in rows of the product.
-#[derive(Clone, Copy)]
-struct Place {
-    image: usize,
-    y: usize,
-    x: usize,
-}
-
-impl<F: Product> Target<'_, F> {
-    /// A row of the product.
-    fn place(&self, row: usize) -> Place {
-        let (image, at) = (self.image + row / self.apart, row % self.apart);
-        Place { image, y: at / self.pixels.across, x: at % self.pixels.across }
-    }
-
-    /// Rows of a block, of a panel, from a place on that are pixels next to each other, at most so many; and how many are done with
-    /// them.
-    fn piece(&self, place: Place, panel: PanelPlace, most: usize) -> (Option<Piece>, usize) {
-        let &Pixels { across, width, to: Raster { grid, lines, .. }, .. } = &self.pixels;
-        let Place { image, y, x } = place;
-        let target = self.parts[panel.part].0;
-        let run = (across - x).min(most);
-        let piece = (x < width).then(|| {
-            let [row, at] = target.place(self.first + y, x).map(|place| place as isize);
-            Piece {
-                rows: run.min(width - x),
-                columns: panel.columns,
-                column: panel.column,
-                start: grid.pixel(image, row, at) * lines.row + panel.start,
-                row: target.step[1] * lines.row,
-                has_room: false,
-            }
-        });
-        (piece, run)
-    }
-
-    /// The pixels among so many rows of a block, of a panel, from a place on: the first run of them, and all runs.
-    #[inline(always)]
-    fn runs(&self, place: Place, panel: PanelPlace, rows: usize) -> (Piece, Runs) {
-        let &Pixels { across, width, to: Raster { grid, lines, .. }, .. } = &self.pixels;
-        let Place { image, y, x } = place;
-        // Pixels among so many rows from the beginning of a line on.
-        let pixels = |rows: usize| rows / across * width + (rows % across).min(width);
-        let count = pixels(x + rows) - x.min(width);
-        let (before, y, x) = if x < width { (0, y, x) } else { (across - x, y + 1, 0) };
-        let target = self.parts[panel.part].0;
-        let start = |y: usize, x: usize| {
-            let [row, at] = target.place(self.first + y, x).map(|place| place as isize);
-            grid.pixel(image, row, at) * lines.row + panel.start
-        };
-        let row = target.step[1] * lines.row;
-        // Lines of every second pixel can begin before the next pixel of the one before would.
-        let farther = (start(y + 1, 0) - start(y, 0)).wrapping_sub(width * row) as isize;
-        let PanelPlace { columns, column, .. } = panel;
-        let piece = Piece { rows: count, columns, column, start: start(y, x), row, has_room: false };
-        (piece, Runs { rows: count, before, first: width - x, each: width, skipped: across - width, farther })
-    }
-
-    /// Where a panel is.
-    #[inline]
-    fn panel(&mut self, panel: usize) -> PanelPlace {
-        if self.panel.panel != panel {
-            let (part, column) = (panel / self.each, panel % self.each * BLOCK);
-            let columns = BLOCK.min(self.pixels.columns - column);
-            let start = self.pixels.to.lines.column(column);
-            self.panel = PanelPlace { panel, part, column, columns, start };
-        }
-        self.panel
-    }
-
-    /// So many rows of a block, of one image as all of a block are, where those are one piece.
-    #[inline]
-    fn in_one_row(&self, row: usize, panel: PanelPlace, rows: usize) -> Option<Piece> {
-        let first = self.in_one_row?;
-        let Raster { grid, lines, .. } = self.pixels.to;
-        // Most products are of one image, and need no division.
-        let (image, row) = if row < self.apart { (0, row) } else { (row / self.apart, row % self.apart) };
-        let PanelPlace { column, columns, start, .. } = panel;
-        let start = (first + image * grid.image() + row) * lines.row + start;
-        Some(Piece { rows, columns, column, start, row: lines.row, has_room: false })
-    }
-}
-
-impl<F: Product> Sink<F::Sum> for Target<'_, F> {
-    fn begins(&self) -> bool {
-        self.finishing.begins()
-    }
-
-    fn begin(&mut self, panel: usize) -> Begin<F::Sum> {
-        let PanelPlace { column, columns, .. } = self.panel(panel);
-        self.finishing.begin_of(column..column + columns)
-    }
-
-    fn store(&mut self, sums: &mut Sums<F::Sum>, (row, panel): (usize, usize), rows: usize) {
-        let panel = self.panel(panel);
-        if let Some(piece) = self.in_one_row(row, panel, rows) {
-            // SAFETY: tasks have disjoint parts of the output.
-            return unsafe { self.finishing.store(piece, &mut sums.0) };
-        }
-        let (mut at, mut place) = (0, self.place(row));
-        while at < rows {
-            let (piece, run) = self.piece(place, panel, rows - at);
-            if let Some(piece) = piece {
-                // SAFETY: as above.
-                unsafe { self.finishing.store(piece, &mut sums.0[at * BLOCK..]) };
-            }
-            at += run;
-            // Pieces end with their row at the latest.
-            place = Place { y: place.y + 1, x: 0, ..place };
-        }
-    }
-
-    fn ends(&mut self, (row, panel): (usize, usize), rows: usize) -> Option<&Ends> {
-        if !self.finishing.may_end() {
-            return None;
-        }
-        let panel = self.panel(panel);
-        let in_one_row = self.in_one_row(row, panel, rows);
-        let piece = in_one_row.or_else(|| self.piece(self.place(row), panel, rows).0)?;
-        if piece.rows < rows {
-            return None;
-        }
-        // SAFETY: as above.
-        unsafe { self.finishing.ends(piece) }
-    }
-
-    fn ends_later(&mut self, (row, panel): (usize, usize), rows: usize) -> Option<&Later> {
-        if !self.finishing.may_end() {
-            return None;
-        }
-        let panel = self.panel(panel);
-        if let Some(piece) = self.in_one_row(row, panel, rows) {
-            // SAFETY: as above.
-            return unsafe { self.finishing.ends_later(piece, Runs::one(rows)) };
-        }
-        let (piece, runs) = self.runs(self.place(row), panel, rows);
-        // SAFETY: as above.
-        unsafe { self.finishing.ends_later(piece, runs) }
-    }
-
-    fn takes_turns(&self, rows: usize) -> bool {
-        // Of one image, whose pixels follow each other.
-        self.finishing.may_end() && self.in_one_row.is_some() && rows <= self.apart
-    }
-
-    fn ends_in_turn(&mut self, (row, panel): (usize, usize), rows: usize, number: usize) -> Option<Later> {
-        let panel = self.panel(panel);
-        let piece = self.in_one_row(row, panel, rows)?;
-        // SAFETY: as above.
-        unsafe { self.finishing.ends_in_turn(piece, number) }
-    }
-}
-
-multiversion! {
-    /// Copies so many lines of a cache line each of every pixel, next to each other, to places of so many bytes. `apart` are
-    /// pixels, and lines of a pixel.
-    fn copy_lines(from: &[u8], apart: (usize, usize), to: &mut [u8], place: (usize, usize)) = copy_each_line
-}
-
-#[inline(always)]
-fn copy_each_line(from: &[u8], (pixel, line): (usize, usize), to: &mut [u8], (place, count): (usize, usize)) {
-    for (index, place) in to.chunks_exact_mut(place).enumerate() {
-        for (number, to) in place.as_chunks_mut::<LINE_BYTES>().0.iter_mut().enumerate().take(count) {
-            to.copy_from_slice(&from[index * pixel + number * line..][..LINE_BYTES]);
-        }
-    }
-}
-
-multiversion! {
-    /// Writes strips of `line`, which begin so many bytes apart and are so long, at a distance of `pitch`, and zeros
-    /// behind them: weights of zero are only without effect on finite numbers.
-    fn spread(line: &[u8], strips: (usize, usize), places: &mut [u8], pitch: usize) = spread_each
-}
-
-#[inline(always)]
-fn spread_each(line: &[u8], (apart, len): (usize, usize), places: &mut [u8], pitch: usize) {
-    let whole = (len - 1) / STEP_BYTES * STEP_BYTES;
-    let kept = matrix::kept_bytes(len - whole);
-    for (index, place) in places.chunks_exact_mut(pitch).enumerate() {
-        let strip = &line[index * apart..][..whole + STEP_BYTES];
-        if whole > 0 {
-            place[..whole].copy_from_slice(&strip[..whole]);
-        }
-        matrix::keep(&strip[whole..], &kept, &mut place[whole..]);
-    }
 }

@@ -9,7 +9,7 @@ use super::{Addend, Ending, PAIR, block};
 use crate::Isa;
 use crate::matrix::{
     BLOCK, Beside, End, Halves, Later, Pending, RowByRow, Runs, Strips, beside_bf16, beside_u8, bf16_halves,
-    bf16_strips, u8_halves_to_bf16, u8_strips, u8_strips_to_bf16,
+    bf16_strips, bf16_three_quarters, u8_halves_to_bf16, u8_strips, u8_strips_to_bf16,
 };
 use crate::real::Numbers;
 use crate::vector::{Avx512, Avx512Bf16, Wide, rows};
@@ -67,6 +67,8 @@ pub(in crate::kernels) struct Chosen {
     pub strips: &'static Strips,
     /// The same of the first half of the columns alone, where there are no more.
     pub halves: Option<&'static Halves>,
+    /// And of the first three quarters.
+    pub three_quarters: Option<&'static Strips>,
     pub beside: &'static Beside,
     /// Ends rows whose sums are in memory, where that is faster than the ending's own form: not where integers become bf16.
     pub rows: Option<EndRows>,
@@ -329,6 +331,27 @@ impl<V: Wide, S: Summed, A: Added, F: Applied, W: Written> End for OfStrips<V, S
             });
         }
     }
+
+    #[inline(always)]
+    unsafe fn end_three_quarters<const ROWS: usize>(&self, row: usize, first: [__m512i; ROWS], last: [__m512i; ROWS]) {
+        const { assert!(W::HALVES && !S::SCALED && !F::BIASED, "nothing is known of the last 16 columns") }
+        let &OfStrips { ref shared, added, to, apart, ahead, .. } = self;
+        // SAFETY: the caller's promise.
+        unsafe {
+            rows!(r in ROWS => {
+                let at = (row + r) * apart;
+                if ahead > 0 {
+                    block::ask(added, to, at + ahead * apart);
+                }
+                // All that is added is read before the first is written.
+                let places = [at, at + V::LANES / 2];
+                let first = shared.number::<S, A, F, W>(0, V::of_bits(first[r]), added, places[0]);
+                let mut pair = [first, shared.number::<S, A, F, W>(1, V::of_bits(last[r]), added, places[1])];
+                shared.apply::<F, W, PAIR>(&mut pair);
+                shared.write::<F, W, false>(to, places, pair);
+            });
+        }
+    }
 }
 
 /// Ends rows in registers that round to bf16 by themselves.
@@ -349,6 +372,7 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
             share: Ends::<A, W>::share,
             strips: u8_strips::<OfStrips<Avx512, Begun, A, Plain, W>>(),
             halves: None,
+            three_quarters: None,
             beside: beside_u8::<Rows<Avx512, Integers, A, Plain, W>>(),
             rows: Some(Ends::<A, W>::rows),
         }
@@ -359,6 +383,7 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
             share: InRegisters::<Avx512Bf16, Integers, A, Plain, *mut bf16>::share,
             strips: u8_strips_to_bf16::<Strips<A>>(),
             halves: Some(u8_halves_to_bf16::<Strips<A>>()),
+            three_quarters: None,
             beside: beside_u8::<Rows<Avx512Bf16, Integers, A, Plain, *mut bf16>>(),
             rows: None,
         }
@@ -395,13 +420,14 @@ pub(in crate::kernels) fn of_integers(kind: Kind, isa: Isa) -> Option<Chosen> {
 /// What ends sums of products of bf16, on a machine with AVX-512 BF16.
 pub(in crate::kernels) fn of_bf16(kind: Kind, _: Isa) -> Option<Chosen> {
     fn chosen<A: Added, W: Written>(rows: EndRows, beside: &'static Beside) -> Chosen {
-        // Strips have both bounds: each form of them is 24 functions, with halves.
+        // Strips have both bounds: each form of them is 32 functions, with those of fewer columns.
         type Bounded = Unbiased<true, true>;
         type Strips<A, W> = OfStrips<Avx512Bf16, Floats, A, Bounded, W>;
         Chosen {
             share: InRegisters::<Avx512Bf16, Floats, A, Bounded, W>::share,
             strips: bf16_strips::<Strips<A, W>>(),
             halves: Some(bf16_halves::<Strips<A, W>>()),
+            three_quarters: Some(bf16_three_quarters::<Strips<A, W>>()),
             beside,
             rows: Some(rows),
         }
@@ -567,6 +593,33 @@ mod tests {
                     }
                 }
                 assert!(want.bits() == got.bits(), "half of {height} rows, rounded: {is_rounded}, ahead: {ahead}");
+            }
+            // And of three quarters.
+            assert_eq!(chosen.three_quarters.is_none(), integers);
+            let [mut want, mut got] = [(); 2].map(|()| Places::new(&|at| at as f32));
+            for height in 1..=chosen.three_quarters.map_or(0, |strips| strips.len()) {
+                let Some(strips) = chosen.three_quarters else { break };
+                let (mut room, left) = (Room::new(), Left::of_tiles([std::ptr::null(); 2], 0, &[]));
+                for row in (height..=BLOCK - height).step_by(height) {
+                    let ending = ending_of(got.of(written), BLOCK);
+                    // SAFETY: as above.
+                    unsafe {
+                        chosen.share(&ending, &mut room);
+                        let mut told = Told::of(&ending, &room);
+                        let told = std::ptr::from_mut(&mut told).cast();
+                        let (begin, many) = (Begin::sums((&raw const sums).cast()), Many { row, strips: 1 });
+                        let nothing = std::ptr::null();
+                        strips[height - 1](nothing, &left, nothing, begin, told, many, &Share::NOTHING);
+                        let ending = Ending {
+                            columns: BLOCK / 4 * 3,
+                            residual: residual.map(|of| Addend { numbers: of.numbers.from(row * APART), ..of }),
+                            ..ending_of(want.of(written).from(row * APART), height)
+                        };
+                        ending.run(isa, &mut sums.0[row * BLOCK..][..height * BLOCK].to_vec());
+                    }
+                }
+                let place = format!("three quarters of {height} rows, rounded: {is_rounded}, ahead: {ahead}");
+                assert!(want.bits() == got.bits(), "{place}");
             }
             assert_eq!(chosen.rows.is_none(), integers && written == Width::Bf16);
             if isa.has_avx512_bf16() {

@@ -17,6 +17,12 @@ use halimede_tensor::{DType, View};
 const KEPT: usize = 8;
 const _: () = assert!(TURNS <= KEPT);
 
+/// Columns of blocks that have ends of their own, beside those of a whole one.
+#[cfg(target_arch = "x86_64")]
+const HALF: usize = BLOCK / 2;
+#[cfg(target_arch = "x86_64")]
+const THREE_QUARTERS: usize = BLOCK / 4 * 3;
+
 /// What is added to the sums of a panel and multiplied with them.
 struct Kept<C> {
     /// The first column; none where this is [`usize::MAX`].
@@ -185,7 +191,7 @@ impl<'a, F: Product> Finishing<'a, F> {
             let sums = &sums[..piece.rows * BLOCK];
             // SAFETY: the caller's promise; there are sums for the rows.
             unsafe {
-                if let Some((Chosen { rows: Some(rows), .. }, told)) = self.tell(piece, false, &Runs::one(piece.rows)) {
+                if let Some((Chosen { rows: Some(rows), .. }, told)) = self.tell(piece, BLOCK, &Runs::one(piece.rows)) {
                     return rows(told, sums.as_ptr().cast(), piece.rows);
                 }
             }
@@ -252,14 +258,23 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[cfg(target_arch = "x86_64")]
     #[inline]
     pub unsafe fn ends(&mut self, piece: Piece) -> Option<&Ends> {
-        let is_half = 2 * piece.columns == BLOCK;
-        // What has no ends for halves is not told of them again and again.
-        if is_half && matches!(self.in_registers.chosen, Some(Some(Chosen { halves: None, .. }))) {
+        let strips_of = |chosen: &Chosen| -> Option<&'static [_]> {
+            match piece.columns {
+                HALF => Some(chosen.halves?),
+                THREE_QUARTERS => Some(chosen.three_quarters?),
+                _ => Some(chosen.strips),
+            }
+        };
+        // What has no ends for fewer columns is not told of them again and again.
+        if let Some(Some(chosen)) = &self.in_registers.chosen
+            && strips_of(chosen).is_none()
+        {
             return None;
         }
+        let written = if let HALF | THREE_QUARTERS = piece.columns { piece.columns } else { BLOCK };
         // SAFETY: the caller's promise.
-        let (Chosen { strips, halves, .. }, told) = unsafe { self.tell(piece, is_half, &Runs::one(piece.rows)) }?;
-        let strips: &[_] = if is_half { halves? } else { strips };
+        let (chosen, told) = unsafe { self.tell(piece, written, &Runs::one(piece.rows)) }?;
+        let strips = strips_of(&chosen)?;
         let told = std::ptr::from_mut(told).cast();
         Some(self.in_registers.ends.insert(Ends { strips, told }))
     }
@@ -273,7 +288,7 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[inline(always)]
     pub unsafe fn ends_later(&mut self, piece: Piece, runs: Runs) -> Option<&Later> {
         // SAFETY: the caller's promise.
-        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, false, &runs) }?;
+        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, BLOCK, &runs) }?;
         let told = std::ptr::from_mut(told).cast_const().cast();
         Some(self.in_registers.later.insert(Later { beside, told, runs }))
     }
@@ -286,22 +301,21 @@ impl<'a, F: Product> Finishing<'a, F> {
     #[cfg(target_arch = "x86_64")]
     pub unsafe fn ends_in_turn(&mut self, piece: Piece, number: usize) -> Option<Later> {
         // SAFETY: the caller's promise.
-        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, false, &Runs::one(piece.rows)) }?;
+        let (Chosen { beside, .. }, told) = unsafe { self.tell(piece, BLOCK, &Runs::one(piece.rows)) }?;
         let told = *told;
         let told = std::ptr::from_mut(self.in_registers.in_turn[number].insert(told)).cast_const().cast();
         Some(Later { beside, told, runs: Runs::one(BLOCK) })
     }
 
     /// What ends a piece whose rows are these runs, and what it is told; none where registers do not do that. Whoever ends it writes
-    /// all columns of a block, or half of them.
+    /// so many columns.
     ///
     /// # Safety
     /// As [`Finishing::store`], for whoever ends it.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
-    unsafe fn tell(&mut self, piece: Piece, is_half: bool, runs: &Runs) -> Option<(Chosen, &mut Told)> {
+    unsafe fn tell(&mut self, piece: Piece, written: usize, runs: &Runs) -> Option<(Chosen, &mut Told)> {
         let Piece { columns, column, start, row, has_room, .. } = piece;
-        let written = if is_half { BLOCK / 2 } else { BLOCK };
         if columns != written && !has_room {
             return None;
         }
