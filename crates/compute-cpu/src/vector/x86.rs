@@ -752,8 +752,8 @@ unsafe fn normal_power_of_two_16(t: x86::__m512) -> x86::__m512 {
     // SAFETY: the caller's promise.
     unsafe {
         // Numbers below the normal ones would slow everything down that touches them. NaN is not less.
-        let is_less = x86::_mm512_cmp_ps_mask::<{ x86::_CMP_LT_OQ }>(t, x86::_mm512_set1_ps(LEAST_POWER));
-        x86::_mm512_mask_mov_ps(power_of_two_16(t), is_less, x86::_mm512_setzero_ps())
+        let is_normal = x86::_mm512_cmp_ps_mask::<{ x86::_CMP_NLT_UQ }>(t, x86::_mm512_set1_ps(LEAST_POWER));
+        x86::_mm512_maskz_mov_ps(is_normal, power_of_two_16(t))
     }
 }
 

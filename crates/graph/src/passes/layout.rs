@@ -368,6 +368,17 @@ mod tests {
     }
 
     #[test]
+    fn what_turns_the_channels_of_a_convolution_reads_them_as_they_lie() {
+        let (names, graph, _) = optimized(graph(&[1, 3, 20], |b, x| {
+            let c = conv(b, x, &[8, 3, 3], 1, None);
+            let tokens = b.transpose(c, &[0, 2, 1]).unwrap();
+            b.add(Op::Softmax(Softmax { axis: 2, log: false }), &[tokens]).unwrap()
+        }));
+        assert_eq!(names, ["Transpose", "Conv", "Softmax"]);
+        assert_eq!(graph.fact(graph.outputs[0]).known_shape().unwrap()[..], [1, 20, 8]);
+    }
+
+    #[test]
     fn resampling_comes_along() {
         for axes in [&[][..], &[2, 3]] {
             let (names, graph, _) = optimized(graph(&[1, 8, 4, 5], |b, x| {

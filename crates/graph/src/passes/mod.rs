@@ -117,6 +117,7 @@ pub static PASSES: &[Pass] = &[
     maps::ACTIVATIONS,
     epilogue::PASS,
     layout::PASS,
+    cancel::PASS,
     dead::PASS,
 ];
 

@@ -180,20 +180,22 @@ unsafe fn weigh_row<V: Vector, const BIASED: bool>(rows: &mut Rows<'_>, row: usi
     let (seen, larger) = (rows.seen(row).next_multiple_of(BLOCK), rows.maxima[row]);
     // SAFETY: the caller's promise; the lines of blocks and of weights are as long.
     unsafe {
-        let (mut total, largest) = (V::splat(0.0), V::splat(larger));
+        let (mut totals, largest) = ([V::splat(0.0); 2], V::splat(larger));
         // Powers of 2 take the place of those of e.
         let (scale, least) = (V::splat(rows.scale * LOG2_E), V::splat(-larger * LOG2_E));
         for block in 0..seen / BLOCK {
             let line = rows.scores[block].0[row * BLOCK..][..BLOCK].as_ptr();
-            for at in (0..BLOCK).step_by(V::LANES) {
-                let score = V::load(line.add(at));
-                // A bias may be as low as numbers go: only what lies between scores is scaled then.
-                let weight = match BIASED {
-                    true => score.minus(largest).exp_near(),
-                    false => least.plus_product(score, scale).power_of_two(),
-                };
-                total = total.plus(weight);
-                weight.narrow(weights.add(block * BLOCK + at));
+            for at in (0..BLOCK).step_by(2 * V::LANES) {
+                let mut pair = [V::load(line.add(at)), V::load(line.add(at + V::LANES))];
+                for half in 0..2 {
+                    // A bias may be as low as numbers go: only what lies between scores is scaled then.
+                    pair[half] = match BIASED {
+                        true => pair[half].minus(largest).exp_near(),
+                        false => least.plus_product(pair[half], scale).power_of_two(),
+                    };
+                    totals[half] = totals[half].plus(pair[half]);
+                }
+                V::narrow_pair(pair, weights.add(block * BLOCK + at));
             }
         }
         for at in (seen..columns).step_by(V::LANES) {
@@ -210,7 +212,7 @@ unsafe fn weigh_row<V: Vector, const BIASED: bool>(rows: &mut Rows<'_>, row: usi
                 }
             }
         }
-        rows.sums[row] += total.sum_of_lanes();
+        rows.sums[row] += totals[0].plus(totals[1]).sum_of_lanes();
     }
 }
 
