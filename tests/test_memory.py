@@ -160,3 +160,18 @@ def test_wrong_limits(repository):
     done = subprocess.run(command, capture_output=True, text=True, timeout=60)
     assert done.returncode == 1
     assert "invalid argument for --memory-limit: '1.5G' is none of auto, off and a number of bytes" in done.stderr
+
+
+def test_memory_of_requests_goes_back_while_nobody_asks(repository, serve):
+    repository.add("echo", config=CONFIG.replace('string_value: "200"', 'string_value: "0"'))
+    server = serve(repository)
+    client = triton.InferenceServerClient(server.grpc_address)
+    # Less than what the allocator gives back at once.
+    tensor = triton.InferInput("INPUT0", [1, 3 * MIB // 4], "FP32")
+    tensor.set_data_from_numpy(np.ones((1, 3 * MIB // 4), np.float32))
+    for _ in range(20):
+        client.infer("echo", [tensor])
+    kept = gauge(server, "halimede_process_private_bytes")
+    least = kept - 2 * MIB
+    wait_until(lambda: gauge(server, "halimede_process_private_bytes") < least, "memory goes back", 20)
+    client.infer("echo", [tensor])

@@ -5,7 +5,7 @@
 
 DIR has a folder per model with 1/model.onnx, as `benches/peers/prepare.py` makes them, and may have a config.pbtxt in it. Each model is served
 in each precision, by one and by two instances, with packed weights mapped from files and without. What is known of a model
-(whether it may compute so) and its packed weights come from a start before. Once every instance has run,
+(whether it may compute so) and its packed weights come from a start before. Once every instance has run, and nobody has asked for some seconds,
 
 - the metrics `halimede_model_memory_bytes`, `halimede_model_weights_bytes` and `halimede_instance_memory_bytes` are read;
 - the process's memory is read from /proc (Linux only): `written` is what no file stands behind, `private` counts pages of
@@ -33,6 +33,8 @@ import machine  # noqa: E402
 import picture  # noqa: E402
 
 MIB = 2**20
+# Until what requests took has gone back to the system.
+REST_SECONDS = 8
 
 
 def metrics(port):
@@ -94,6 +96,7 @@ def measure(binary, source, precision, idle_mib):
                 with start(instances, *flags) as server:
                     server.first_answer(name, sent)
                     told = server.until_all_ran(name, sent, instances)
+                    time.sleep(REST_SECONDS)
                     _, private, written = memory_mib(server.process.pid)
                 row = {"model": name, "precision": precision, "packed weights": state, "instances": instances}
                 row |= {key.removeprefix("halimede_"): value / MIB for key, value in told.items() if key != "instances"}

@@ -17,6 +17,7 @@ mod flags;
 pub mod fuzzing;
 mod grpc;
 mod http;
+mod idle;
 mod json;
 mod listen;
 mod logging;

@@ -4,7 +4,10 @@ use std::{
     fmt,
     sync::{
         Arc,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{
+            AtomicBool, AtomicU64,
+            Ordering::{Relaxed, SeqCst},
+        },
         mpsc::{self, RecvTimeoutError, Sender},
     },
     thread::{self, JoinHandle},
@@ -56,6 +59,8 @@ pub struct Server {
     exiting: AtomicBool,
     /// Whether the server could not start and only says so.
     has_failed: bool,
+    /// Requests so far.
+    requests: AtomicU64,
     poller: Mutex<Option<Poller>>,
 }
 
@@ -98,7 +103,14 @@ impl Server {
             tracing::error!("{}", error.message);
             let repository = Repository::new(options.clone());
             let exiting = AtomicBool::new(false);
-            return Ok(Self { repository, options, exiting, has_failed: true, poller: Mutex::default() });
+            return Ok(Self {
+                repository,
+                options,
+                exiting,
+                has_failed: true,
+                requests: AtomicU64::new(0),
+                poller: Mutex::default(),
+            });
         }
         let repository = Repository::new(options.clone());
         let loaded = match options.control {
@@ -107,7 +119,14 @@ impl Server {
         };
         tell(&repository.states());
         let exiting = AtomicBool::new(false);
-        let server = Self { repository, options, exiting, has_failed: false, poller: Mutex::default() };
+        let server = Self {
+            repository,
+            options,
+            exiting,
+            has_failed: false,
+            requests: AtomicU64::new(0),
+            poller: Mutex::default(),
+        };
         let started = if server.options.exit_on_error { loaded } else { Ok(()) };
         if let Err(error) = started.and_then(|()| server.start_poller()) {
             Arc::new(server).end();
@@ -150,6 +169,7 @@ impl Server {
     /// Takes a request and answers it through its responder, in any case: with outputs, or with what is
     /// wrong. Validation errors are sent before this returns.
     pub fn infer(&self, request: Request) {
+        self.requests.fetch_add(1, Relaxed);
         // What runs has its memory, and is finished.
         if let Some(error) = self.repository.refuse_request(Instant::now()) {
             return request.refuse(0, error);
@@ -297,6 +317,11 @@ impl Server {
     /// Whether clients may load and unload models.
     pub fn is_explicit(&self) -> bool {
         matches!(self.options.control, ControlMode::Explicit)
+    }
+
+    /// Requests that were ever given to [`infer`](Self::infer), whatever became of them.
+    pub fn requests(&self) -> u64 {
+        self.requests.load(Relaxed)
     }
 
     /// Requests that are not answered yet.

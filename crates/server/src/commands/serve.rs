@@ -31,7 +31,7 @@ use crate::{
     cache, cloud,
     event_loops::{Connections, EventLoops},
     flags::{self, FlagError, Flags, Port},
-    grpc, http,
+    grpc, http, idle,
     listen::{self, Endpoint},
     logging::Logging,
     memory::Limit,
@@ -188,6 +188,7 @@ fn serve(flags: &Flags, name: Name) -> Result<(), String> {
             python.kill_processes();
         })
         .map_err(during("starting services"))?;
+    runtime.spawn(idle::release_memory(Arc::downgrade(&server)));
     tell(Progress::Ready("Serving"));
 
     let signal = signals.wait().map_err(|error| error.to_string())?;
