@@ -26,15 +26,16 @@
 //!
 //! Where there are few channels, a step of the matrix unit would be mostly padding. Then a place of the copy has what a
 //! pixel of the output sees of one row of the data: the pixels of several taps lie together there, and each row of the
-//! kernel is one tap:
+//! kernel is one tap. Every place begins with a step, so that no row of a tile crosses a cache line:
 //!
 //! ```text
 //!   . . abc def ghi jkl            three channels, kernel 3 wide, stride 2
 //!   ..abcdef | defghijkl | ...     places of the first row
 //! ```
 //!
-//! A row of a tile may begin anywhere, though. So places overlap: what a pixel sees begins in the row of the copy itself, and what is
-//! multiplied beyond it belongs to its neighbours, by zeros. A task whose data are not all finite has places of their own after all.
+//! Units that read rows one by one, wherever they begin, need no places: what a pixel sees begins in the row of the copy itself, and
+//! what its neighbour sees overlaps it. Where the last group is half of the neighbour's, that is multiplied by zero, so that a task
+//! whose data are not all finite has places after all.
 
 mod copy;
 mod target;
@@ -163,32 +164,6 @@ fn ends_in(window: &Window, grid: &Grid, whole: &Grid) -> bool {
     end + (of_whole - rows) < rows_apart(of_whole)
 }
 
-/// How strips lie, each of which is what a pixel sees of a row.
-#[derive(Clone, Copy)]
-struct Strips {
-    form: Form,
-    /// The same for data that are not all finite, where that makes a difference.
-    apart: Option<Form>,
-}
-
-impl Strips {
-    fn of<F: Factor>(window: &Window, matrix: MatrixUnit<F>) -> Strips {
-        if matrix.takes_lines() && !in_lines(window, matrix) {
-            return Strips { form: Form::Pixels, apart: None };
-        }
-        let strip = strip(window.inputs, window.kernel[2]);
-        // Units of lines multiply what counts of a step alone, by whole groups.
-        let multiplied = strip.next_multiple_of(if matrix.takes_lines() { F::GROUP } else { F::STEP });
-        let bytes = |numbers: usize| numbers * size_of::<F>();
-        let pitch = bytes(window.stride[2] * window.inputs);
-        // What is multiplied of the last place lies in its row.
-        let width = window.out[2] + bytes(multiplied).div_ceil(pitch);
-        // What is a neighbour's is multiplied by zero, which is only without effect on finite numbers.
-        let is_shared = F::DTYPE.is_float() && multiplied > strip;
-        Strips { form: Form::Rows { width, pitch }, apart: is_shared.then_some(Form::Wide { width }) }
-    }
-}
-
 /// A convolution of factors `F` that are read from data of `T`.
 pub(super) struct TiledConvStep<F: Product, T> {
     window: Window,
@@ -261,10 +236,10 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             false if pack == Pack::Blocks => Form::Blocks,
             false => Form::Pixels,
         };
-        let strips = strips.then(|| Strips::of(&window, matrix));
-        let copy_of = |rows| match &strips {
-            Some(strips) => Copy::of_strips::<F>(&window, rows, strips.form),
-            None => Copy::of_taps::<F>(&window, rows, form),
+        let overlap = in_lines(&window, matrix);
+        let copy_of = |rows| match strips {
+            true => Copy::of_strips::<F>(&window, rows, overlap),
+            false => Copy::of_taps::<F>(&window, rows, form),
         };
         let across_of = |copy: &Copy| match matrix.takes_lines() {
             true if in_lines(&window, matrix) => window.out[2],
@@ -301,9 +276,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             down => rows_cut(window.batch, height, down, takers),
         };
         let copy = copy_of(whole_blocks(height.div_ceil(down), most, (&window, matrix, threads)));
-        let apart = strips.and_then(|strips| strips.apart);
-        let apart = apart.map(|form| Copy::of_strips::<F>(&window, copy.rows, form));
-        let strips = strips.is_some();
+        // Half a group of a neighbour is multiplied by zero.
+        let is_shared = strips && overlap && !strip(window.inputs, window.kernel[2]).is_multiple_of(F::GROUP);
+        let apart = (is_shared && F::DTYPE.is_float()).then(|| Copy::of_strips::<F>(&window, copy.rows, false));
         let down = height.div_ceil(copy.rows);
         let across = across_of(&copy);
         // Small images go together: the weights are read once for them.
@@ -513,7 +488,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let window = &self.window;
         let lines = self.from.lines;
         let row_bytes = copy.row_bytes;
-        let must_be_finite = self.apart.is_some() && copy.has_rows;
+        let must_be_finite = self.apart.is_some() && copy.overlaps;
         let mut may_be_multiplied = true;
         for &([y, x], start) in &copy.planes {
             let span = self.span(x);
@@ -526,7 +501,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
                     let to = &mut numbers[to..][..row_bytes / size_of::<F>()];
                     match source {
                         None => to.fill(border),
-                        Some(source) if copy.has_rows => self.fill_row(source, border, to),
+                        Some(source) if copy.overlaps => self.fill_row(source, border, to),
                         Some(source) if self.strips => self.fill_strips(source, border, strip, (to, copy.pitch)),
                         Some(source) => self.fill_line(source, lines, (&span, block), border, to),
                     }
@@ -547,8 +522,6 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         self.fill_row(source, border, line);
         let (across, strip) = (window.stride[2] * window.inputs, strip(window.inputs, window.kernel[2]));
         let bytes = size_of::<F>();
-        // Of places behind the last pixel the sums are thrown away.
-        let places = &mut places[..window.out[2] * pitch / bytes];
         let (line, places) = (bytemuck::cast_slice(line), bytemuck::cast_slice_mut(places));
         spread(self.machine.isa, line, (across * bytes, strip * bytes), places, pitch);
     }

@@ -18,10 +18,8 @@ pub(super) enum Form {
     Pixels,
     /// A copy with a block of places for each step of channels.
     Blocks,
-    /// A copy of rows as they are, of so many places that begin so many bytes apart, and may overlap.
-    Rows { width: usize, pitch: usize },
-    /// The first one, with so many places in a row.
-    Wide { width: usize },
+    /// A copy of rows as they are, of so many places that begin so many bytes apart and overlap.
+    Overlapping { width: usize, pitch: usize },
     /// Where it is: rows of so many places, and bytes from one block to the next, and from one image.
     InPlace { line: usize, apart: usize, image: usize },
 }
@@ -51,8 +49,8 @@ pub(super) struct Copy {
     pub bytes: usize,
     pub image: usize,
     pub seen: Seen,
-    /// Its rows are those of the data.
-    pub has_rows: bool,
+    /// Places of a row overlap.
+    pub overlaps: bool,
 }
 
 /// Bytes from where a row begins to what each step reads, whose taps begin so many bytes from there and which has a block of channels so
@@ -80,8 +78,8 @@ impl Copy {
             return Copy::in_place::<F>(window, rows, (line, apart, image));
         }
         let (blocks, mut pitch) = match form {
-            Form::Pixels | Form::Wide { .. } => (1, channels * size_of::<F>()),
-            Form::Rows { pitch, .. } => (1, pitch),
+            Form::Pixels => (1, channels * size_of::<F>()),
+            Form::Overlapping { pitch, .. } => (1, pitch),
             _ => (channels / F::STEP, STEP_BYTES),
         };
         if pitch.is_multiple_of(CACHE_PERIOD) {
@@ -89,10 +87,7 @@ impl Copy {
         }
         let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
         let below = reach(1);
-        let width = match form {
-            Form::Rows { width, .. } | Form::Wide { width } => width,
-            _ => window.out[2] + reach(2),
-        };
+        let width = if let Form::Overlapping { width, .. } = form { width } else { window.out[2] + reach(2) };
         let places = (rows + below) * width;
         // With what tiles read behind the last.
         let places = if let Form::Blocks = form { rows_apart(places) } else { places + TILE };
@@ -119,8 +114,7 @@ impl Copy {
         let across = BLOCK + reach(2);
         let places = planes.len() * (across + below * width).min(across * (below + 1));
         let seen = seen_of::<F>(channels, taps.len(), places);
-        let row_bytes = width * pitch;
-        let has_rows = matches!(form, Form::Rows { .. });
+        let (row_bytes, overlaps) = (width * pitch, matches!(form, Form::Overlapping { .. }));
         Copy {
             rows,
             width,
@@ -135,7 +129,7 @@ impl Copy {
             bytes,
             image: bytes,
             seen,
-            has_rows,
+            overlaps,
         }
     }
 
@@ -156,7 +150,7 @@ impl Copy {
         let seen = seen_of::<F>(channels, taps.len(), places);
         let bytes = blocks * ((rows.max(1) - 1) * down + 1 + reach(1)) * line * STEP_BYTES;
         let (pitch, row_bytes, below) = (across * STEP_BYTES, down * line * STEP_BYTES, reach(1));
-        let (planes, width, has_rows) = (Vec::new(), line, false);
+        let (planes, width, overlaps) = (Vec::new(), line, false);
         Copy {
             rows,
             width,
@@ -171,13 +165,21 @@ impl Copy {
             bytes,
             image,
             seen,
-            has_rows,
+            overlaps,
         }
     }
 
-    /// The same where a place takes what a pixel sees of a row.
-    pub fn of_strips<F: Factor>(window: &Window, rows: usize, form: Form) -> Copy {
+    /// The same where a place takes what a pixel sees of a row, and they may overlap.
+    pub fn of_strips<F: Factor>(window: &Window, rows: usize, overlap: bool) -> Copy {
         let ([depth, down, _], inputs) = (window.kernel, strip(window.inputs, window.kernel[2]));
+        let form = if overlap {
+            let pitch = window.stride[2] * window.inputs * size_of::<F>();
+            // The last place ends in its row, whole groups of it.
+            let beyond = inputs.next_multiple_of(F::GROUP) * size_of::<F>();
+            Form::Overlapping { width: window.out[2] + beyond.div_ceil(pitch), pitch }
+        } else {
+            Form::Pixels
+        };
         let stride = [window.stride[0], window.stride[1], 1];
         let window = Window { inputs, kernel: [depth, down, 1], stride, ..window.clone() };
         let copy = Copy::of_taps::<F>(&window, rows, form);
