@@ -105,10 +105,10 @@ impl NormStep {
         self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
     }
 
-    /// Registers, then a row in f32 where rows lie in memory otherwise.
+    /// Registers, then two rows in f32 where rows lie in memory otherwise.
     fn thread_bytes(&self) -> usize {
-        let row = if self.types == (DType::F32, DType::F32) { 0 } else { self.length * size_of::<f32>() };
-        own_bytes(self.registers_bytes() + row.next_multiple_of(size_of::<Register>()))
+        let rows = if self.types == (DType::F32, DType::F32) { 0 } else { 2 * self.length * size_of::<f32>() };
+        own_bytes(self.registers_bytes() + rows.next_multiple_of(size_of::<Register>()))
     }
 
     fn parts(&self) -> usize {
@@ -172,13 +172,20 @@ impl NormStep {
             (arguments.inputs[0].unwrap_or(View::empty()).slice::<T>(), block)
         };
         let (registers, scratch) = self.scratch(arguments, part);
-        let line = &mut scratch[..self.length];
+        let mut lines = scratch[..2 * self.length].chunks_exact_mut(self.length.max(1));
+        let (Some(line), Some(other)) = (lines.next(), lines.next()) else { return };
         let (scale, bias) = self.affine_of_rows(arguments);
-        for (row, out) in (first..last).zip(block.chunks_exact_mut(self.length.max(1))) {
-            T::widen_all(isa, &x[row * self.length..][..self.length], line);
-            normalise_line(isa, line, (self.centred, self.epsilon), scale, bias);
-            self.finish_row(arguments, row, line, registers);
-            U::narrow_all(isa, line, out);
+        for (pair, outs) in (first..last).step_by(2).zip(block.chunks_mut(2 * self.length)) {
+            let mut lines = [&mut *line, &mut *other];
+            let lines = &mut lines[..(last - pair).min(2)];
+            for (row, line) in (pair..).zip(&mut *lines) {
+                T::widen_all(isa, &x[row * self.length..][..self.length], line);
+            }
+            normalise_lines(isa, lines, (self.centred, self.epsilon), scale, bias);
+            for ((row, line), out) in (pair..).zip(lines).zip(outs.chunks_exact_mut(self.length)) {
+                self.finish_row(arguments, row, line, registers);
+                U::narrow_all(isa, line, out);
+            }
         }
     }
 
@@ -232,8 +239,8 @@ on_vectors! {
 }
 
 on_vectors! {
-    /// One row in place.
-    fn normalise_line(line: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) = normalise_here
+    /// Rows in place, two at most: what one waits for, the other need not.
+    fn normalise_lines(lines: &mut [&mut [f32]], how: (bool, f32), scale: &[f32], bias: &[f32]) = normalise_here
 }
 
 /// # Safety
@@ -242,33 +249,53 @@ on_vectors! {
 unsafe fn normalise<V: Vector>(x: &[f32], out: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) {
     assert_eq!(x.len(), out.len());
     // SAFETY: the caller's promise; both rows are as long.
-    unsafe { write_row::<V>(x.as_ptr(), (out.as_mut_ptr(), x.len()), moments::<V>(x, how), scale, bias) }
+    unsafe {
+        let mean = mean::<V>(x, how);
+        let factor = factor::<V>(x, mean, how);
+        write_row::<V>(x.as_ptr(), (out.as_mut_ptr(), x.len()), (mean, factor), scale, bias);
+    }
 }
 
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn normalise_here<V: Vector>(line: &mut [f32], how: (bool, f32), scale: &[f32], bias: &[f32]) {
-    let (len, line_start) = (line.len(), line.as_mut_ptr());
+unsafe fn normalise_here<V: Vector>(lines: &mut [&mut [f32]], how: (bool, f32), scale: &[f32], bias: &[f32]) {
+    let count = lines.len();
+    assert!(count <= 2);
+    let (mut means, mut factors) = ([0.0; 2], [1.0; 2]);
     // SAFETY: the caller's promise; both pointers are to the row, of which nothing else is borrowed while they are used.
     unsafe {
-        let moments = moments::<V>(std::slice::from_raw_parts(line_start, len), how);
-        write_row::<V>(line_start, (line_start, len), moments, scale, bias);
+        for index in 0..count {
+            means[index] = mean::<V>(lines[index], how);
+        }
+        for index in 0..count {
+            factors[index] = factor::<V>(lines[index], means[index], how);
+        }
+        for index in 0..count {
+            let (len, line) = (lines[index].len(), lines[index].as_mut_ptr());
+            write_row::<V>(line, (line, len), (means[index], factors[index]), scale, bias);
+        }
     }
 }
 
-/// The mean (0 where it is not taken off) and the reciprocal of the deviation of a row.
+/// The mean of a row; 0 where it is not taken off.
 ///
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn moments<V: Vector>(x: &[f32], (centred, epsilon): (bool, f32)) -> (f32, f32) {
-    let count = x.len() as f32;
+unsafe fn mean<V: Vector>(x: &[f32], (centred, _): (bool, f32)) -> f32 {
     // SAFETY: the caller's promise.
-    unsafe {
-        let mean = if centred { sum_about::<V, false>(x, 0.0) / count } else { 0.0 };
-        (mean, 1.0 / (sum_about::<V, true>(x, mean) / count + epsilon).sqrt())
-    }
+    if centred { unsafe { sum_about::<V, false>(x, 0.0) / x.len() as f32 } } else { 0.0 }
+}
+
+/// The reciprocal of the deviation of a row from its mean.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn factor<V: Vector>(x: &[f32], mean: f32, (_, epsilon): (bool, f32)) -> f32 {
+    // SAFETY: the caller's promise.
+    1.0 / unsafe { sum_about::<V, true>(x, mean) / x.len() as f32 + epsilon }.sqrt()
 }
 
 /// The sum of a row, or of the `SQUARES` of its distances from a mean: in several running sums, of which none waits for itself.
