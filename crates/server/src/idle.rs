@@ -21,9 +21,9 @@ pub(crate) async fn release_memory(server: Weak<Server>) {
     looks.set_missed_tick_behavior(time::MissedTickBehavior::Delay);
     loop {
         looks.tick().await;
-        let Some(is_due) = server.upgrade().map(|server| quiet.is_due(server.requests(), server.in_flight())) else {
-            return;
-        };
+        let Some(server) = server.upgrade() else { return };
+        let is_due = quiet.is_due(server.requests(), || server.in_flight() == 0);
+        drop(server);
         // It takes a moment, in which the thread that serves connections would not.
         if is_due && task::spawn_blocking(memory::release).await.is_err() {
             return;
@@ -39,15 +39,22 @@ struct Quiet {
 }
 
 impl Quiet {
-    /// Whether memory is to go back now, which it is once between two requests. There were so many of them so far, and some are not
-    /// answered yet.
-    fn is_due(&mut self, requests: u64, in_flight: usize) -> bool {
-        if requests != self.requests || in_flight > 0 {
+    /// Whether memory is to go back now, which it is once between two requests. There were so many of them so far; whether all are
+    /// answered is only asked when it would go back, since that asks every model.
+    fn is_due(&mut self, requests: u64, are_answered: impl FnOnce() -> bool) -> bool {
+        if requests != self.requests {
             *self = Self { requests, looks: 0 };
             return false;
         }
         self.looks = self.looks.saturating_add(1);
-        self.looks == QUIET_LOOKS
+        if self.looks != QUIET_LOOKS {
+            return false;
+        }
+        let is_due = are_answered();
+        if !is_due {
+            self.looks = 0;
+        }
+        is_due
     }
 }
 
@@ -58,14 +65,14 @@ mod tests {
     #[test]
     fn memory_goes_back_once_in_each_quiet_time() {
         let mut quiet = Quiet::default();
-        let mut due = |requests: u64, in_flight: usize, looks: u32| {
-            (0..looks).filter(|_| quiet.is_due(requests, in_flight)).count()
+        let mut due = |requests: u64, are_answered: bool, looks: u32| {
+            (0..looks).filter(|_| quiet.is_due(requests, || are_answered)).count()
         };
-        assert_eq!(due(0, 0, QUIET_LOOKS - 1), 0);
-        assert_eq!(due(0, 0, 100), 1, "nobody has asked since the models were loaded");
-        assert_eq!(due(1, 1, 100), 0, "a request is under way");
-        assert_eq!(due(1, 0, QUIET_LOOKS - 1), 0);
-        assert_eq!(due(2, 0, QUIET_LOOKS), 0, "somebody asked between two looks");
-        assert_eq!(due(2, 0, 100), 1);
+        assert_eq!(due(0, true, QUIET_LOOKS - 1), 0);
+        assert_eq!(due(0, true, 100), 1, "nobody has asked since the models were loaded");
+        assert_eq!(due(1, false, 101), 0, "a request is under way");
+        assert_eq!(due(1, true, QUIET_LOOKS), 1, "and answered");
+        assert_eq!(due(2, true, QUIET_LOOKS), 0, "somebody asked between two looks");
+        assert_eq!(due(2, true, 100), 1);
     }
 }

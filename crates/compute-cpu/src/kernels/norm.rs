@@ -16,6 +16,8 @@ use halimede_tensor::{DType, View};
 
 /// Elements below which one thread does it all.
 const PARALLEL_ELEMENTS: usize = 16 * 1024;
+/// What stays in the first-level cache.
+const NEAR_BYTES: usize = 32 << 10;
 
 pub(super) struct NormKernel {
     pub op: Norm,
@@ -105,9 +107,20 @@ impl NormStep {
         self.epilogue.as_ref().map_or(0, |epilogue| epilogue.registers() * size_of::<Register>())
     }
 
-    /// Registers, then two rows in f32 where rows lie in memory otherwise.
+    /// Rows in f32 at a time, where they lie in memory otherwise: two, where both are near.
+    fn together(&self) -> usize {
+        if self.types == (DType::F32, DType::F32) {
+            0
+        } else if 2 * self.length * size_of::<f32>() <= NEAR_BYTES {
+            2
+        } else {
+            1
+        }
+    }
+
+    /// Registers, then those rows.
     fn thread_bytes(&self) -> usize {
-        let rows = if self.types == (DType::F32, DType::F32) { 0 } else { 2 * self.length * size_of::<f32>() };
+        let rows = self.together() * self.length * size_of::<f32>();
         own_bytes(self.registers_bytes() + rows.next_multiple_of(size_of::<Register>()))
     }
 
@@ -131,7 +144,7 @@ impl Step for NormStep {
 }
 
 impl NormStep {
-    /// The registers of a part and its row in f32.
+    /// The registers of a part and its rows in f32.
     fn scratch<'a>(&self, arguments: &Arguments<'a>, part: usize) -> (&'a mut [Register], &'a mut [f32]) {
         // SAFETY: each part has its own bytes of the workspace, in whole registers.
         let all = unsafe { registers_of(arguments.workspace, part, self.thread_bytes()) };
@@ -172,17 +185,14 @@ impl NormStep {
             (arguments.inputs[0].unwrap_or(View::empty()).slice::<T>(), block)
         };
         let (registers, scratch) = self.scratch(arguments, part);
-        let mut lines = scratch[..2 * self.length].chunks_exact_mut(self.length.max(1));
-        let (Some(line), Some(other)) = (lines.next(), lines.next()) else { return };
+        let (together, length) = (self.together().max(1), self.length.max(1));
         let (scale, bias) = self.affine_of_rows(arguments);
-        for (pair, outs) in (first..last).step_by(2).zip(block.chunks_mut(2 * self.length)) {
-            let mut lines = [&mut *line, &mut *other];
-            let lines = &mut lines[..(last - pair).min(2)];
-            for (row, line) in (pair..).zip(&mut *lines) {
-                T::widen_all(isa, &x[row * self.length..][..self.length], line);
-            }
-            normalise_lines(isa, lines, (self.centred, self.epsilon), scale, bias);
-            for ((row, line), out) in (pair..).zip(lines).zip(outs.chunks_exact_mut(self.length)) {
+        for (start, outs) in (first..last).step_by(together).zip(block.chunks_mut(together * length)) {
+            let lines = &mut scratch[..outs.len()];
+            T::widen_all(isa, &x[start * length..][..outs.len()], lines);
+            normalise_lines(isa, lines, length, (self.centred, self.epsilon), scale, bias);
+            let each = lines.chunks_exact_mut(length).zip(outs.chunks_exact_mut(length));
+            for (row, (line, out)) in (start..).zip(each) {
                 self.finish_row(arguments, row, line, registers);
                 U::narrow_all(isa, line, out);
             }
@@ -239,8 +249,8 @@ on_vectors! {
 }
 
 on_vectors! {
-    /// Rows in place, two at most: what one waits for, the other need not.
-    fn normalise_lines(lines: &mut [&mut [f32]], how: (bool, f32), scale: &[f32], bias: &[f32]) = normalise_here
+    /// Rows of a length in place, two at most: what one waits for, the other need not.
+    fn normalise_lines(lines: &mut [f32], length: usize, how: (bool, f32), scale: &[f32], bias: &[f32]) = normalise_here
 }
 
 /// # Safety
@@ -259,21 +269,21 @@ unsafe fn normalise<V: Vector>(x: &[f32], out: &mut [f32], how: (bool, f32), sca
 /// # Safety
 /// As [`Vector`].
 #[inline(always)]
-unsafe fn normalise_here<V: Vector>(lines: &mut [&mut [f32]], how: (bool, f32), scale: &[f32], bias: &[f32]) {
-    let count = lines.len();
+unsafe fn normalise_here<V: Vector>(lines: &mut [f32], length: usize, how: (bool, f32), scale: &[f32], bias: &[f32]) {
+    let count = lines.len() / length;
     assert!(count <= 2);
     let (mut means, mut factors) = ([0.0; 2], [1.0; 2]);
     // SAFETY: the caller's promise; both pointers are to the row, of which nothing else is borrowed while they are used.
     unsafe {
         for index in 0..count {
-            means[index] = mean::<V>(lines[index], how);
+            means[index] = mean::<V>(&lines[index * length..][..length], how);
         }
         for index in 0..count {
-            factors[index] = factor::<V>(lines[index], means[index], how);
+            factors[index] = factor::<V>(&lines[index * length..][..length], means[index], how);
         }
         for index in 0..count {
-            let (len, line) = (lines[index].len(), lines[index].as_mut_ptr());
-            write_row::<V>(line, (line, len), (means[index], factors[index]), scale, bias);
+            let line = lines[index * length..][..length].as_mut_ptr();
+            write_row::<V>(line, (line, length), (means[index], factors[index]), scale, bias);
         }
     }
 }

@@ -49,9 +49,7 @@ pub(crate) trait End: Sized {
     ///
     /// # Safety
     /// As [`End::of`].
-    unsafe fn end_three_quarters<const ROWS: usize>(&self, _: usize, _: [__m512i; ROWS], _: [__m512i; ROWS]) {
-        debug_assert!(false, "no three quarters are ended so");
-    }
+    unsafe fn end_three_quarters<const ROWS: usize>(&self, row: usize, first: [__m512i; ROWS], last: [__m512i; ROWS]);
 }
 
 /// Sums stay what they are, in those of a block.
@@ -99,7 +97,7 @@ impl End for Kept {
 
 /// Strips that end the rows of a block in registers, and what they are told.
 pub struct Ends {
-    /// [`Strips`] or, where no more columns count, [`Halves`].
+    /// [`Strips`], also of three quarters of the columns, or, where no more columns count, [`Halves`].
     pub strips: &'static [Strip],
     pub told: *mut u8,
 }

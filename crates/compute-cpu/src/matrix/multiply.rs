@@ -415,7 +415,7 @@ pub(crate) unsafe fn multiply<F: Factor>(
     }
 }
 
-/// Whether there are ends in registers for so many columns: all of them, a half or three quarters.
+/// Whether there may be ends in registers for so many columns: all of them, a half or, of floats, three quarters.
 fn is_ended(columns: usize) -> bool {
     [BLOCK, BLOCK / 2, BLOCK / 4 * 3].contains(&columns)
 }

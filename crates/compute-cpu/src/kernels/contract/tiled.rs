@@ -581,7 +581,7 @@ impl<F: Product> Sink<F::Sum> for Target<'_, F> {
             return None;
         }
         let piece = self.piece(block, rows);
-        // Whole blocks and halves alone are ended so, who write no more than that.
+        // Whole blocks, halves and three quarters alone are ended so, who write no more than that.
         self.fill_up(&piece);
         // SAFETY: as above.
         unsafe { self.finishing.ends(piece) }

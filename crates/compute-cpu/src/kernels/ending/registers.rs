@@ -561,65 +561,35 @@ mod tests {
             }
             assert!(want.bits() != Places::new(&|at| at as f32).bits(), "nothing was written");
             assert_eq!(chosen.halves.is_none(), written == Width::U8);
-            // The same of the first half of the columns.
-            let [mut want, mut got] = [(); 2].map(|()| Places::new(&|at| at as f32));
-            for height in 1..=chosen.halves.map_or(0, |halves| halves.len()) {
-                let Some(halves) = chosen.halves else { break };
-                let (mut room, left) = (Room::new(), Left::of_tiles([std::ptr::null(); 2], 0, &[]));
-                for row in (height..=BLOCK - height).step_by(height) {
-                    let ending = ending_of(got.of(written), BLOCK);
-                    // SAFETY: as above.
-                    unsafe {
-                        chosen.share(&ending, &mut room);
-                        let mut told = Told::of(&ending, &room);
-                        let (begin, told) =
-                            (Begin::sums((&raw const sums).cast()), std::ptr::from_mut(&mut told).cast());
-                        let many = Many { row, strips: 1 };
-                        halves[height - 1](
-                            std::ptr::null(),
-                            &left,
-                            std::ptr::null(),
-                            begin,
-                            told,
-                            many,
-                            &Share::NOTHING,
-                        );
-                        let ending = Ending {
-                            columns: BLOCK / 2,
-                            residual: residual.map(|of| Addend { numbers: of.numbers.from(row * APART), ..of }),
-                            ..ending_of(want.of(written).from(row * APART), height)
-                        };
-                        ending.run(isa, &mut sums.0[row * BLOCK..][..height * BLOCK].to_vec());
-                    }
-                }
-                assert!(want.bits() == got.bits(), "half of {height} rows, rounded: {is_rounded}, ahead: {ahead}");
-            }
-            // And of three quarters.
             assert_eq!(chosen.three_quarters.is_none(), integers);
-            let [mut want, mut got] = [(); 2].map(|()| Places::new(&|at| at as f32));
-            for height in 1..=chosen.three_quarters.map_or(0, |strips| strips.len()) {
-                let Some(strips) = chosen.three_quarters else { break };
-                let (mut room, left) = (Room::new(), Left::of_tiles([std::ptr::null(); 2], 0, &[]));
-                for row in (height..=BLOCK - height).step_by(height) {
-                    let ending = ending_of(got.of(written), BLOCK);
-                    // SAFETY: as above.
-                    unsafe {
-                        chosen.share(&ending, &mut room);
-                        let mut told = Told::of(&ending, &room);
-                        let told = std::ptr::from_mut(&mut told).cast();
-                        let (begin, many) = (Begin::sums((&raw const sums).cast()), Many { row, strips: 1 });
-                        let nothing = std::ptr::null();
-                        strips[height - 1](nothing, &left, nothing, begin, told, many, &Share::NOTHING);
-                        let ending = Ending {
-                            columns: BLOCK / 4 * 3,
-                            residual: residual.map(|of| Addend { numbers: of.numbers.from(row * APART), ..of }),
-                            ..ending_of(want.of(written).from(row * APART), height)
-                        };
-                        ending.run(isa, &mut sums.0[row * BLOCK..][..height * BLOCK].to_vec());
+            // The same of fewer columns.
+            let halves = chosen.halves.map(|halves| (BLOCK / 2, &halves[..]));
+            let three_quarters = chosen.three_quarters.map(|strips| (BLOCK / 4 * 3, &strips[..]));
+            for (columns, strips) in [halves, three_quarters].into_iter().flatten() {
+                let [mut want, mut got] = [(); 2].map(|()| Places::new(&|at| at as f32));
+                for (height, strip) in (1..).zip(strips) {
+                    let (mut room, left) = (Room::new(), Left::of_tiles([std::ptr::null(); 2], 0, &[]));
+                    for row in (height..=BLOCK - height).step_by(height) {
+                        let ending = ending_of(got.of(written), BLOCK);
+                        // SAFETY: as above.
+                        unsafe {
+                            chosen.share(&ending, &mut room);
+                            let mut told = Told::of(&ending, &room);
+                            let told = std::ptr::from_mut(&mut told).cast();
+                            let (begin, many) = (Begin::sums((&raw const sums).cast()), Many { row, strips: 1 });
+                            let nothing = std::ptr::null();
+                            strip(nothing, &left, nothing, begin, told, many, &Share::NOTHING);
+                            let ending = Ending {
+                                columns,
+                                residual: residual.map(|of| Addend { numbers: of.numbers.from(row * APART), ..of }),
+                                ..ending_of(want.of(written).from(row * APART), height)
+                            };
+                            ending.run(isa, &mut sums.0[row * BLOCK..][..height * BLOCK].to_vec());
+                        }
                     }
+                    let place = format!("{columns} columns of {height} rows, rounded: {is_rounded}, ahead: {ahead}");
+                    assert!(want.bits() == got.bits(), "{place}");
                 }
-                let place = format!("three quarters of {height} rows, rounded: {is_rounded}, ahead: {ahead}");
-                assert!(want.bits() == got.bits(), "{place}");
             }
             assert_eq!(chosen.rows.is_none(), integers && written == Width::Bf16);
             if isa.has_avx512_bf16() {

@@ -83,7 +83,7 @@ pub(in crate::kernels) struct Finishing<'a, F: Product> {
     in_registers: InRegisters<'a>,
 }
 
-/// How the sums of whole blocks, of halves, and of others that have room for a whole one, are ended in registers.
+/// How the sums of whole blocks, of halves and three quarters, and of others that have room for a whole one, are ended in registers.
 #[cfg(target_arch = "x86_64")]
 struct InRegisters<'a> {
     /// None where they are not, once that is known.

@@ -82,7 +82,8 @@ impl Copy {
             Form::Overlapping { pitch, .. } => (1, pitch),
             _ => (channels / F::STEP, STEP_BYTES),
         };
-        if pitch.is_multiple_of(CACHE_PERIOD) {
+        // That of overlapping places is what the data have.
+        if pitch.is_multiple_of(CACHE_PERIOD) && !matches!(form, Form::Overlapping { .. }) {
             pitch += STEP_BYTES;
         }
         let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
