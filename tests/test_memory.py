@@ -163,7 +163,7 @@ def test_wrong_limits(repository):
     assert "invalid argument for --memory-limit: '1.5G' is none of auto, off and a number of bytes" in done.stderr
 
 
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the allocator keeps nothing worth giving back, or does so by itself")
+@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="the server does this on glibc alone")
 def test_memory_of_requests_goes_back_while_nobody_asks(repository, serve):
     repository.add("echo", config=CONFIG.replace('string_value: "200"', 'string_value: "0"'))
     server = serve(repository)

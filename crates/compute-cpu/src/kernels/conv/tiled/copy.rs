@@ -77,15 +77,13 @@ impl Copy {
         if let Form::InPlace { line, apart, image } = form {
             return Copy::in_place::<F>(window, rows, (line, apart, image));
         }
-        let (blocks, mut pitch) = match form {
-            Form::Pixels => (1, channels * size_of::<F>()),
+        let pixel = channels * size_of::<F>();
+        let (blocks, pitch) = match form {
+            Form::Pixels if pixel.is_multiple_of(CACHE_PERIOD) => (1, pixel + STEP_BYTES),
+            Form::Pixels => (1, pixel),
             Form::Overlapping { pitch, .. } => (1, pitch),
             _ => (channels / F::STEP, STEP_BYTES),
         };
-        // That of overlapping places is what the data have.
-        if pitch.is_multiple_of(CACHE_PERIOD) && !matches!(form, Form::Overlapping { .. }) {
-            pitch += STEP_BYTES;
-        }
         let reach = |axis: usize| (window.kernel[axis].max(1) - 1) * window.dilation[axis] / window.stride[axis];
         let below = reach(1);
         let width = if let Form::Overlapping { width, .. } = form { width } else { window.out[2] + reach(2) };
