@@ -1,21 +1,22 @@
 //! Winograd's forms beside multiplying pixels as they are: times and errors of single convolutions.
 //!
 //! ```console
-//! $ cargo run --release -p halimede-compute-cpu --example winograd -- [THREADS] [ROUNDS] [LAYER ...]
+//! $ cargo run --release -p halimede-compute-cpu --example winograd -- [balanced] [THREADS] [ROUNDS] [LAYER ...]
 //! ```
 //!
-//! A layer is `HEIGHTxWIDTHxINPUTSxOUTPUTS@BATCH`; without any, those of `docs/benchmarks/winograd.md`. Forms
+//! With `balanced` they are convolutions between others in that precision: data lie in bf16, results are bounded and written in
+//! bf16, and pixels as they are are multiplied on the matrix unit. A layer is `HEIGHTxWIDTHxINPUTSxOUTPUTS@BATCH`; without any, those of `docs/benchmarks/winograd.md`. Forms
 //! take turns, and before each run the second-level cache is filled with something else, as it is between
 //! layers of a model. One thread is measured in processor time, several in wall time. Printed are medians.
 
 #![allow(clippy::unwrap_used, reason = "a measurement; it ends with what failed")]
 
-use halimede_compute::{Model, ModelOptions, Session};
+use halimede_compute::{CompileOptions, Model, ModelOptions, Precision, Session};
 use halimede_compute_cpu::{CpuOptions, CpuUnit, Winograd};
-use halimede_graph::ops::{Conv, Op, Padding};
+use halimede_graph::ops::{Binary, Conv, Factors, Instruction, Map, Op, Padding, Scalar};
 use halimede_graph::{Builder, Fact, Graph};
 use halimede_platform::cpu_time;
-use halimede_tensor::{DType, Tensor, Value};
+use halimede_tensor::{CastOptions, DType, Tensor, Value};
 use std::time::{Duration, Instant};
 
 const LAYERS: &[&str] = &[
@@ -44,7 +45,8 @@ const LAYERS: &[&str] = &[
     "224x224x3x64@1",
 ];
 
-const FORMS: [Winograd; 4] = [Winograd::Never, Winograd::F2, Winograd::F4, Winograd::F6];
+const EXACT_FORMS: &[Winograd] = &[Winograd::Never, Winograd::F2, Winograd::F4, Winograd::F6];
+const BALANCED_FORMS: &[Winograd] = &[Winograd::Never, Winograd::F2OfBf16];
 
 struct Layer {
     height: usize,
@@ -62,10 +64,11 @@ impl Layer {
         Some(Layer { height, width, inputs, outputs, batch: batch.parse().ok()? })
     }
 
-    fn graph(&self, weights: Tensor) -> Graph {
+    fn graph(&self, weights: Tensor, precision: Precision) -> Graph {
         let mut graph = Graph::default();
+        let is_exact = precision == Precision::Exact;
         let shape = [self.batch, self.height, self.width, self.inputs].map(Into::into);
-        let x = graph.add_value("x", Fact::tensor(DType::F32, shape));
+        let x = graph.add_value("x", Fact::tensor(if is_exact { DType::F32 } else { DType::Bf16 }, shape));
         graph.inputs.push(x);
         let mut builder = Builder::new(&mut graph);
         let w = builder.constant(weights);
@@ -76,8 +79,8 @@ impl Layer {
             groups: 1,
             transposed: None,
             channels_last: true,
-            epilogue: None,
-            multiply: None,
+            epilogue: (!is_exact).then(bounded_bf16),
+            multiply: (!is_exact).then_some(Factors::Bf16),
         };
         let y = builder.add(Op::Conv(conv), &[x, w]).unwrap();
         graph.outputs = vec![y];
@@ -112,6 +115,24 @@ impl Layer {
     }
 }
 
+/// What stands behind convolutions of a network in `balanced`, at a bound that leaves errors what they are.
+fn bounded_bf16() -> Map {
+    let mut map = Map::default();
+    let sum = map.push(Instruction::Input(0));
+    let most = map.push(Instruction::Constant(Scalar::Float(1e9, DType::F32)));
+    let bounded = map.push(Instruction::Binary(Binary::Min, sum, most));
+    map.push(Instruction::Cast(DType::Bf16, bounded));
+    map
+}
+
+/// Numbers of a result, whatever it is in.
+fn floats(bytes: &[u8], precision: Precision) -> Vec<f32> {
+    match precision {
+        Precision::Exact => bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect(),
+        _ => bytes.chunks_exact(2).map(|b| half::bf16::from_le_bytes(b.try_into().unwrap()).to_f32()).collect(),
+    }
+}
+
 /// Normally distributed numbers: each the sum of twelve uniform ones.
 fn normal(shape: &[usize], mut state: u64) -> Tensor {
     let mut uniform = || {
@@ -129,26 +150,45 @@ fn median(times: &mut [Duration]) -> Duration {
 }
 
 fn main() {
-    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let mut arguments: Vec<String> = std::env::args().skip(1).collect();
+    let precision = match arguments.first().map(String::as_str) {
+        Some("balanced") => Precision::Balanced,
+        _ => Precision::Exact,
+    };
+    let forms = match precision {
+        Precision::Exact => EXACT_FORMS,
+        _ => {
+            arguments.remove(0);
+            BALANCED_FORMS
+        }
+    };
     let number = |index: usize, default: usize| {
         arguments.get(index).map_or(default, |text| text.parse().expect("a number of threads, a number of rounds"))
     };
     let (threads, rounds) = (number(0, 1), number(1, 41));
     let layers: Vec<&str> = arguments.iter().skip(2).map(String::as_str).collect();
     let evictor = vec![1u8; 16 << 20];
-    println!("| layer | direct µs | GFLOP/s | F2 | F4 | F6 | error direct | F2 | F4 | F6 |");
-    println!("|---|---|---|---|---|---|---|---|---|---|");
+    let names = if precision == Precision::Exact { "F2 | F4 | F6" } else { "F2 of bf16" };
+    println!("| layer | direct µs | GFLOP/s | {names} | error direct | {names} |");
+    println!("|---|---|---|{}", "---|".repeat(2 * forms.len() - 1));
     for name in if layers.is_empty() { LAYERS } else { &layers } {
         let layer = Layer::parse(name).expect("HEIGHTxWIDTHxINPUTSxOUTPUTS@BATCH");
         let w = normal(&[layer.outputs, layer.inputs, 3, 3], 1);
-        let x = normal(&[layer.batch, layer.height, layer.width, layer.inputs], 2);
-        let inputs = [Value::from(x.clone())];
+        let mut x = normal(&[layer.batch, layer.height, layer.width, layer.inputs], 2);
+        let narrow = x.cast(DType::Bf16, CastOptions::default()).unwrap();
+        if precision != Precision::Exact {
+            x = narrow.cast(DType::F32, CastOptions::default()).unwrap();
+        }
+        let inputs = [Value::from(if precision == Precision::Exact { x.clone() } else { narrow })];
         let (w_elements, x_elements) = (w.slice::<f32>().unwrap(), x.slice::<f32>().unwrap());
-        let mut sessions: Vec<Session> = FORMS
+        let mut sessions: Vec<Session> = forms
             .iter()
             .map(|&winograd| {
                 let options = CpuOptions { threads: Some(threads), winograd, ..CpuOptions::default() };
-                let model = Model::compile(layer.graph(w.clone()), &CpuUnit::new(&options), &ModelOptions::default());
+                let graph = layer.graph(w.clone(), precision);
+                let compile = CompileOptions { precision, ..CompileOptions::default() };
+                let model_options = ModelOptions { compile, ..ModelOptions::default() };
+                let model = Model::compile(graph, &CpuUnit::new(&options), &model_options);
                 model.unwrap().session()
             })
             .collect();
@@ -157,11 +197,10 @@ fn main() {
             .map(|session| {
                 session.run(&inputs).unwrap();
                 let (_, bytes) = session.output(0).unwrap();
-                let y: Vec<f32> = bytes.chunks_exact(4).map(|b| f32::from_le_bytes(b.try_into().unwrap())).collect();
-                format!("{:.1e}", layer.error(x_elements, w_elements, &y))
+                format!("{:.1e}", layer.error(x_elements, w_elements, &floats(bytes, precision)))
             })
             .collect();
-        let mut times = vec![Vec::new(); FORMS.len()];
+        let mut times = vec![Vec::new(); forms.len()];
         for _ in 0..rounds {
             for (session, times) in sessions.iter_mut().zip(&mut times) {
                 std::hint::black_box(evictor.iter().step_by(64).map(|&byte| u64::from(byte)).sum::<u64>());

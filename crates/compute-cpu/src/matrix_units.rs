@@ -34,7 +34,6 @@ struct Found {
     halves: OnceLock<Option<Halves>>,
     integers: OnceLock<IntegerMatrix>,
     blas: OnceLock<Option<Blas>>,
-    f32_keeps_up: OnceLock<bool>,
     f32_keeps_up_with_integers: OnceLock<bool>,
 }
 
@@ -94,15 +93,10 @@ impl MatrixUnits {
         IntegerMatrix::available().iter().any(|unit| self.may_use_tiles() || !unit.has_tiles())
     }
 
-    /// Whether vectors of f32 are not many times slower than what multiplies bf16.
-    pub(crate) fn f32_keeps_up(&self) -> bool {
-        let measure = || self.matrix().is_some_and(|matrix| f32_keeps_up(matrix.work()));
-        *self.0.f32_keeps_up.get_or_init(measure)
-    }
-
-    /// The same for what multiplies integers.
+    /// Whether vectors of f32 are not many times slower than what multiplies integers.
     pub(crate) fn f32_keeps_up_with_integers(&self) -> bool {
-        *self.0.f32_keeps_up_with_integers.get_or_init(|| f32_keeps_up(self.integers().work()))
+        let measure = || f32_keeps_up(self.integers().work());
+        *self.0.f32_keeps_up_with_integers.get_or_init(measure)
     }
 
     fn may_use_tiles(&self) -> bool {
@@ -138,7 +132,7 @@ mod tests {
         let halves = MatrixUnits::from(MatrixChoice::OnlyHalves(HalfMatrix::PORTABLE));
         assert_eq!(halves.halves().map(|halves| halves.unit), Some(HalfMatrix::PORTABLE));
         assert!(halves.matrix().is_none() && halves.blas().is_none() && units.halves().is_none());
-        assert!(none.matrix().is_none() && none.halves().is_none() && none.blas().is_none() && !none.f32_keeps_up());
+        assert!(none.matrix().is_none() && none.halves().is_none() && none.blas().is_none());
         assert!(!none.integers().has_tiles());
     }
 }

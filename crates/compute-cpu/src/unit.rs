@@ -46,7 +46,7 @@ pub struct CpuOptions {
     pub bytes_max: Option<usize>,
 }
 
-/// Where convolutions of 3 x 3 in f32 run by Winograd's algorithm.
+/// Where convolutions of 3 x 3 run by Winograd's algorithm.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub enum Winograd {
     /// Where it was measured to be faster (`docs/benchmarks/winograd.md`).
@@ -54,8 +54,10 @@ pub enum Winograd {
     WherePays,
     /// Nowhere.
     Never,
-    /// Wherever it is defined, in tiles of 2 x 2 outputs. This and the following are for measurements.
+    /// Wherever it is defined in f32, in tiles of 2 x 2 outputs. This and the following are for measurements.
     F2,
+    /// The same wherever factors may be of bf16, to which transforms are rounded.
+    F2OfBf16,
     /// The same in tiles of 4 x 4.
     F4,
     /// The same in tiles of 6 x 6.
@@ -114,7 +116,6 @@ impl CpuUnit {
             integers: IntegerMatrix::PORTABLE,
             blas: None,
             winograd: options.winograd,
-            winograd_beside_bf16: Winograd::Never,
             blocked: options.blocked,
             bands: options.bands,
             pool,
@@ -122,12 +123,6 @@ impl CpuUnit {
             blocking: Blocking::default(),
         };
         CpuUnit { exact, units: options.matrix.clone(), bytes_max }
-    }
-
-    /// Winograd's algorithm, in f32, saves up to three quarters of the multiplications: that is less than a matrix unit
-    /// gains which is many times as fast.
-    fn winograd_beside_bf16(&self) -> Winograd {
-        if self.units.f32_keeps_up() { self.exact.winograd } else { Winograd::Never }
     }
 }
 
@@ -171,7 +166,6 @@ impl ComputeUnit for CpuUnit {
         if options.precision != Precision::Exact {
             machine.matrix = self.units.matrix();
             machine.halves = self.units.halves();
-            machine.winograd_beside_bf16 = self.winograd_beside_bf16();
         }
         if !options.integers.is_empty() {
             passes::multiply_integers(&mut graph, &options.integers);
@@ -194,15 +188,10 @@ impl ComputeUnit for CpuUnit {
         let is_exact = options.precision == Precision::Exact;
         let matrix = if is_exact { None } else { self.units.matrix().map(Matrix::name) };
         let halves = if is_exact { None } else { self.units.halves() };
-        let beside = if is_exact { Winograd::Never } else { self.winograd_beside_bf16() };
         let blas = self.units.blas().map(Blas::name);
         let Machine { isa, winograd, choices, .. } = &self.exact;
         let halves = halves.map_or_else(String::new, |halves| format!(" {}", halves.name()));
-        format!(
-            "{SOURCES} {} {blas:?} {matrix:?}{halves} {winograd:?} {beside:?} {:016x}",
-            isa.name(),
-            choices.fingerprint()
-        )
+        format!("{SOURCES} {} {blas:?} {matrix:?}{halves} {winograd:?} {:016x}", isa.name(), choices.fingerprint())
     }
 
     fn factors_of_integers(&self) -> f64 {

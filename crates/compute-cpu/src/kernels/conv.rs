@@ -28,9 +28,9 @@ use super::tiled::{Finish, IntegerWeights, TiledWeights};
 use super::tuning::{self, Offer};
 use crate::gemm::{self, Copies, KC, Left, Micro, Target};
 use crate::map::Register;
-use crate::matrix::{self, BLOCK};
+use crate::matrix;
 use crate::pool::own_bytes;
-use crate::{Blas, Winograd};
+use crate::{Blas, Matrix};
 use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, Integers, TapWeights};
@@ -52,7 +52,7 @@ use tiled::TiledConvStep;
 use transposed::TransposedStep;
 pub(super) use window::Window;
 pub(super) use winograd::Form;
-use winograd::{Ends, WinogradStep};
+use winograd::{Ends, Transformed};
 
 /// Panels of patches that one task packs: at [`KC`] rows they fill 256 KiB.
 const TASK_PANELS: usize = 8;
@@ -78,7 +78,7 @@ enum Packed {
     Tiles(Arc<Weights>),
     Panels(Arc<Panels>),
     Rows(Arc<TapRows>),
-    Winograd(Arc<winograd::Weights>),
+    Winograd(Transformed),
     Taps(Arc<TapWeights>),
     Phases(Arc<Phases<Panels>>),
     Tiled(Arc<TiledWeights>),
@@ -169,8 +169,9 @@ impl ConvKernel {
             (Some(Packed::Tiled(_) | Packed::TiledPhases(_) | Packed::Integers(_)), Some(unit)) => {
                 format!("{kind} {unit}{packed}")
             }
-            (Some(Packed::Winograd(weights)), _) => {
-                format!("conv by Winograd's {} {}{packed}", weights.form.name(), micro.name())
+            (Some(Packed::Winograd(weights)), unit) => {
+                let by = unit.filter(|_| weights.form() == Form::F2OfBf16).unwrap_or_else(|| micro.name().to_owned());
+                format!("conv by Winograd's {} {by}{packed}", weights.form().name())
             }
             _ => format!("{kind} {}{packed}", by_blas(op, &machine).map_or(micro.name(), Blas::name)),
         };
@@ -188,19 +189,17 @@ impl Packed {
     ) -> Option<Packed> {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
         let chosen = planned(op, graph, node, machine).and_then(|tunable| tuning::form(&tunable.chosen?));
-        // Where Winograd's algorithm pays was measured beside the unit's own kernels.
+        // Where Winograd's algorithm pays was measured beside the unit's own kernels, and on some units.
         let by_blas = by_blas(op, machine).is_some();
-        let policy = match op.multiply {
-            None if by_blas => machine.winograd.unmeasured(),
-            None => machine.winograd,
-            // Its outputs end as blocks of the matrix unit do.
-            Some(Factors::Bf16) if micro.nr == BLOCK => machine.winograd_beside_bf16,
-            Some(_) => Winograd::Never,
+        let is_measured = match op.multiply {
+            None => !by_blas,
+            Some(_) => machine.matrix.is_some_and(Matrix::gains_by_winograd),
         };
+        let policy = if is_measured { machine.winograd } else { machine.winograd.unmeasured() };
         let usual = || Form::choose(policy, op, tensor.shape(), output_shape(graph, node));
         let form = chosen.unwrap_or_else(usual).filter(|_| winograd::may_transform(tensor));
         if let Some(form) = form {
-            return winograd::Weights::pack(tensor, form, micro, packer).map(Arc::new).map(Packed::Winograd);
+            return Transformed::pack(tensor, form, (machine, micro), packer).map(Packed::Winograd);
         }
         let groups = op.groups.max(1);
         match *tensor.shape() {
@@ -261,7 +260,7 @@ impl Packed {
             Packed::Tiles(weights) => &weights.shape,
             Packed::Panels(panels) => &panels.shape,
             Packed::Rows(rows) => &rows.shape,
-            Packed::Winograd(weights) => &weights.shape,
+            Packed::Winograd(weights) => weights.shape(),
             Packed::Taps(taps) => &taps.shape,
             Packed::Phases(phases) => &phases.shape,
             Packed::Tiled(weights) => &weights.shape,
@@ -275,7 +274,7 @@ impl Packed {
             Packed::Tiles(weights) => weights.tiles.bytes(),
             Packed::Panels(panels) => panels.bytes(),
             Packed::Rows(rows) => rows.elements.bytes(),
-            Packed::Winograd(weights) => weights.elements.bytes(),
+            Packed::Winograd(weights) => weights.bytes(),
             Packed::Taps(taps) => taps.elements.bytes(),
             Packed::Phases(phases) => phases.weights().map(Panels::bytes).sum(),
             Packed::Tiled(weights) => weights.bytes(),
@@ -551,12 +550,7 @@ impl ConvKernel {
             if layouts.band.is_some() {
                 return Err(OpError::unsupported("Winograd's algorithm on rows of an image"));
             }
-            let (weights, ends, micro) = (weights.clone(), Ends::Blocks(finish()?), self.micro);
-            return match x.dtype {
-                DType::F32 => Ok(WinogradStep::<f32>::new(window, weights, ends, machine, micro).prepared()),
-                DType::Bf16 => Ok(WinogradStep::<bf16>::new(window, weights, ends, machine, micro).prepared()),
-                _ => Err(unsupported()),
-            };
+            return weights.prepare(window, x.dtype, Ends::Blocks(finish()?), machine, self.micro);
         }
         let unit = machine.matrix.ok_or_else(unsupported)?;
         let prepare = |window: Window, parts: Parts<TiledWeights>| {
@@ -622,7 +616,7 @@ impl ConvKernel {
             }
             Some(Packed::Winograd(weights)) => {
                 let ends = Ends::Floats { has_bias, epilogue: epilogue()? };
-                Ok(WinogradStep::<f32>::new(window, weights.clone(), ends, machine, self.micro).prepared())
+                weights.prepare(window, x.dtype, ends, machine, self.micro)
             }
             Some(Packed::Phases(phases)) => phases.prepare(&window, |window, parts| {
                 let steps = parts.into_iter().map(|(target, panels)| {

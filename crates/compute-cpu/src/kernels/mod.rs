@@ -79,9 +79,6 @@ pub(crate) struct Machine {
     /// For products of f32 in whole matrices; without it they run on the kernels' own loops.
     pub blas: Option<Blas>,
     pub winograd: Winograd,
-    /// The same for convolutions whose factors may be of bf16, where the unit's kernels of f32 are fast enough beside
-    /// [`Machine::matrix`].
-    pub winograd_beside_bf16: Winograd,
     pub blocked: BlockedLayouts,
     pub bands: BandsOf,
     pub pool: Arc<Pool>,

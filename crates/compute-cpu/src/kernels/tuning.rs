@@ -422,7 +422,7 @@ fn of_f32_conv(window: &Window, forms: &[Form], machine: &Machine) -> Offer {
         .with("pixels", up_to(&[96, 144, 192, 288, 384], pixels))
         .with("depth", up_to(&[256, 512, 1024], depth));
     let names = forms.iter().map(|form| match form {
-        Form::F2 => "f2",
+        Form::F2 | Form::F2OfBf16 => "f2",
         Form::F4 | Form::F6 => "f4",
     });
     let winograd = Grid::default().with("algorithm", names).with("kib", [256, 512, 1024]);

@@ -321,6 +321,14 @@ impl<F: Factor> MatrixUnit<F> {
         self.is_amx()
     }
 
+    /// Whether Winograd's algorithm was measured to be faster than all of its products (`docs/benchmarks/winograd.md`).
+    pub(crate) fn gains_by_winograd(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Avx512;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
+    }
+
     /// Whether it is Intel's, whose machines have at least 2 MiB of second-level cache for each core.
     pub(crate) fn is_amx(self) -> bool {
         #[cfg(target_arch = "x86_64")]

@@ -23,20 +23,30 @@
 
 mod ends;
 mod exact;
+mod multiply;
 mod step;
 #[cfg(test)]
 mod tests;
 mod transform;
 
 use super::window::Window;
-use crate::gemm::{self, Micro};
+use crate::Isa;
+use crate::gemm::Micro;
+use crate::kernels::Machine;
 use crate::kernels::packed::{PackedWeights, f32_bytes, number};
+use crate::matrix;
+use crate::real::Real;
 use crate::unit::Winograd;
 pub(super) use ends::Ends;
+use half::bf16;
+use halimede_compute::Prepared;
 use halimede_compute::packed::Packer;
+use halimede_graph::OpError;
 use halimede_graph::ops::{Conv, Factors};
-use halimede_tensor::Tensor;
-pub(super) use step::WinogradStep;
+use halimede_tensor::{DType, Tensor};
+use multiply::{Multiply, OfBf16};
+use std::sync::Arc;
+use step::WinogradStep;
 
 /// Outputs of this size (their squares are infinite) and above are not left to the transforms: with what is subtracted
 /// and added again on the way, the elements that they come from cover those beside them. It is far above what
@@ -53,6 +63,8 @@ pub(super) fn may_transform(weights: &Tensor) -> bool {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(in crate::kernels) enum Form {
     F2,
+    /// [`Form::F2`] with transforms that are rounded to bf16 and multiplied on the matrix unit.
+    F2OfBf16,
     F4,
     F6,
 }
@@ -62,19 +74,20 @@ impl Form {
     /// one is faster than none. Unknown sizes are `None`.
     pub fn choose(policy: Winograd, op: &Conv, weights: &[usize], image: Option<[usize; 3]>) -> Option<Form> {
         let ones = |sizes: &[usize]| sizes.iter().all(|&size| size == 1);
-        let fits =
-            op.channels_last && op.transposed.is_none() && op.groups <= 1 && op.multiply != Some(Factors::Integers);
+        let fits = op.channels_last && op.transposed.is_none() && op.groups <= 1;
+        let fits = fits && matches!(op.multiply, None | Some(Factors::Bf16));
         let [outputs, inputs, 3, 3] = *weights else { return None };
         if !fits || !ones(&op.strides) || !ones(&op.dilations) {
             return None;
         }
-        match policy {
-            Winograd::Never => None,
-            Winograd::F2 => Some(Form::F2),
-            Winograd::F4 => Some(Form::F4),
-            Winograd::F6 => Some(Form::F6),
-            Winograd::WherePays if op.multiply == Some(Factors::Bf16) => pays_beside_bf16(outputs, inputs, image?),
-            Winograd::WherePays => pays(outputs, inputs, image?),
+        match (policy, op.multiply) {
+            (Winograd::WherePays, Some(_)) => pays_in_bf16(outputs, inputs, image?),
+            (Winograd::F2OfBf16, Some(_)) => Some(Form::F2OfBf16),
+            (Winograd::WherePays, None) => pays(outputs, inputs, image?),
+            (Winograd::F2, None) => Some(Form::F2),
+            (Winograd::F4, None) => Some(Form::F4),
+            (Winograd::F6, None) => Some(Form::F6),
+            _ => None,
         }
     }
 
@@ -95,7 +108,7 @@ impl Form {
     /// Outputs of a tile along an axis.
     pub fn outputs(self) -> usize {
         match self {
-            Form::F2 => 2,
+            Form::F2 | Form::F2OfBf16 => 2,
             Form::F4 => 4,
             Form::F6 => 6,
         }
@@ -117,10 +130,18 @@ impl Form {
         (9 * image.iter().product::<usize>()) as f64 / made.max(1) as f64
     }
 
+    /// What packed weights are known by.
+    fn layout(self) -> &'static str {
+        match self {
+            Form::F2OfBf16 => "F(2x2, 3x3) of bf16",
+            _ => self.name(),
+        }
+    }
+
     /// The name in listings.
     pub fn name(self) -> &'static str {
         match self {
-            Form::F2 => "F(2x2, 3x3)",
+            Form::F2 | Form::F2OfBf16 => "F(2x2, 3x3)",
             Form::F4 => "F(4x4, 3x3)",
             Form::F6 => "F(6x6, 3x3)",
         }
@@ -144,11 +165,18 @@ fn pays(outputs: usize, inputs: usize, image: [usize; 3]) -> Option<Form> {
     pays.then_some(Form::F2)
 }
 
-/// The form in f32 that was measured to be faster than products of bf16 on vectors, which are twice as fast as those of
-/// f32: where `F(4x4, 3x3)` saves nearly all that it can, and sums are long enough to hide its transforms.
-fn pays_beside_bf16(outputs: usize, inputs: usize, image: [usize; 3]) -> Option<Form> {
-    let pays = outputs.min(inputs) >= 64 && is_small(outputs, inputs);
-    (pays && Form::F4.tiles(image) >= 24 && Form::F4.saved(image) >= 3.0).then_some(Form::F4)
+/// The form that was measured to be faster than products of bf16 on vectors, by the rule of the same document.
+fn pays_in_bf16(outputs: usize, inputs: usize, image: [usize; 3]) -> Option<Form> {
+    let form = Form::F2OfBf16;
+    let (least, most) = (outputs.min(inputs), outputs.max(inputs));
+    // Sums of fewer products do not hide the transforms.
+    let is_deep = least >= 64 || (least >= 32 && most >= 64);
+    // What is read for each tile's products is 1.8 times as much.
+    let is_enough = form.tiles(image) >= if is_small(outputs, inputs) { 9 } else { 32 };
+    // Rows are multiplied in whole steps.
+    let filled = inputs as f64 / inputs.next_multiple_of(matrix::step::<bf16>()).max(1) as f64;
+    let saved_least = if least >= 128 { 1.7 } else { 2.0 };
+    (is_deep && is_enough && form.saved(image) * filled >= saved_least).then_some(form)
 }
 
 /// Whether the weights are few enough to be held four times.
@@ -156,29 +184,110 @@ fn is_small(outputs: usize, inputs: usize) -> bool {
     outputs * inputs <= 256 * 256
 }
 
-/// Transformed weights.
-pub(super) struct Weights {
-    /// Of the weights as the model has them.
-    pub shape: Vec<usize>,
-    pub form: Form,
-    /// In panels of output channels, each `[points², inputs]` deep.
-    pub elements: PackedWeights,
+/// Transformed weights of either kind.
+#[derive(Clone)]
+pub(super) enum Transformed {
+    /// Multiplied in f32.
+    Floats(Arc<Weights<f32>>),
+    /// Multiplied in bf16.
+    Rounded(Arc<Weights<bf16>>),
 }
 
-impl Weights {
-    /// Transforms the weights `[outputs, inputs, 3, 3]`, in f64.
-    pub fn pack(tensor: &Tensor, form: Form, micro: &Micro, packer: &Packer) -> Option<Weights> {
+impl Transformed {
+    /// Transforms the weights `[outputs, inputs, 3, 3]`, in f64. `None` where there is no memory for them, or no unit.
+    pub fn pack(
+        tensor: &Tensor,
+        form: Form,
+        (machine, micro): (&Machine, &Micro),
+        packer: &Packer,
+    ) -> Option<Transformed> {
+        let pack = (machine.isa, packer);
+        Some(match form {
+            Form::F2OfBf16 => {
+                let by = OfBf16::new(machine.matrix?, *tensor.shape().get(1)?);
+                Transformed::Rounded(Arc::new(Weights::pack(tensor, form, &by, pack)?))
+            }
+            _ => Transformed::Floats(Arc::new(Weights::pack(tensor, form, micro, pack)?)),
+        })
+    }
+
+    /// Of the weights as the model has them.
+    pub fn shape(&self) -> &[usize] {
+        match self {
+            Transformed::Floats(weights) => &weights.shape,
+            Transformed::Rounded(weights) => &weights.shape,
+        }
+    }
+
+    pub fn form(&self) -> Form {
+        match self {
+            Transformed::Floats(weights) => weights.form,
+            Transformed::Rounded(weights) => weights.form,
+        }
+    }
+
+    pub fn bytes(&self) -> usize {
+        match self {
+            Transformed::Floats(weights) => weights.elements.bytes(),
+            Transformed::Rounded(weights) => weights.elements.bytes(),
+        }
+    }
+
+    /// A step on data of a type.
+    pub fn prepare(
+        &self,
+        window: Window,
+        data: DType,
+        ends: Ends,
+        machine: Machine,
+        micro: Micro,
+    ) -> Result<Prepared, OpError> {
+        let unsupported = || OpError::unsupported(format!("Winograd's algorithm on {data}"));
+        Ok(match (self, data) {
+            (Transformed::Floats(weights), DType::F32) => {
+                WinogradStep::<f32, Micro>::new(window, weights.clone(), ends, machine, micro).prepared()
+            }
+            (Transformed::Rounded(weights), _) => {
+                let by = OfBf16::new(machine.matrix.ok_or_else(unsupported)?, window.inputs);
+                match data {
+                    DType::F32 => WinogradStep::<f32, _>::new(window, weights.clone(), ends, machine, by).prepared(),
+                    DType::Bf16 => WinogradStep::<bf16, _>::new(window, weights.clone(), ends, machine, by).prepared(),
+                    _ => return Err(unsupported()),
+                }
+            }
+            _ => return Err(unsupported()),
+        })
+    }
+}
+
+/// Transformed weights.
+pub(super) struct Weights<N> {
+    /// Of the weights as the model has them.
+    shape: Vec<usize>,
+    form: Form,
+    /// In panels of output channels, each of which has one for every point.
+    elements: PackedWeights<N>,
+}
+
+impl<N: Real> Weights<N> {
+    fn pack(
+        tensor: &Tensor,
+        form: Form,
+        by: &impl Multiply<Number = N>,
+        (isa, packer): (Isa, &Packer),
+    ) -> Option<Weights<N>> {
         let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape());
         let [outputs, inputs, 3, 3] = *shape else { return None };
-        let points = form.points();
+        let (points, columns) = (form.points(), by.columns());
         let factors = transform::weight_factors(form.outputs() / 2);
-        let depth = points * points * inputs;
-        let len = gemm::panels_len(micro, outputs, depth);
-        let elements = PackedWeights::new(packer, form.name(), len, |elements| {
+        let panel_len = by.depth(inputs) * columns;
+        let len = outputs.div_ceil(columns) * points * points * panel_len;
+        let elements = PackedWeights::new(packer, form.layout(), len, |elements| {
             let mut taps = [[0f64; LANES]; 9];
-            for (index, panel) in elements.chunks_exact_mut((depth * micro.nr).max(1)).enumerate() {
-                let first = index * micro.nr;
-                let lanes = micro.nr.min(outputs - first);
+            let mut transformed = vec![vec![[0f32; LANES]; inputs]; points * points];
+            for (index, panels) in elements.chunks_exact_mut((points * points * panel_len).max(1)).enumerate() {
+                let first = index * columns;
+                let lanes = columns.min(outputs - first);
                 for input in 0..inputs {
                     for (lane, tap) in (0..lanes).flat_map(|lane| (0..9).map(move |tap| (lane, tap))) {
                         taps[tap][lane] = f64::from(number(bytes, ((first + lane) * inputs + input) * 9 + tap));
@@ -186,30 +295,30 @@ impl Weights {
                     for (row, down) in factors.iter().enumerate() {
                         let half = [0, 1, 2].map(|tap| sum(down, [&taps[tap], &taps[3 + tap], &taps[6 + tap]]));
                         for (column, across) in factors.iter().enumerate() {
-                            let line = &mut panel[((row * points + column) * inputs + input) * micro.nr..][..lanes];
                             let weights = sum(across, [&half[0], &half[1], &half[2]]);
-                            line.iter_mut().zip(&weights).for_each(|(to, weight)| *to = *weight as f32);
+                            transformed[row * points + column][input] = weights.map(|weight| weight as f32);
                         }
                     }
+                }
+                for (panel, weights) in panels.chunks_exact_mut(panel_len.max(1)).zip(&transformed) {
+                    by.pack(isa, weights, lanes, panel);
                 }
             }
         })?;
         Some(Weights { shape: shape.to_vec(), form, elements })
     }
-}
 
-impl Weights {
     /// Weights of a panel as the model has them, `[lanes, inputs, 9]`, out of the transformed ones: nobody holds both. What is
-    /// below a millionth of the largest of a filter is 0, or lost in the rounding of the others.
-    fn original(&self, panel: usize, inputs: usize, nr: usize) -> Vec<f32> {
-        const ROUNDING: f64 = 1e-6;
-        let points = self.form.points();
+    /// lost in the rounding of others beside the largest of a filter is 0.
+    fn original<M: Multiply<Number = N>>(&self, panel: usize, inputs: usize, by: &M) -> Vec<f32> {
+        let (points, columns) = (self.form.points(), by.columns());
         let backward = transform::weight_inverse(self.form.outputs() / 2);
-        let transformed = &self.elements[panel * points * points * inputs * nr..];
-        let mut taps = vec![0f32; nr * inputs * 9];
+        let len = by.depth(inputs) * columns;
+        let transformed = &self.elements[panel * points * points * len..];
+        let mut taps = vec![0f32; columns * inputs * 9];
         for (index, taps) in taps.chunks_exact_mut(9).enumerate() {
             let (lane, input) = (index / inputs, index % inputs);
-            let at = |row, column| f64::from(transformed[((row * points + column) * inputs + input) * nr + lane]);
+            let at = |row, column| by.weight(&transformed[(row * points + column) * len..][..len], input, lane);
             let found: [f64; 9] = std::array::from_fn(|tap| {
                 let (down, across) = (&backward[tap / 3], &backward[tap % 3]);
                 let row = |row| (0..points).map(|column| across[column] * at(row, column)).sum::<f64>();
@@ -217,7 +326,7 @@ impl Weights {
             });
             let largest = found.iter().fold(0f64, |largest, tap| largest.max(tap.abs()));
             for (tap, found) in taps.iter_mut().zip(found) {
-                *tap = if found.abs() < ROUNDING * largest { 0.0 } else { found as f32 };
+                *tap = if found.abs() < M::ROUNDING * largest { 0.0 } else { found as f32 };
             }
         }
         taps

@@ -22,8 +22,9 @@
 use super::{Form, Grid};
 use crate::Isa;
 use crate::kernels::conv::window::Window;
-use crate::real::Real;
+use crate::real::{Numbers, Real};
 use crate::vector::{Four, MOST_LANES, Vector};
+use halimede_tensor::DType;
 use std::ops::Range;
 
 /// Points of an axis at most.
@@ -191,10 +192,10 @@ struct Pixel<T> {
 }
 
 /// Zeros of every type of numbers.
-static BORDER: [f32; MOST_LANES] = [0.0; MOST_LANES];
+static BORDER: [f32; 2 * MOST_LANES] = [0.0; 2 * MOST_LANES];
 
-/// Tiles of the input to transform.
-pub(super) struct Input<'a, T> {
+/// Tiles of the input to transform, into numbers of another type.
+pub(super) struct Input<'a, T, N> {
     pub window: &'a Window,
     pub grid: &'a Grid,
     /// The whole input.
@@ -202,27 +203,29 @@ pub(super) struct Input<'a, T> {
     pub tiles: Range<usize>,
     /// Where element (point, tile, channel) goes: `point·plane + tile·pitch + channel` from here on, with
     /// tiles from the first one on.
-    pub to: *mut f32,
+    pub to: *mut N,
     pub plane: usize,
     pub pitch: usize,
+    /// Channels that are written of each tile, whole registers: zeros beyond the last one.
+    pub depth: usize,
 }
 
-impl<T: Real> Input<'_, T> {
-    fn pixels(&self, tile: usize) -> [[Pixel<T>; MOST]; MOST] {
+impl<T: Real, N> Input<'_, T, N> {
+    /// The `A x A` pixels of a tile.
+    #[inline(always)]
+    fn pixels<const A: usize>(&self, tile: usize) -> [[Pixel<T>; A]; A] {
         let (window, [_, height, width]) = (self.window, self.window.x);
         let place = self.grid.place(tile);
-        let coordinate = |first: usize, index: usize, axis: usize, size: usize| {
-            let at = (first + index) as isize - window.before[axis];
-            usize::try_from(at).ok().filter(|&at| at < size)
-        };
+        let (first, left) = (place.row as isize - window.before[1], place.column as isize - window.before[2]);
         let border = Pixel { start: BORDER.as_ptr().cast(), mask: 0 };
-        let mut pixels = [[border; MOST]; MOST];
-        for (row, pixels) in pixels.iter_mut().enumerate() {
-            let Some(y) = coordinate(place.row, row, 1, height) else { continue };
-            for (column, pixel) in pixels.iter_mut().enumerate() {
-                let Some(x) = coordinate(place.column, column, 2, width) else { continue };
-                let at = ((place.image * height + y) * width + x) * window.inputs;
-                *pixel = Pixel { start: self.x[at..at + window.inputs].as_ptr(), mask: usize::MAX };
+        let mut pixels = [[border; A]; A];
+        for (y, pixels) in (first..).zip(&mut pixels) {
+            let Some(y) = usize::try_from(y).ok().filter(|&y| y < height) else { continue };
+            let line = (place.image * height + y) * width * window.inputs;
+            let line = &self.x[line..line + width * window.inputs];
+            for (x, pixel) in (left..).zip(pixels) {
+                let Some(x) = usize::try_from(x).ok().filter(|&x| x < width) else { continue };
+                *pixel = Pixel { start: line.as_ptr().wrapping_add(x * window.inputs), mask: usize::MAX };
             }
         }
         pixels
@@ -232,20 +235,26 @@ impl<T: Real> Input<'_, T> {
 /// # Safety
 /// As [`Vector`]; the places in `job` are valid.
 #[inline(always)]
-unsafe fn input<V: Vector, T: Real, const N: usize, const A: usize>(job: &Input<'_, T>) {
+unsafe fn input<V: Vector, T: Real, R: Real, const N: usize, const A: usize>(job: &Input<'_, T, R>) {
     let channels = job.window.inputs;
     for (index, tile) in job.tiles.clone().enumerate() {
-        let pixels = job.pixels(tile);
-        for channel in (0..channels).step_by(V::LANES) {
+        let pixels = job.pixels::<A>(tile);
+        let mut channel = 0;
+        while channel < job.depth {
             // SAFETY: the caller's promise; a tile's pitch is a multiple of every register.
             unsafe {
                 let to = job.to.add(index * job.pitch + channel);
-                if channel + V::LANES <= channels {
-                    input_block::<V, T, N, A, true>(&pixels, channel, V::LANES, to, job.plane);
+                if R::DTYPE == DType::Bf16 && channel + 2 * V::LANES <= channels {
+                    input_pair::<V, T, R, N, A>(&pixels, channel, to, job.plane);
+                    channel += V::LANES;
+                } else if channel + V::LANES <= channels {
+                    input_block::<V, T, R, N, A, true>(&pixels, channel, V::LANES, to, job.plane);
                 } else {
-                    input_block::<V, T, N, A, false>(&pixels, channel, channels - channel, to, job.plane);
+                    let lanes = channels.saturating_sub(channel);
+                    input_block::<V, T, R, N, A, false>(&pixels, channel, lanes, to, job.plane);
                 }
             }
+            channel += V::LANES;
         }
     }
 }
@@ -256,11 +265,11 @@ unsafe fn input<V: Vector, T: Real, const N: usize, const A: usize>(job: &Input<
 /// # Safety
 /// As [`input`].
 #[inline(always)]
-unsafe fn input_block<V: Vector, T: Real, const N: usize, const A: usize, const WHOLE: bool>(
-    pixels: &[[Pixel<T>; MOST]; MOST],
+unsafe fn input_block<V: Vector, T: Real, R: Real, const N: usize, const A: usize, const WHOLE: bool>(
+    pixels: &[[Pixel<T>; A]; A],
     channel: usize,
     lanes: usize,
-    to: *mut f32,
+    to: *mut R,
     plane: usize,
 ) {
     // SAFETY: the caller's promise.
@@ -271,7 +280,7 @@ unsafe fn input_block<V: Vector, T: Real, const N: usize, const A: usize, const 
             let mut d = [V::splat(0.0); A];
             for row in 0..A {
                 let pixel = pixels[row][column];
-                let from = pixel.start.add(channel & pixel.mask);
+                let from = pixel.start.wrapping_add(channel & pixel.mask);
                 if WHOLE {
                     d[row] = T::load::<V>(from);
                 } else {
@@ -287,7 +296,44 @@ unsafe fn input_block<V: Vector, T: Real, const N: usize, const A: usize, const 
         for row in 0..A {
             let u = forward::<V, N, A>(&half[row]);
             for column in 0..A {
-                u[column].store(to.add((row * A + column) * plane));
+                R::store::<V>(u[column], to.add((row * A + column) * plane));
+            }
+        }
+    }
+}
+
+/// Two registers of channels, which become whole lines of bf16.
+///
+/// # Safety
+/// As [`input`].
+#[inline(always)]
+unsafe fn input_pair<V: Vector, T: Real, R: Real, const N: usize, const A: usize>(
+    pixels: &[[Pixel<T>; A]; A],
+    channel: usize,
+    to: *mut R,
+    plane: usize,
+) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut halves = [[[V::splat(0.0); A]; A]; 2];
+        for column in 0..A {
+            let mut d = [[V::splat(0.0); A]; 2];
+            for row in 0..A {
+                let pixel = pixels[row][column];
+                [d[0][row], d[1][row]] = T::load_pair::<V>(pixel.start.wrapping_add(channel & pixel.mask));
+            }
+            for register in 0..2 {
+                let u = forward::<V, N, A>(&d[register]);
+                for row in 0..A {
+                    halves[register][row][column] = u[row];
+                }
+            }
+        }
+        for row in 0..A {
+            let (first, second) = (forward::<V, N, A>(&halves[0][row]), forward::<V, N, A>(&halves[1][row]));
+            for column in 0..A {
+                let to = Numbers::Bf16(to.add((row * A + column) * plane).cast());
+                T::store_joined::<V>([first[column], second[column]], to, 0);
             }
         }
     }
@@ -352,39 +398,44 @@ unsafe fn output<V: Vector, const N: usize, const A: usize>(job: &Output) -> boo
     unsafe { squares.sum_of_lanes() }.is_finite()
 }
 
-/// Both transforms of a form. Having them proves that the machine has their instructions.
-pub(super) struct Transforms<T> {
-    input: unsafe fn(&Input<'_, T>),
+/// Both transforms of a form, of data `T` that become numbers `R` to multiply. Having them proves that the machine has their
+/// instructions.
+pub(super) struct Transforms<T, R> {
+    input: unsafe fn(&Input<'_, T, R>),
     output: unsafe fn(&Output) -> bool,
 }
 
-impl<T: Real> Transforms<T> {
-    pub fn new(isa: Isa, form: Form) -> Transforms<T> {
+impl<T: Real, R: Real> Transforms<T, R> {
+    pub fn new(isa: Isa, form: Form) -> Transforms<T, R> {
         match form {
-            Form::F2 => Transforms::of::<1, 4>(isa),
+            Form::F2 | Form::F2OfBf16 => Transforms::of::<1, 4>(isa),
             Form::F4 => Transforms::of::<2, 6>(isa),
             Form::F6 => Transforms::of::<3, 8>(isa),
         }
     }
 
-    fn of<const N: usize, const A: usize>(isa: Isa) -> Transforms<T> {
+    fn of<const N: usize, const A: usize>(isa: Isa) -> Transforms<T, R> {
         const { assert!(A == 2 * N + 2 && A <= MOST) };
         #[cfg(target_arch = "x86_64")]
         {
+            // Numbers below the normal ones are 0 to what multiplies bf16.
+            if isa.has_avx512_bf16() && R::DTYPE == DType::Bf16 {
+                return Transforms { input: x86::input_avx512_bf16::<T, R, N, A>, output: x86::output_avx512::<N, A> };
+            }
             if isa.has_avx512() {
-                return Transforms { input: x86::input_avx512::<T, N, A>, output: x86::output_avx512::<N, A> };
+                return Transforms { input: x86::input_avx512::<T, R, N, A>, output: x86::output_avx512::<N, A> };
             }
             if isa.has_avx2() {
-                return Transforms { input: x86::input_avx2::<T, N, A>, output: x86::output_avx2::<N, A> };
+                return Transforms { input: x86::input_avx2::<T, R, N, A>, output: x86::output_avx2::<N, A> };
             }
         }
         let _ = isa;
-        Transforms { input: input::<Four, T, N, A>, output: output::<Four, N, A> }
+        Transforms { input: input::<Four, T, R, N, A>, output: output::<Four, N, A> }
     }
 
     /// # Safety
     /// The places in `job` are valid, those written nobody else's.
-    pub unsafe fn input(&self, job: &Input<'_, T>) {
+    pub unsafe fn input(&self, job: &Input<'_, T, R>) {
         // SAFETY: the caller's promise; `new` chose instructions that the machine has.
         unsafe { (self.input)(job) }
     }
@@ -403,14 +454,22 @@ impl<T: Real> Transforms<T> {
 mod x86 {
     use super::{Input, Output, input, output};
     use crate::real::Real;
-    use crate::vector::{Avx2, Avx512};
+    use crate::vector::{Avx2, Avx512, Avx512Bf16};
+
+    /// # Safety
+    /// As [`input`], on a machine with AVX-512 BF16 and what belongs to it.
+    #[target_feature(enable = "avx512f,avx512bw,avx512dq,avx512vl,avx512bf16")]
+    pub(super) unsafe fn input_avx512_bf16<T: Real, R: Real, const N: usize, const A: usize>(job: &Input<'_, T, R>) {
+        // SAFETY: the caller's promise, here and below.
+        unsafe { input::<Avx512Bf16, T, R, N, A>(job) }
+    }
 
     /// # Safety
     /// As [`input`], on a machine with AVX-512 F.
     #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn input_avx512<T: Real, const N: usize, const A: usize>(job: &Input<'_, T>) {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { input::<Avx512, T, N, A>(job) }
+    pub(super) unsafe fn input_avx512<T: Real, R: Real, const N: usize, const A: usize>(job: &Input<'_, T, R>) {
+        // SAFETY: as above.
+        unsafe { input::<Avx512, T, R, N, A>(job) }
     }
 
     /// # Safety
@@ -424,9 +483,9 @@ mod x86 {
     /// # Safety
     /// As [`input`], on a machine with AVX2 and FMA.
     #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn input_avx2<T: Real, const N: usize, const A: usize>(job: &Input<'_, T>) {
+    pub(super) unsafe fn input_avx2<T: Real, R: Real, const N: usize, const A: usize>(job: &Input<'_, T, R>) {
         // SAFETY: as above.
-        unsafe { input::<Avx2, T, N, A>(job) }
+        unsafe { input::<Avx2, T, R, N, A>(job) }
     }
 
     /// # Safety
