@@ -240,6 +240,11 @@ pub(crate) const SMALL: usize = 4 << 20;
 /// Bytes of the large pages of x86-64, and of arm64 with pages of 4 KiB.
 const LARGE_PAGE: usize = 2 << 20;
 
+/// Memory in pages that become memory one by one as they are touched.
+fn small_pages(len: usize) -> Result<AnonymousMap, TensorError> {
+    AnonymousMap::new(len, ALIGNMENT).map_err(|_| TensorError::OutOfMemory(len))
+}
+
 /// Memory in large pages, where the system has such.
 fn large_pages(len: usize) -> Result<AnonymousMap, TensorError> {
     let map = AnonymousMap::new(len, LARGE_PAGE).map_err(|_| TensorError::OutOfMemory(len))?;
@@ -249,39 +254,38 @@ fn large_pages(len: usize) -> Result<AnonymousMap, TensorError> {
 
 /// Memory for what is made once and read often, such as a model's weights: beyond the first few MiB it lies in large pages.
 /// Of small ones a core remembers too few for weights that are read from start to end, and what fetches ahead stops at
-/// the end of each.
+/// the end of each. None of it comes from the allocator, whose pages what lasts would keep among what does not.
 #[derive(Default)]
 pub struct Region {
-    map: Option<Arc<AnonymousMap>>,
-    used: usize,
+    /// Mappings, and bytes of each that were given: what did not fit at the end of one leaves it to others that do.
+    maps: Vec<(Arc<AnonymousMap>, usize)>,
     given: usize,
 }
 
 impl Region {
     /// Bytes of a mapping, at least. What is never touched is only a range of addresses.
-    const MAPPING: usize = 32 << 20;
+    const MAPPING: usize = 64 << 20;
 
-    /// Zeroed bytes, aligned to 64, whose memory goes back once no buffer has bytes of its mapping.
+    /// Zeroed bytes, aligned to 64, whose memory goes back once neither this nor any buffer has bytes of its mapping.
     pub fn zeroed(&mut self, len: usize) -> Result<Buffer, TensorError> {
-        self.given = self.given.saturating_add(len);
-        if self.given <= SMALL {
-            return Buffer::zeroed(len);
-        }
         let size = len.checked_next_multiple_of(ALIGNMENT).ok_or(TensorError::OutOfMemory(len))?;
-        if size > Region::MAPPING / 2 {
+        self.given = self.given.saturating_add(size);
+        let is_small = self.given <= SMALL;
+        if !is_small && size > Region::MAPPING / 2 {
             return Ok(Buffer::from_heap(Heap::lasting(size)?, len));
         }
-        let map = match &self.map {
-            Some(map) if map.len() - self.used >= size => map.clone(),
-            _ => {
-                let map = Arc::new(large_pages(Region::MAPPING)?);
-                (self.map, self.used) = (Some(map.clone()), 0);
-                map
+        let index = match self.maps.iter().position(|(map, used)| map.len() - used >= size) {
+            Some(index) => index,
+            None => {
+                let map = if is_small { small_pages(SMALL) } else { large_pages(Region::MAPPING) };
+                self.maps.push((Arc::new(map?), 0));
+                self.maps.len() - 1
             }
         };
+        let (map, used) = &mut self.maps[index];
         // SAFETY: these bytes of the mapping were given to nobody, and have been zero since it was made.
-        let heap = unsafe { Heap::of_mapping(map, self.used) };
-        self.used += size;
+        let heap = unsafe { Heap::of_mapping(map.clone(), *used) };
+        *used += size;
         Ok(Buffer::from_heap(heap, len))
     }
 }
@@ -348,6 +352,20 @@ mod tests {
             assert!(buffer.iter().all(|&byte| byte == number), "{} bytes", buffer.len());
         }
         assert!(Region::default().zeroed(usize::MAX).is_err());
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore = "Miri knows no large pages")]
+    fn what_fits_where_something_else_did_not_lies_there() {
+        let mut region = Region::default();
+        let mut start = |size: usize| region.zeroed(size).unwrap().as_ptr().addr();
+        let half = Region::MAPPING / 2;
+        let (first, second) = (start(half), start(half - 128));
+        assert_eq!(second, first + half);
+        let other = start(half);
+        assert!(!(first..first + Region::MAPPING).contains(&other), "128 bytes are left");
+        assert_eq!(start(100), first + Region::MAPPING - 128);
+        assert_eq!(start(100), other + half);
     }
 
     #[test]

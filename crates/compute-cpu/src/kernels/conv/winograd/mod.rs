@@ -8,13 +8,15 @@
 //! ```text
 //! for each block of tiles                             what it becomes stays in the second-level cache
 //!     transform the block's inputs
-//!     for each point
-//!         for each panel of output channels
-//!             products of the tiles and the panel     micro-kernel
-//!     for each panel
-//!         transform the products, add the bias, epilogue, store
+//!     for each turn of panels of output channels      in f32 all of them are one, in bf16 each by itself
+//!         for each point
+//!             for each panel of the turn
+//!                 products of the tiles and the panel     micro-kernel, or blocks of the matrix unit
+//!         for each panel of the turn
+//!             transform the products, add the bias, epilogue, store
 //! ```
 //!
+//! Products are of f32, or, where factors may be of bf16 anyway, of transforms that are rounded to it ([`multiply`]).
 //! [`Form::choose`] says where that is faster than multiplying pixels as they are.
 //!
 //! Every output of a tile is made from every element that the tile sees. One that is infinite, NaN or very large would
