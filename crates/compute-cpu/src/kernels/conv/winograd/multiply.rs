@@ -210,8 +210,9 @@ impl Multiply for OfBf16 {
     }
 
     fn products(&self, tiles: usize, _: usize) -> Layout {
-        // Units write whole blocks.
-        Layout { plane: tiles.next_multiple_of(BLOCK) * BLOCK + FLOATS, pitch: BLOCK }
+        // Units write whole tiles, but those that take lines.
+        let rows = if self.unit.takes_lines() { tiles } else { tiles + BLOCK };
+        Layout { plane: rows * BLOCK + FLOATS, pitch: BLOCK }
     }
 
     fn pack(&self, isa: Isa, weights: &[[f32; super::LANES]], columns: usize, panel: &mut [bf16]) {
@@ -238,13 +239,12 @@ impl Multiply for OfBf16 {
         let steps = self.offsets.len();
         let unit = self.unit.enter();
         let pitch = pitch * size_of::<bf16>();
-        // Whole strips, as even as they can be.
+        // Strips as even as they can be, and blocks of whole ones.
         let strips = tiles.div_ceil(self.together());
-        let strips_of_block = BLOCK / self.together();
-        let blocks = strips.div_ceil(strips_of_block);
-        let first_of = |block: usize| (strips * block / blocks * self.together()).min(tiles);
+        let blocks = strips.div_ceil(BLOCK / self.together());
+        let first_of = |block: usize| tiles * (strips * block / blocks) / strips;
         // Each block asks for its share of the panel that follows.
-        let lines = (PANEL_STEP_BYTES / LINE).div_ceil(blocks);
+        let lines = (PANEL_STEP_BYTES / LINE).div_ceil(blocks.max(1));
         for block in 0..blocks {
             let Range { start: first, end: last } = first_of(block)..first_of(block + 1);
             let start = next.as_ptr().cast::<u8>().wrapping_add(block * lines * steps * LINE);
