@@ -56,12 +56,12 @@ pub enum Winograd {
     Never,
     /// Wherever it is defined in f32, in tiles of 2 x 2 outputs. This and the following are for measurements.
     F2,
-    /// The same wherever factors may be of bf16, to which transforms are rounded.
-    F2OfBf16,
     /// The same in tiles of 4 x 4.
     F4,
     /// The same in tiles of 6 x 6.
     F6,
+    /// In tiles of 2 x 2 wherever factors may be of bf16, to which transforms are rounded, and nowhere in f32.
+    F2OfBf16,
 }
 
 /// Which values between products are blocked ([`halimede_compute::layout`]).

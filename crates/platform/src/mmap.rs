@@ -135,6 +135,11 @@ impl AnonymousMap {
     pub fn prefer_huge_pages(&self) {
         self.mapping.prefer_huge_pages();
     }
+
+    /// Asks for small pages even where the system would give huge ones unasked (Linux): a little memory stays little.
+    pub fn refuse_huge_pages(&self) {
+        self.mapping.refuse_huge_pages();
+    }
 }
 
 impl Deref for AnonymousMap {
@@ -211,7 +216,11 @@ mod tests {
             assert_eq!(map.len(), length);
             assert_eq!(map.as_ptr() as usize % alignment, 0, "{length} bytes aligned to {alignment}");
             assert!(map.iter().all(|&byte| byte == 0));
-            map.prefer_huge_pages();
+            if length % 2 == 0 {
+                map.prefer_huge_pages()
+            } else {
+                map.refuse_huge_pages()
+            }
             map.fill(7);
             assert!(map.iter().all(|&byte| byte == 7));
         }

@@ -127,6 +127,12 @@ impl Mapping {
         let _ = self.advise_pages(0..self.length, libc::MADV_HUGEPAGE);
     }
 
+    pub(crate) fn refuse_huge_pages(&self) {
+        #[cfg(all(target_os = "linux", not(miri)))]
+        // As above: a kernel without them has none to give.
+        let _ = self.advise_pages(0..self.length, libc::MADV_NOHUGEPAGE);
+    }
+
     /// `madvise` on the whole pages that contain `range`.
     fn advise_pages(&self, range: Range<usize>, advice: libc::c_int) -> io::Result<()> {
         if range.is_empty() {

@@ -240,9 +240,11 @@ pub(crate) const SMALL: usize = 4 << 20;
 /// Bytes of the large pages of x86-64, and of arm64 with pages of 4 KiB.
 const LARGE_PAGE: usize = 2 << 20;
 
-/// Memory in pages that become memory one by one as they are touched.
+/// Memory in small pages, which become memory one by one as they are touched.
 fn small_pages(len: usize) -> Result<AnonymousMap, TensorError> {
-    AnonymousMap::new(len, ALIGNMENT).map_err(|_| TensorError::OutOfMemory(len))
+    let map = AnonymousMap::new(len, ALIGNMENT).map_err(|_| TensorError::OutOfMemory(len))?;
+    map.refuse_huge_pages();
+    Ok(map)
 }
 
 /// Memory in large pages, where the system has such.
@@ -263,7 +265,7 @@ pub struct Region {
 }
 
 impl Region {
-    /// Bytes of a mapping, at least. What is never touched is only a range of addresses.
+    /// Bytes of a mapping in large pages. What is never touched is only a range of addresses.
     const MAPPING: usize = 64 << 20;
 
     /// Zeroed bytes, aligned to 64, whose memory goes back once neither this nor any buffer has bytes of its mapping.
@@ -271,7 +273,7 @@ impl Region {
         let size = len.checked_next_multiple_of(ALIGNMENT).ok_or(TensorError::OutOfMemory(len))?;
         self.given = self.given.saturating_add(size);
         let is_small = self.given <= SMALL;
-        if !is_small && size > Region::MAPPING / 2 {
+        if size > Region::MAPPING / 2 {
             return Ok(Buffer::from_heap(Heap::lasting(size)?, len));
         }
         let index = match self.maps.iter().position(|(map, used)| map.len() - used >= size) {

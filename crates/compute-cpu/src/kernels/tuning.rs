@@ -421,9 +421,10 @@ fn of_f32_conv(window: &Window, forms: &[Form], machine: &Machine) -> Offer {
         .with("algorithm", ["direct"])
         .with("pixels", up_to(&[96, 144, 192, 288, 384], pixels))
         .with("depth", up_to(&[256, 512, 1024], depth));
-    let names = forms.iter().map(|form| match form {
-        Form::F2 | Form::F2OfBf16 => "f2",
-        Form::F4 | Form::F6 => "f4",
+    let names = forms.iter().filter_map(|form| match form {
+        Form::F2 => Some("f2"),
+        Form::F4 => Some("f4"),
+        Form::F6 | Form::F2OfBf16 => None,
     });
     let winograd = Grid::default().with("algorithm", names).with("kib", [256, 512, 1024]);
     let cost = move |config: &Config| {

@@ -321,14 +321,6 @@ impl<F: Factor> MatrixUnit<F> {
         self.is_amx()
     }
 
-    /// Whether Winograd's algorithm was measured to be faster than all of its products (`docs/benchmarks/winograd.md`).
-    pub(crate) fn gains_by_winograd(self) -> bool {
-        #[cfg(target_arch = "x86_64")]
-        return self.0 == Kind::Avx512;
-        #[cfg(not(target_arch = "x86_64"))]
-        false
-    }
-
     /// Whether it is Intel's, whose machines have at least 2 MiB of second-level cache for each core.
     pub(crate) fn is_amx(self) -> bool {
         #[cfg(target_arch = "x86_64")]
@@ -377,6 +369,17 @@ impl<F: Factor> MatrixUnit<F> {
             unsafe { amx::configure() };
         }
         Tiles { matrix: self, thread_bound: PhantomData }
+    }
+}
+
+impl Matrix {
+    /// Whether Winograd's algorithm makes convolutions faster that multiplies less on it: measured on Zen 5's vectors, where it does,
+    /// and on Intel's tiles, where it does not (`docs/benchmarks/winograd.md`).
+    pub(crate) fn gains_by_winograd(self) -> bool {
+        #[cfg(target_arch = "x86_64")]
+        return self.0 == Kind::Avx512;
+        #[cfg(not(target_arch = "x86_64"))]
+        false
     }
 }
 

@@ -79,7 +79,7 @@ impl Form {
         let fits = op.channels_last && op.transposed.is_none() && op.groups <= 1;
         let fits = fits && matches!(op.multiply, None | Some(Factors::Bf16));
         let [outputs, inputs, 3, 3] = *weights else { return None };
-        if !fits || !ones(&op.strides) || !ones(&op.dilations) {
+        if !fits || !ones(&op.strides) || !ones(&op.dilations) || outputs == 0 || inputs == 0 {
             return None;
         }
         match (policy, op.multiply) {
@@ -175,10 +175,16 @@ fn pays_in_bf16(outputs: usize, inputs: usize, image: [usize; 3]) -> Option<Form
     let is_deep = least >= 64 || (least >= 32 && most >= 64);
     // What is read for each tile's products is 1.8 times as much.
     let is_enough = form.tiles(image) >= if is_small(outputs, inputs) { 9 } else { 32 };
-    // Rows are multiplied in whole steps.
-    let filled = inputs as f64 / inputs.next_multiple_of(matrix::step::<bf16>()).max(1) as f64;
-    let saved_least = if least >= 128 { 1.7 } else { 2.0 };
-    (is_deep && is_enough && form.saved(image) * filled >= saved_least).then_some(form)
+    // Rows are multiplied in whole steps, and by whole panels, of which pixels as they are need a half or three quarters at the end.
+    let filled = inputs as f64 / inputs.next_multiple_of(matrix::step::<bf16>()) as f64;
+    let panels = outputs.next_multiple_of(matrix::BLOCK);
+    let needed = match outputs % matrix::BLOCK {
+        1..=16 => panels - 16,
+        17..=24 => panels - 8,
+        _ => panels,
+    };
+    let saved = form.saved(image) * filled * needed as f64 / panels as f64;
+    (is_deep && is_enough && saved >= if least >= 128 { 1.7 } else { 2.0 }).then_some(form)
 }
 
 /// Whether the weights are few enough to be held four times.

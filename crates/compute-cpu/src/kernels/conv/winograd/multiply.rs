@@ -161,7 +161,7 @@ impl Multiply for Micro {
     }
 }
 
-/// In bf16, with sums in f32: blocks of the matrix unit, whose sums lie one below the other.
+/// In bf16, with sums in f32, which lie as those of the matrix unit's blocks do: [`BLOCK`] apart.
 #[derive(Clone)]
 pub(in crate::kernels::conv) struct OfBf16 {
     unit: Matrix,
@@ -180,8 +180,8 @@ impl OfBf16 {
 impl Multiply for OfBf16 {
     type Number = bf16;
 
-    /// Half of a bit of the largest of four sums of them.
-    const ROUNDING: f64 = 4e-3;
+    /// A tap in the middle comes back out of four transforms, each rounded by up to 2⁻⁹ of sums of nine taps.
+    const ROUNDING: f64 = 9.0 / 512.0;
 
     fn columns(&self) -> usize {
         BLOCK
@@ -210,9 +210,9 @@ impl Multiply for OfBf16 {
     }
 
     fn products(&self, tiles: usize, _: usize) -> Layout {
-        // Units write whole tiles, but those that take lines.
-        let rows = if self.unit.takes_lines() { tiles } else { tiles + BLOCK };
-        Layout { plane: rows * BLOCK + FLOATS, pitch: BLOCK }
+        // Units may write a whole block from the last strip's first row on. One line more, so that planes begin in different sets of the
+        // cache.
+        Layout { plane: (tiles + BLOCK) * BLOCK + FLOATS, pitch: BLOCK }
     }
 
     fn pack(&self, isa: Isa, weights: &[[f32; super::LANES]], columns: usize, panel: &mut [bf16]) {
