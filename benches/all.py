@@ -1,6 +1,6 @@
 """Every table of the engine from a checkout: build, packages, models, measurements, tables and pictures.
 
-    python3 benches/all.py MODELS --name z-6 [WORKLOAD ...] [--parts PART,PART] [--served-peer COMMAND] [--peers NAME,NAME]
+    python3 benches/all.py MODELS --name z-7 [WORKLOAD ...] [--parts PART,PART] [--served-peer COMMAND] [--peers NAME,NAME]
         [--rounds 7] [--seconds 0.1] [--threads 1] [--note TEXT] [--into docs/benchmarks] [--binary FILE] [--build COMMIT]
         [--python FILE] [--dry-run]
 
