@@ -4,10 +4,11 @@
 //! $ cargo run --release -p halimede-compute-cpu --example winograd -- [balanced] [THREADS] [ROUNDS] [LAYER ...]
 //! ```
 //!
-//! With `balanced` they are convolutions between others in that precision: data lie in bf16, results are bounded and written in
-//! bf16, and pixels as they are are multiplied on the matrix unit. A layer is `HEIGHTxWIDTHxINPUTSxOUTPUTS@BATCH`; without any, those of `docs/benchmarks/winograd.md`. Forms
-//! take turns, and before each run the second-level cache is filled with something else, as it is between
-//! layers of a model. One thread is measured in processor time, several in wall time. Printed are medians.
+//! With `balanced` they are convolutions between others in that precision: data lie in bf16, results are bounded and
+//! written in bf16, and pixels as they are are multiplied on the matrix unit. A layer is
+//! `HEIGHTxWIDTHxINPUTSxOUTPUTS@BATCH`; without any, some of those of `docs/benchmarks/winograd.md`. Forms take turns, and
+//! before each run the second-level cache is filled with something else, as it is between layers of a model. One thread is
+//! measured in processor time, several in wall time. Printed are medians.
 
 #![allow(clippy::unwrap_used, reason = "a measurement; it ends with what failed")]
 

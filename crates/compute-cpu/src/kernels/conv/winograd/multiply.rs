@@ -16,7 +16,6 @@ use crate::prefetch::LINE;
 use crate::real::Real;
 use half::bf16;
 use std::ops::Range;
-use std::sync::Arc;
 
 /// Floats of a cache line.
 pub(super) const FLOATS: usize = LINE / size_of::<f32>();
@@ -162,11 +161,10 @@ impl Multiply for Micro {
 }
 
 /// In bf16, with sums in f32, which lie as those of the matrix unit's blocks do: [`BLOCK`] apart.
-#[derive(Clone)]
 pub(in crate::kernels::conv) struct OfBf16 {
     unit: Matrix,
     /// Where the steps of a row begin, in bytes.
-    offsets: Arc<[usize]>,
+    offsets: Box<[usize]>,
 }
 
 impl OfBf16 {
@@ -204,14 +202,15 @@ impl Multiply for OfBf16 {
     fn inputs(&self, tiles: usize, inputs: usize) -> (Layout, usize) {
         let pitch = self.depth(inputs);
         let line = matrix::step::<bf16>();
+        // An odd number of lines to the next point, as in `Layout::apart`; rows follow each other, for all of one is read at once.
         let layout = Layout { plane: ((tiles * pitch / line) | 1) * line, pitch };
         // Whole blocks of the last point.
         (layout, BLOCK * pitch)
     }
 
     fn products(&self, tiles: usize, _: usize) -> Layout {
-        // Units may write a whole block from the last strip's first row on. One line more, so that planes begin in different sets of the
-        // cache.
+        // Units may write a whole block from any strip's first row on. A line more, so that points begin in different sets of
+        // the cache.
         Layout { plane: (tiles + BLOCK) * BLOCK + FLOATS, pitch: BLOCK }
     }
 
