@@ -373,8 +373,8 @@ impl<F: Factor> MatrixUnit<F> {
 }
 
 impl Matrix {
-    /// Whether Winograd's algorithm makes convolutions faster that multiplies less on it: measured on Zen 5's vectors, where it does,
-    /// and on Intel's tiles, where it does not (`docs/benchmarks/winograd.md`).
+    /// Whether convolutions by Winograd's algorithm take less time on it than all of their products: measured on Zen 5's vectors,
+    /// where they do, and on Intel's tiles, where they do not (`docs/benchmarks/winograd.md`).
     pub(crate) fn gains_by_winograd(self) -> bool {
         #[cfg(target_arch = "x86_64")]
         return self.0 == Kind::Avx512;
