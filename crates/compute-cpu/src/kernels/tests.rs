@@ -714,6 +714,20 @@ fn reductions_of_any_axes() {
 }
 
 #[test]
+fn reductions_of_many_rows() {
+    use ReduceKind::*;
+    // Groups of rows and what is left of one; columns of four registers, two, one and none of each size.
+    let shapes = [[2, 8, 40, 32], [1, 9, 29, 95], [1, 16, 16, 16], [1, 130, 1, 130], [1, 5, 13, 1], [3, 1, 64, 129]];
+    for (shape, kind) in
+        shapes.into_iter().flat_map(|shape| [Sum, Mean, Max, Min, SumSquare, L1, L2].map(|kind| (shape, kind)))
+    {
+        let op = Reduce { kind, axes: [1, 2].as_slice().into(), keep_dims: true };
+        check(Op::Reduce(op.clone()), &[Some(floats(&shape, 1))], &[], 1e-5);
+        check(Op::Reduce(op), &[Some(narrow(&floats(&shape, 1)))], &[], 4e-3);
+    }
+}
+
+#[test]
 fn pooling() {
     let pool = |kind, ceil_mode, outputs| {
         Op::Pool(Pool {

@@ -86,8 +86,12 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             let is_in_place = matrix.ends_rows(BLOCK) && matches!(packing, Packing::None);
             let weights = layout.n * layout.k * size_of::<F>();
             let by_rows = is_in_place && weights <= SMALL_BYTES && layout.m >= 2 * STRIP * threads;
-            // Strips that read rows where they lie may begin anywhere.
-            let unit = if is_in_place { STRIP } else { BLOCK };
+            // Strips that read rows where they lie may begin anywhere: threads have as many rows, 25 and 24 of an image of 7 x 7.
+            let unit = match (is_in_place, threads) {
+                (true, 1) => STRIP,
+                (true, _) => 1,
+                (false, _) => BLOCK,
+            };
             let cut = Cut { held: held_rows(matrix, steps), unit, shared: if by_rows { threads } else { 1 } };
             task_rows((layout.m, layout.batches(), layout.n), cut, threads)
         };
@@ -661,9 +665,12 @@ mod tests {
             let rows = task_rows((m, 1, 768), whole(held), threads);
             assert!(rows.is_multiple_of(BLOCK) && rows <= held.max(BLOCK), "{rows} of {m}");
         }
-        let anywhere = |held: usize, shared: usize| Cut { held, unit: STRIP, shared };
-        assert_eq!(task_rows((197, 1, 768), anywhere(170, 1), 2), 104, "not 128 and 69");
-        assert_eq!(task_rows((196, 1, 384), anywhere(TASK_ROWS, 2), 2), 104, "of an image, each thread has its rows");
+        let anywhere = |held: usize, shared: usize| Cut { held, unit: 1, shared };
+        assert_eq!(task_rows((197, 1, 768), anywhere(170, 1), 2), 99, "not 128 and 69");
+        assert_eq!(task_rows((196, 1, 384), anywhere(TASK_ROWS, 2), 2), 98, "of an image, each thread has its rows");
+        assert_eq!(task_rows((49, 1, 960), anywhere(TASK_ROWS, 2), 2), 25, "not four strips and two with a row");
+        let strips = Cut { held: 170, unit: STRIP, shared: 1 };
+        assert_eq!(task_rows((197, 1, 768), strips, 1), 104, "one thread has whole strips");
     }
 
     #[test]

@@ -17,6 +17,7 @@
 use super::window::Window;
 use crate::Isa;
 use crate::kernels::Machine;
+use crate::kernels::cuts::rows_cut;
 use crate::kernels::ending::{Ending, UNBOUNDED};
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::kernels::lines::{Images, Raster, fill_lines, fill_whole_lines};
@@ -112,6 +113,13 @@ impl Integers {
         let zero = inputs.get(2).and_then(Option::as_ref).map(|zero| zero.dtype);
         Ok(Integers { finish: Finish::of_sums(WHOLE.to_bits() as i32, map, inputs, output, isa)?, zero })
     }
+}
+
+/// Into how many strips each of so many images is cut whose rows read so many bytes each: what a strip reads stays near, and threads have
+/// as many rows.
+fn strips_of((images, height): (usize, usize), row_bytes: usize, threads: usize) -> usize {
+    let least = height.div_ceil((STRIP_BYTES / row_bytes.max(1)).max(1));
+    rows_cut(images, height, least, threads)
 }
 
 pub(super) struct DepthwisePixelsStep {
@@ -228,20 +236,18 @@ impl DepthwisePixelsStep {
         self.thread_bytes() * self.machine.pool.threads()
     }
 
-    /// Rows of a strip.
-    fn strip(&self) -> usize {
+    /// Strips of an image.
+    fn strips(&self) -> usize {
         let row_bytes = self.window.x[2] * self.window.groups * self.data.size() * self.window.stride[1];
-        let share = self.window.out[1].div_ceil(self.machine.pool.threads());
         match self.end() {
-            End::Rows(_) => 1,
-            _ => (STRIP_BYTES / row_bytes.max(1)).clamp(1, share.max(1)),
+            End::Rows(_) => self.window.out[1],
+            _ => strips_of((self.window.batch, self.window.out[1]), row_bytes, self.machine.pool.threads()),
         }
     }
 
     fn run_as<T: Data>(&self, arguments: &Arguments<'_>) {
         let window = &self.window;
-        let strip = self.strip();
-        let strips = window.out[1].div_ceil(strip);
+        let (height, strips) = (window.out[1], self.strips());
         let tasks = window.batch * strips;
         let threads = self.machine.pool.threads().min(tasks);
         assert!(arguments.workspace.len() >= threads * self.thread_bytes());
@@ -266,11 +272,11 @@ impl DepthwisePixelsStep {
         };
         let convolve = Convolve::<T>::new(self.machine.isa, window.groups, self.output);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
-            let (image, first) = (task / strips, task % strips * strip);
+            let (image, strip) = (task / strips, task % strips);
+            let rows = strip * height / strips..(strip + 1) * height / strips;
             let [from, to] = images.map(|images| images.start(image));
             let x = &x[from..][..window.image_len()];
-            let rows = first..(first + strip).min(window.out[1]);
-            let start = to + first * self.row_len();
+            let start = to + rows.start * self.row_len();
             let target = match self.integers {
                 // Their sums go to the scratch, and on from there.
                 Some(_) => Numbers::F32(std::ptr::null_mut()),
@@ -830,5 +836,24 @@ impl<T: Data> Block<'_, T> {
                 T::store_joined(pair, self.target, (start + pixel) * self.apart);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn threads_have_as_many_rows() {
+        // Of an image so high whose rows have so many bytes: rows of the first half of all strips, which one of two threads takes first.
+        let half = |height: usize, row_bytes| {
+            let strips = strips_of((1, height), row_bytes, 2);
+            assert!(height.div_ceil(strips) * row_bytes <= STRIP_BYTES.max(row_bytes), "{strips} strips");
+            strips / 2 * height / strips
+        };
+        assert_eq!([half(112, 7 << 10), half(56, 16 << 10), half(14, 42 << 10), half(28, 300 << 10)], [56, 28, 7, 14]);
+        assert_eq!(half(7, 20 << 10), 3);
+        assert_eq!(strips_of((1, 112), 7 << 10, 1), 4, "one thread's strips stay near");
+        assert_eq!([strips_of((8, 56), 8 << 10, 2), strips_of((0, 0), 0, 2)], [2, 0]);
     }
 }
