@@ -14,7 +14,7 @@ use super::layout::{Layout, Operand};
 use crate::gemm::CACHE_PERIOD;
 use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
-use crate::kernels::cuts::{TASKS_OF_THREAD, rows_cut};
+use crate::kernels::cuts::{Shares, TASKS_OF_THREAD, rows_cut};
 use crate::kernels::lines::fill_up;
 use crate::kernels::tiled::{Finish, Finishing, KeptColumns, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::kernels::tuning::{Order, Pack};
@@ -27,6 +27,7 @@ use halimede_compute::{Arguments, Prepared, Step, Tasks};
 use halimede_tensor::{DType, View};
 use smallvec::{SmallVec, smallvec};
 use std::marker::PhantomData;
+use std::ops::Range;
 
 /// Bytes of packed rows that a task keeps in the second-level cache. With 1.3 MiB a product took longer, though machines with AMX have 2
 /// (`docs/benchmarks/gaps-m.md#weights-near-and-vectors-alone`).
@@ -56,7 +57,8 @@ pub(in crate::kernels) struct TiledStep<F: Product, L, R> {
     /// Groups of each step that count.
     depths: Vec<u8>,
     panels: usize,
-    task_rows: usize,
+    /// Rows of the tasks.
+    rows: Shares,
     /// Ranges of panels that tasks of the same rows share.
     panel_parts: usize,
     packing: Packing,
@@ -93,10 +95,10 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
                 (false, _) => BLOCK,
             };
             let cut = Cut { held: held_rows(matrix, steps), unit, shared: if by_rows { threads } else { 1 } };
-            task_rows((layout.m, layout.batches(), layout.n), cut, threads)
+            tasks_of_rows((layout.m, layout.batches(), layout.n), cut, threads)
         };
-        let task_rows = machine.blocking.rows.unwrap_or_else(usual);
-        let panel_parts = parts_of_panels(layout.batches() * layout.m.div_ceil(task_rows), panels, threads);
+        let rows = machine.blocking.rows.map_or_else(usual, |rows| Shares::of_rows(layout.m, rows));
+        let panel_parts = parts_of_panels(layout.batches() * rows.count, panels, threads);
         TiledStep {
             layout,
             right: right.into(),
@@ -106,7 +108,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             offsets,
             depths,
             panels,
-            task_rows,
+            rows,
             panel_parts,
             packing,
             operands: PhantomData,
@@ -133,8 +135,8 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         match self.packing {
             Packing::None if self.has_last_line() => TILE * self.layout.left.free,
             Packing::None => 0,
-            Packing::Lines(pitch) => self.task_rows * pitch,
-            Packing::Tiles => matrix::tiles_len::<F>(self.task_rows, self.layout.k),
+            Packing::Lines(pitch) => self.task_rows() * pitch,
+            Packing::Tiles => matrix::tiles_len::<F>(self.task_rows(), self.layout.k),
         }
     }
 
@@ -147,7 +149,8 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
 
     fn sums(&self) -> usize {
         let at_once = self.machine.blocking.order == Some(Order::Rows);
-        matrix::sums_needed(self.matrix, self.task_rows.div_ceil(self.block(self.task_rows)), self.steps(), at_once)
+        let rows = self.task_rows();
+        matrix::sums_needed(self.matrix, rows.div_ceil(self.block(rows)), self.steps(), at_once)
     }
 
     /// Rows of a block, of so many.
@@ -172,8 +175,9 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         self.right_bytes() + (MARK_BYTES + self.thread_bytes()) * self.machine.threads()
     }
 
-    fn row_tasks(&self) -> usize {
-        self.layout.m.div_ceil(self.task_rows)
+    /// Rows of a task, at most.
+    fn task_rows(&self) -> usize {
+        self.rows.most()
     }
 
     fn shared(&self, arguments: &Arguments<'_>) -> Shared<F, L, R> {
@@ -225,16 +229,15 @@ struct Cut {
     shared: usize,
 }
 
-/// Rows of a task for so many matrices of `m` rows: threads have as much to do each, and no task is left with a few rows, for which it
-/// would read all panels once more.
-fn task_rows((m, matrices, n): (usize, usize, usize), Cut { held, unit, shared }: Cut, threads: usize) -> usize {
-    let units = m.div_ceil(unit).max(1);
+/// The tasks of so many matrices of `m` rows: threads have as much to do each, and no task is left with a few rows, for which it would read
+/// all panels once more.
+fn tasks_of_rows((m, matrices, n): (usize, usize, usize), Cut { held, unit, shared }: Cut, threads: usize) -> Shares {
+    let units = m.div_ceil(unit);
     let shared = row_blocks(m * matrices, n, threads).max(shared).div_ceil(matrices.max(1));
     let least = units.div_ceil((held / unit).max(1)).max(shared).min(units);
     // What fewer tasks than threads do is cut by panels, and what would have to be cut far smaller, too.
     let even = if matrices * least < threads { least } else { rows_cut(matrices, units, least, threads) };
-    let tasks = if even <= 2 * least { even } else { least };
-    units.div_ceil(tasks.max(1)) * unit
+    Shares::new(m, unit, if even <= 2 * least { even } else { least })
 }
 
 /// Into how many ranges of panels so many tasks are cut, if they are not many already: two for each thread even the work out, or as few more
@@ -367,7 +370,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Step for TiledStep<F, L,
 
 impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Tasks for TiledStep<F, L, R> {
     fn count(&self) -> usize {
-        self.layout.batches() * self.row_tasks() * self.panel_parts
+        self.layout.batches() * self.rows.count * self.panel_parts
     }
 
     fn threads(&self) -> usize {
@@ -376,7 +379,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Tasks for TiledStep<F, L
 
     fn sharing(&self) -> Option<String> {
         // What a thread packed, in which form, and where its parts lie.
-        let lens = (self.threads(), self.task_rows, self.finish.registers_bytes(), self.tiles_len(), self.sums());
+        let lens = (self.threads(), self.rows, self.finish.registers_bytes(), self.tiles_len(), self.sums());
         let left = (&self.layout.left, self.layout.m, self.layout.k, L::DTYPE);
         matches!(self.right, Right::Packed(_)).then(|| format!("{left:?} {:?} {lens:?}", self.packing))
     }
@@ -403,7 +406,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Tasks for TiledStep<F, L
             return;
         }
         assert!(thread < self.machine.threads());
-        let ((rest, part), row_tasks) = ((task / self.panel_parts, task % self.panel_parts), self.row_tasks());
+        let ((rest, part), row_tasks) = ((task / self.panel_parts, task % self.panel_parts), self.rows.count);
         self.run_block(arguments, &self.shared(arguments), thread, rest / row_tasks, rest % row_tasks, part);
     }
 }
@@ -470,14 +473,14 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
     ) {
         let layout = &self.layout;
         let (left_offset, right_batch, out_offset) = layout.batch(batch);
-        let (m0, m1) = (rows * self.task_rows, layout.m.min((rows + 1) * self.task_rows));
+        let Range { start: m0, end: m1 } = self.rows.range(rows);
         // SAFETY: each thread has its own part of the workspace.
         let (registers, tiles, sums) = unsafe {
             let start = shared.threads.add(thread * self.thread_bytes());
             thread_part(start, self.finish.registers_bytes(), self.tiles_len(), self.sums())
         };
         let mut pack = || {
-            let (mark, block) = (shared.mark(thread), batch * self.row_tasks() + rows);
+            let (mark, block) = (shared.mark(thread), batch * self.rows.count + rows);
             // SAFETY: each thread has its own mark, which was written before.
             if unsafe { mark.read() } != block {
                 self.pack_left(shared, left_offset, (m0, m1), tiles);
@@ -647,30 +650,30 @@ mod tests {
 
     #[test]
     fn tasks_have_as_many_rows_each() {
-        assert_eq!(task_rows((128, 1, 768), whole(256), 2), 128, "threads take panels of few rows");
-        assert_eq!(task_rows((197, 1, 768), whole(256), 2), 224, "all of them");
-        assert_eq!(task_rows((197, 1, 768), whole(170), 1), 128, "no task of 37 behind one of 160");
-        assert_eq!(task_rows((512, 1, 768), whole(170), 1), 128);
-        assert_eq!(task_rows((1024, 1, 768), whole(170), 2), 128, "eight tasks, not seven");
-        assert_eq!(task_rows((4096, 1, 768), whole(TASK_ROWS), 1), TASK_ROWS);
-        assert_eq!(task_rows((128, 12, 64), whole(TASK_ROWS), 2), 128, "matrices are many already");
-        assert_eq!(
-            task_rows((512, 17, 512), whole(TASK_ROWS), 16),
-            512,
-            "sixteen times as many tasks would be too small"
-        );
-        assert_eq!(task_rows((128, 3, 64), whole(TASK_ROWS), 2), 64, "six tasks, not three");
-        assert_eq!([task_rows((0, 1, 5), whole(64), 2), task_rows((1, 0, 0), whole(0), 3)], [BLOCK, BLOCK]);
+        let rows_of = |size, cut, threads| {
+            let tasks = tasks_of_rows(size, cut, threads);
+            (0..tasks.count).map(|task| tasks.range(task).len()).collect::<Vec<_>>()
+        };
+        assert_eq!(rows_of((128, 1, 768), whole(256), 2), [128], "threads take panels of few rows");
+        assert_eq!(rows_of((197, 1, 768), whole(256), 2), [197], "all of them");
+        assert_eq!(rows_of((197, 1, 768), whole(170), 1), [96, 101], "no task of 37 behind one of 160");
+        assert_eq!(rows_of((512, 1, 768), whole(170), 1), [128; 4]);
+        assert_eq!(rows_of((1024, 1, 768), whole(170), 2), [128; 8], "eight tasks, not seven");
+        assert_eq!(rows_of((4096, 1, 768), whole(TASK_ROWS), 1), [TASK_ROWS; 4096 / TASK_ROWS]);
+        assert_eq!(rows_of((128, 12, 64), whole(TASK_ROWS), 2), [128], "matrices are many already");
+        assert_eq!(rows_of((512, 17, 512), whole(TASK_ROWS), 16), [512], "sixteen times as many would be too small");
+        assert_eq!(rows_of((128, 3, 64), whole(TASK_ROWS), 2), [64; 2], "six tasks, not three");
+        assert_eq!([rows_of((0, 1, 5), whole(64), 2), rows_of((1, 0, 0), whole(0), 3)], [vec![], vec![1]]);
         for (m, held, threads) in (1..700).step_by(7).flat_map(|m| [(m, 96, 1), (m, 170, 2), (m, TASK_ROWS, 16)]) {
-            let rows = task_rows((m, 1, 768), whole(held), threads);
-            assert!(rows.is_multiple_of(BLOCK) && rows <= held.max(BLOCK), "{rows} of {m}");
+            let tasks = tasks_of_rows((m, 1, 768), whole(held), threads);
+            assert!(tasks.most() <= held.max(BLOCK), "{tasks:?}");
         }
         let anywhere = |held: usize, shared: usize| Cut { held, unit: 1, shared };
-        assert_eq!(task_rows((197, 1, 768), anywhere(170, 1), 2), 99, "not 128 and 69");
-        assert_eq!(task_rows((196, 1, 384), anywhere(TASK_ROWS, 2), 2), 98, "of an image, each thread has its rows");
-        assert_eq!(task_rows((49, 1, 960), anywhere(TASK_ROWS, 2), 2), 25, "not four strips and two with a row");
+        assert_eq!(rows_of((197, 1, 768), anywhere(170, 1), 2), [98, 99], "not 128 and 69");
+        assert_eq!(rows_of((196, 1, 384), anywhere(TASK_ROWS, 2), 2), [98; 2], "of an image, each thread has its rows");
+        assert_eq!(rows_of((49, 1, 960), anywhere(TASK_ROWS, 2), 2), [24, 25], "not four strips and two with a row");
         let strips = Cut { held: 170, unit: STRIP, shared: 1 };
-        assert_eq!(task_rows((197, 1, 768), strips, 1), 104, "one thread has whole strips");
+        assert_eq!(rows_of((197, 1, 768), strips, 1), [96, 101], "one thread has whole strips");
     }
 
     #[test]

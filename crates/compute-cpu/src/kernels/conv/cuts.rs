@@ -1,27 +1,30 @@
 //! Into which tasks a convolution is cut, so that threads have as much to do.
 
 use super::window::Window;
-use crate::kernels::cuts::TASKS_OF_THREAD;
+use crate::kernels::cuts::{Shares, TASKS_OF_THREAD};
 use crate::matrix::{BLOCK, Factor, MatrixUnit};
 
-/// Rows of the output of a task, near so many and at most as many as are given: of tiles without a border as many as fill whole blocks, where
-/// that leaves enough tasks for all threads.
-pub(super) fn whole_blocks<F: Factor>(
-    rows: usize,
+/// The output in so many tasks of rows, or about as many of at most as many rows as are given: of tiles without a border between rows that
+/// whole blocks end with, where that leaves enough tasks for all threads.
+pub(super) fn tasks_of_rows<F: Factor>(
+    tasks: usize,
     most: usize,
     (window, matrix, threads): (&Window, MatrixUnit<F>, usize),
-) -> usize {
-    let (height, width) = (window.out[1], window.out[2]);
+) -> Shares {
+    let (height, width) = (window.out[1].max(1), window.out[2]);
     let whole = BLOCK >> width.trailing_zeros().min(BLOCK.trailing_zeros());
+    let even = Shares::new(height, 1, tasks);
+    let rows = even.most();
     if matrix.takes_lines() || !window.is_pointwise() || rows >= height {
-        return rows;
+        return even;
     }
-    let even = match rows.next_multiple_of(whole) {
+    let in_blocks = match rows.next_multiple_of(whole) {
         more if more <= most.min(height) => more,
         more if more > whole => more - whole,
-        _ => return rows,
+        _ => return even,
     };
-    if threads == 1 || height.div_ceil(even) >= TASKS_OF_THREAD * threads { even } else { rows }
+    let blocks = Shares::new(height, whole, height.div_ceil(in_blocks));
+    if threads == 1 || blocks.count >= TASKS_OF_THREAD * threads { blocks } else { even }
 }
 
 #[cfg(test)]
@@ -33,8 +36,9 @@ mod tests {
 
     #[test]
     fn tasks_of_pixels_end_with_whole_blocks() {
-        let rows = |size, kernel, rows, most, threads| {
-            whole_blocks::<bf16>(rows, most, (&window(size, kernel), Matrix::PORTABLE, threads))
+        let rows = |size: [usize; 2], kernel, rows, most, threads| {
+            let tasks = size[0].div_ceil(rows);
+            tasks_of_rows::<bf16>(tasks, most, (&window(size, kernel), Matrix::PORTABLE, threads)).most()
         };
         assert_eq!(rows([56, 7], 1, 28, 40, 1), 32);
         assert_eq!(rows([112, 14], 1, 23, 30, 1), 16, "as many as there is room for");

@@ -17,7 +17,7 @@
 use super::window::Window;
 use crate::Isa;
 use crate::kernels::Machine;
-use crate::kernels::cuts::rows_cut;
+use crate::kernels::cuts::{Shares, rows_cut};
 use crate::kernels::ending::{Ending, UNBOUNDED};
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::kernels::lines::{Images, Raster, fill_lines, fill_whole_lines};
@@ -117,9 +117,9 @@ impl Integers {
 
 /// Into how many strips each of so many images is cut whose rows read so many bytes each: what a strip reads stays near, and threads have
 /// as many rows.
-fn strips_of((images, height): (usize, usize), row_bytes: usize, threads: usize) -> usize {
+fn strips_of((images, height): (usize, usize), row_bytes: usize, threads: usize) -> Shares {
     let least = height.div_ceil((STRIP_BYTES / row_bytes.max(1)).max(1));
-    rows_cut(images, height, least, threads)
+    Shares::new(height, 1, rows_cut(images, height, least, threads))
 }
 
 pub(super) struct DepthwisePixelsStep {
@@ -237,18 +237,18 @@ impl DepthwisePixelsStep {
     }
 
     /// Strips of an image.
-    fn strips(&self) -> usize {
+    fn strips(&self) -> Shares {
         let row_bytes = self.window.x[2] * self.window.groups * self.data.size() * self.window.stride[1];
         match self.end() {
-            End::Rows(_) => self.window.out[1],
+            End::Rows(_) => Shares::of_rows(self.window.out[1], 1),
             _ => strips_of((self.window.batch, self.window.out[1]), row_bytes, self.machine.pool.threads()),
         }
     }
 
     fn run_as<T: Data>(&self, arguments: &Arguments<'_>) {
         let window = &self.window;
-        let (height, strips) = (window.out[1], self.strips());
-        let tasks = window.batch * strips;
+        let strips = self.strips();
+        let tasks = window.batch * strips.count;
         let threads = self.machine.pool.threads().min(tasks);
         assert!(arguments.workspace.len() >= threads * self.thread_bytes());
         let view = |index: usize| arguments.inputs.get(index).copied().flatten().unwrap_or(View::empty());
@@ -272,8 +272,7 @@ impl DepthwisePixelsStep {
         };
         let convolve = Convolve::<T>::new(self.machine.isa, window.groups, self.output);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
-            let (image, strip) = (task / strips, task % strips);
-            let rows = strip * height / strips..(strip + 1) * height / strips;
+            let (image, rows) = (task / strips.count, strips.range(task % strips.count));
             let [from, to] = images.map(|images| images.start(image));
             let x = &x[from..][..window.image_len()];
             let start = to + rows.start * self.row_len();
@@ -848,12 +847,12 @@ mod tests {
         // Of an image so high whose rows have so many bytes: rows of the first half of all strips, which one of two threads takes first.
         let half = |height: usize, row_bytes| {
             let strips = strips_of((1, height), row_bytes, 2);
-            assert!(height.div_ceil(strips) * row_bytes <= STRIP_BYTES.max(row_bytes), "{strips} strips");
-            strips / 2 * height / strips
+            assert!(strips.most() * row_bytes <= STRIP_BYTES.max(row_bytes), "{strips:?}");
+            strips.range(strips.count / 2).start
         };
         assert_eq!([half(112, 7 << 10), half(56, 16 << 10), half(14, 42 << 10), half(28, 300 << 10)], [56, 28, 7, 14]);
         assert_eq!(half(7, 20 << 10), 3);
-        assert_eq!(strips_of((1, 112), 7 << 10, 1), 4, "one thread's strips stay near");
-        assert_eq!([strips_of((8, 56), 8 << 10, 2), strips_of((0, 0), 0, 2)], [2, 0]);
+        assert_eq!(strips_of((1, 112), 7 << 10, 1).count, 4, "one thread's strips stay near");
+        assert_eq!([strips_of((8, 56), 8 << 10, 2).count, strips_of((0, 0), 0, 2).count], [2, 0]);
     }
 }

@@ -40,13 +40,13 @@
 mod copy;
 mod target;
 
-use super::cuts::whole_blocks;
+use super::cuts::tasks_of_rows;
 use super::phases::Parts;
 use super::pixels::Lying;
 use super::window::Window;
 use crate::Isa;
 use crate::kernels::Machine;
-use crate::kernels::cuts::rows_cut;
+use crate::kernels::cuts::{Shares, rows_cut};
 use crate::kernels::lines::{Lines, Raster};
 use crate::kernels::tiled::{Finish, KeptColumns, Product, TiledWeights, thread_bytes, thread_part};
 use crate::kernels::tuning::{Order, Pack};
@@ -181,9 +181,9 @@ pub(super) struct TiledConvStep<F: Product, T> {
     /// As [`Rows::stays`].
     stays: bool,
     /// Tasks down an image.
-    down: usize,
-    /// Images of a task, where one is not cut.
-    images: usize,
+    down: Shares,
+    /// Images of the tasks, where one is not cut.
+    images: Shares,
     panel_parts: usize,
     /// Where pixels of the data and of the output lie.
     from: Raster,
@@ -275,18 +275,18 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             down if by_columns => down,
             down => rows_cut(window.batch, height, down, takers),
         };
-        let copy = copy_of(whole_blocks(height.div_ceil(down), most, (&window, matrix, threads)));
+        let down = tasks_of_rows(down, most, (&window, matrix, threads));
+        let copy = copy_of(down.most());
         // Half a group of a neighbour is multiplied by zero.
         let is_shared = strips && overlap && !strip(window.inputs, window.kernel[2]).is_multiple_of(F::GROUP);
         let apart = (is_shared && F::DTYPE.is_float()).then(|| Copy::of_strips::<F>(&window, copy.rows, false));
-        let down = height.div_ceil(copy.rows);
         let across = across_of(&copy);
         // Small images go together: the weights are read once for them.
         let together = (copy_bytes / copy.bytes.max(1)).min(TASK_ROWS / copy.count(copy.rows, across, &window).max(1));
-        let groups = window.batch.div_ceil(if down == 1 { together.max(1) } else { 1 });
+        let groups = window.batch.div_ceil(if down.count == 1 { together.max(1) } else { 1 });
         let groups = if by_columns { groups } else { rows_cut(1, window.batch, groups, threads) };
-        let images = window.batch.div_ceil(groups.max(1)).max(1);
-        let tasks = window.batch.div_ceil(images) * down;
+        let images = Shares::new(window.batch, 1, groups);
+        let tasks = images.count * down.count;
         let stays = stays(&copy);
         let panel_parts = wanted.div_ceil(tasks.max(1)).min(panels).max(1);
         TiledConvStep {
@@ -311,8 +311,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     }
 
     fn sums(&self) -> usize {
-        let left = self.left(&self.copy, std::ptr::null(), self.copy.rows, self.images);
-        let blocks = self.images * left.count.div_ceil(left.block);
+        let images = self.images.most();
+        let left = self.left(&self.copy, std::ptr::null(), self.copy.rows, images);
+        let blocks = images * left.count.div_ceil(left.block);
         let at_once = self.stays || self.machine.blocking.order == Some(Order::Rows);
         matrix::sums_needed(self.matrix, blocks, self.copy.offsets.len(), at_once)
     }
@@ -355,7 +356,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     /// Numbers of the copies.
     fn copied(&self) -> usize {
         let bytes = self.apart.as_ref().map_or(0, |apart| apart.bytes).max(self.copy.bytes);
-        if self.in_place { 0 } else { self.images * bytes / size_of::<F>() }
+        if self.in_place { 0 } else { self.images.most() * bytes / size_of::<F>() }
     }
 
     /// Numbers of a line of which strips are made, with what is read behind the last.
@@ -390,12 +391,11 @@ impl<F: Product, T: Converts<F>> Step for TiledConvStep<F, T> {
             return;
         }
         assert!(arguments.workspace.len() >= self.workspace());
-        let tasks = self.window.batch.div_ceil(self.images) * self.down * self.panel_parts;
+        let tasks = self.images.count * self.down.count * self.panel_parts;
         self.machine.pool.run_tasks(self.machine.threads(), tasks, &|thread, task| {
             let (rest, part) = (task / self.panel_parts, task % self.panel_parts);
-            let first = rest / self.down * self.images;
-            let images = (first, (first + self.images).min(self.window.batch));
-            self.run_task(arguments, thread, images, rest % self.down, part);
+            let images = self.images.range(rest / self.down.count);
+            self.run_task(arguments, thread, (images.start, images.end), rest % self.down.count, part);
         });
     }
 }
@@ -403,8 +403,8 @@ impl<F: Product, T: Converts<F>> Step for TiledConvStep<F, T> {
 impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
     fn run_task(&self, arguments: &Arguments<'_>, thread: usize, images: (usize, usize), down: usize, part: usize) {
         let (window, mut copy) = (&self.window, &self.copy);
-        let first = down * copy.rows;
-        let rows = copy.rows.min(window.out[1] - first);
+        let rows = self.down.range(down);
+        let (first, rows) = (rows.start, rows.len());
         // SAFETY: each thread has its own part of the workspace.
         let (registers, numbers, sums) = unsafe {
             let start = arguments.workspace.as_ptr().add(thread * self.thread_bytes());
