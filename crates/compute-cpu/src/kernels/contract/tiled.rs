@@ -86,8 +86,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let threads = machine.threads();
         let usual = || {
             let is_in_place = matrix.ends_rows(BLOCK) && matches!(packing, Packing::None);
-            let weights = layout.n * layout.k * size_of::<F>();
-            let by_rows = is_in_place && weights <= SMALL_BYTES && layout.m >= 2 * STRIP * threads;
+            let by_rows = is_in_place && takes_rows((layout.m, layout.n, layout.k * size_of::<F>()), threads);
             // Strips that read rows where they lie may begin anywhere: threads have as many rows, 25 and 24 of an image of 7 x 7.
             let unit = match (is_in_place, threads) {
                 (true, 1) => STRIP,
@@ -201,6 +200,14 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         let workspace = self.workspace_bytes();
         Prepared { step: Box::new(self), workspace }
     }
+}
+
+/// Whether each thread has rows of its own, of `m` rows by `n` columns of so many bytes: it reads what it has written itself, but all
+/// columns. Where these are many more than rows they take longer than rows that another thread has written, if they can be shared evenly.
+fn takes_rows((m, n, depth_bytes): (usize, usize, usize), threads: usize) -> bool {
+    let panels = n.div_ceil(BLOCK);
+    let are_even = panels.is_multiple_of(threads) || panels >= TASKS_OF_THREAD * threads;
+    n * depth_bytes <= SMALL_BYTES && m >= 2 * STRIP * threads && (n <= 2 * m || !are_even)
 }
 
 /// Blocks of rows that the work is cut into before ranges of panels are. Each thread packs the rows of a block, and reads its
@@ -641,6 +648,15 @@ mod tests {
         assert_eq!(row_blocks(4096, 768, 2), 2);
         assert_eq!(row_blocks(128, 768, 16), 2);
         assert_eq!([row_blocks(0, 0, 3), row_blocks(1 << 20, 1, 3)], [1, 3]);
+    }
+
+    #[test]
+    fn threads_have_their_own_rows_where_columns_are_few() {
+        let of_two = |m: usize, n: usize, depth: usize| takes_rows((m, n, 2 * depth), 2);
+        assert!(of_two(196, 384, 64) && of_two(3136, 64, 256), "images that are large beside their weights");
+        assert!(!of_two(49, 960, 160) && !of_two(49, 192, 1152) && !of_two(196, 1024, 256));
+        assert!(of_two(49, 160, 960), "five panels would be two for one thread and three for the other");
+        assert!(!of_two(784, 512, 1024) && !of_two(16, 16, 16), "much to read, and next to nothing");
     }
 
     /// Of whole blocks.
