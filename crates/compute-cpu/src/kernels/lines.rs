@@ -2,8 +2,10 @@
 //!
 //! For kernels that treat each channel by itself, lines of channels are images that have so many.
 
+use super::Machine;
 use super::rows::part_mut;
 use crate::matrix;
+use crate::pool::own_bytes;
 use halimede_compute::layout::{Band, Grid, LINE_BYTES, Layout, TILE, rows_apart};
 use halimede_compute::{Arguments, Prepared, Step, TensorDesc};
 use halimede_tensor::View;
@@ -195,6 +197,7 @@ pub(super) struct EachLine {
     pub inner: Box<dyn Step>,
     /// Bytes that the inner step wants.
     pub workspace: usize,
+    pub machine: Machine,
 }
 
 impl EachLine {
@@ -203,9 +206,34 @@ impl EachLine {
         self.images * self.line
     }
 
+    /// Threads that take lines each, which are those that they wrote themselves. Where there are fewer lines, all work at each of them.
+    fn threads(&self) -> usize {
+        let threads = self.machine.pool.threads();
+        if self.lines < threads { 1 } else { threads }
+    }
+
+    fn thread_bytes(&self) -> usize {
+        own_bytes(self.made().next_multiple_of(LINE_BYTES) + self.workspace)
+    }
+
     pub fn prepared(self) -> Prepared {
-        let workspace = self.made().next_multiple_of(LINE_BYTES) + self.workspace;
+        let workspace = self.threads() * self.thread_bytes();
         Prepared { step: Box::new(self), workspace }
+    }
+
+    fn run_line(&self, arguments: &Arguments<'_>, input: View<'_>, thread: usize, number: usize) {
+        let own = arguments.workspace.part(thread * self.thread_bytes(), self.thread_bytes());
+        let made = own.part(0, self.made());
+        let workspace = own.part(self.made().next_multiple_of(LINE_BYTES), self.workspace);
+        let inputs = &[Some(input)];
+        self.inner.run(&Arguments { inputs, outputs: &[made], workspace, is_far: false });
+        // SAFETY: the inner step is done, and nobody else writes this thread's part of the workspace.
+        let made = unsafe { made.slice::<u8>() };
+        for (image, made) in made.chunks_exact(self.line).enumerate() {
+            let first = (image * self.lines + number) * self.line;
+            // SAFETY: a line of the output that nobody else writes.
+            unsafe { part_mut::<u8>(arguments.outputs[0], first, self.line) }.copy_from_slice(made);
+        }
     }
 }
 
@@ -214,16 +242,10 @@ impl Step for EachLine {
         let Some(input) = arguments.inputs[0] else { return };
         assert_eq!(arguments.outputs[0].len(), self.made() * self.lines);
         let apart = input.len() / self.lines.max(1);
-        let made = arguments.workspace.part(0, self.made());
-        let workspace = arguments.workspace.part(self.made().next_multiple_of(LINE_BYTES), self.workspace);
-        for number in 0..self.lines {
-            let inputs = &[Some(input.part(number * apart, self.input))];
-            self.inner.run(&Arguments { inputs, outputs: &[made], workspace, is_far: false });
-            // SAFETY: the inner step is done, and nobody else writes either of them.
-            let (made, output) = unsafe { (made.slice::<u8>(), arguments.outputs[0].slice_mut::<u8>()) };
-            for (made, row) in made.chunks_exact(self.line).zip(output.chunks_exact_mut(self.line * self.lines)) {
-                row[number * self.line..][..self.line].copy_from_slice(made);
-            }
+        let line = |thread, number| self.run_line(arguments, input.part(number * apart, self.input), thread, number);
+        match self.threads() {
+            1 => (0..self.lines).for_each(|number| line(0, number)),
+            threads => self.machine.pool.run_tasks(threads, self.lines, &line),
         }
     }
 }

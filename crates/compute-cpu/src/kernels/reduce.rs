@@ -54,7 +54,8 @@ impl Kernel for ReduceKernel {
         let made = TensorDesc { shape: [images, channels].as_slice().into(), ..outputs[0].clone() };
         let (input, line) = (of_line.bytes(), channels * made.dtype.size());
         let Prepared { step: inner, workspace } = self.prepare(&[Some(of_line)], &[made])?;
-        Ok(EachLine { images, lines, input, line, inner, workspace }.prepared())
+        let machine = self.machine.clone();
+        Ok(EachLine { images, lines, input, line, inner, workspace, machine }.prepared())
     }
 
     fn prepare(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Result<Prepared, OpError> {
