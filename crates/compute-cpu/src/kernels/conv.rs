@@ -188,7 +188,7 @@ impl Packed {
         packer: &Packer,
     ) -> Option<Packed> {
         let tensor = graph.constant((*node.inputs.get(1)?)?)?;
-        let chosen = planned(op, graph, node, machine).and_then(|tunable| tuning::form(&tunable.chosen?));
+        let chosen = planned(op, graph, node, machine).and_then(|tunable| tuning::form(&tunable.chosen?, op.multiply));
         // Where Winograd's algorithm pays was measured beside the unit's own kernels, and on some units.
         let by_blas = by_blas(op, machine).is_some();
         let is_measured = match op.multiply {
@@ -434,11 +434,7 @@ impl Kernel for ConvKernel {
     }
 
     fn tunable(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Tunable> {
-        let by_winograd = |weights: &Packed| matches!(weights, Packed::Winograd(_)) && self.op.multiply.is_some();
-        self.weights
-            .as_ref()
-            .filter(|weights| !by_winograd(weights))
-            .and_then(|_| tunable(&self.op, inputs, outputs.first()?, &self.machine))
+        self.weights.as_ref().and_then(|_| tunable(&self.op, inputs, outputs.first()?, &self.machine))
     }
 
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {

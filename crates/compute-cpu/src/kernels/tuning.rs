@@ -29,6 +29,9 @@ const TASK_BYTES_MAX: usize = 4 << 20;
 /// Bytes a second from the second-level cache, as many times as between the caches on the whole.
 const NEAR_RATIO: f64 = 4.0;
 
+/// Sizes of a block of Winograd's algorithm, the usual one in the middle.
+const WINOGRAD_KIB: [usize; 3] = [256, 512, 1024];
+
 /// The settings of a configuration, as the drivers read them; `None` leaves one to its driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub(crate) struct Blocking {
@@ -178,7 +181,12 @@ impl Offer {
                 let layout = Layout::plain(window.batch * window.pixels(), window.rows, window.inputs);
                 Some(of_tiled_product(&layout, Operands { factors, left: x.dtype }, output, machine))
             }
-            Some(factors) => Some(of_tiled_conv(&window, Operands { factors, left: x.dtype }, output, machine)),
+            Some(factors) => {
+                let image = [window.batch, window.out[1], window.out[2]];
+                let by_winograd = Form::choice(op, &w.shape, image, machine);
+                let operands = Operands { factors, left: x.dtype };
+                Some(of_tiled_conv(&window, operands, output, by_winograd, machine))
+            }
         }
     }
 }
@@ -240,11 +248,12 @@ impl OfUnit for PacksOfConv<'_> {
     }
 }
 
-/// The form of Winograd's algorithm that a configuration names: `Some(None)` for none.
-pub(super) fn form(config: &Config) -> Option<Option<Form>> {
-    match config.word("algorithm")? {
-        "f2" => Some(Some(Form::F2)),
-        "f4" => Some(Some(Form::F4)),
+/// The form of Winograd's algorithm that a configuration names for products of such factors, or of f32: `Some(None)` for none.
+pub(super) fn form(config: &Config, multiply: Option<Factors>) -> Option<Option<Form>> {
+    match (config.word("algorithm")?, multiply) {
+        ("f2", None) => Some(Some(Form::F2)),
+        ("f2", Some(_)) => Some(Some(Form::F2OfBf16)),
+        ("f4", None) => Some(Some(Form::F4)),
         _ => Some(None),
     }
 }
@@ -375,7 +384,16 @@ fn of_tiled_product(layout: &Layout, operands: Operands, output: &TensorDesc, ma
     Offer { space: space(grids), cost: Box::new(cost) }
 }
 
-fn of_tiled_conv(window: &Window, operands: Operands, output: &TensorDesc, machine: &Machine) -> Offer {
+/// `by_winograd` is whether its algorithm is taken where nothing is chosen, and `None` where it is no choice.
+fn of_tiled_conv(
+    window: &Window,
+    operands: Operands,
+    output: &TensorDesc,
+    by_winograd: Option<bool>,
+    machine: &Machine,
+) -> Offer {
+    /// As many times as [`F32_RATE`].
+    const BF16_RATIO: f64 = 4.0;
     let (threads, bytes) = (machine.pool.threads(), operands.bytes());
     let [_, height, width] = window.out;
     let below = (window.kernel[1].max(1) - 1) * window.dilation[1];
@@ -388,11 +406,27 @@ fn of_tiled_conv(window: &Window, operands: Operands, output: &TensorDesc, machi
     let (packs, usual, stays) = operands.ask(PacksOfConv(window), machine).unwrap_or((Vec::new(), Pack::Pixels, false));
     let is_cut = window.rows > BLOCK && window.batch * height * width > BLOCK;
     let order = usual_order(output, stays);
-    let with_forms = |grid: Grid| with_forms(grid, is_cut, order, (&packs, usual));
-    let grids = [with_threads(with_forms(Grid::default().with("rows", rows)), machine), with_forms(Grid::default())];
+    let with_forms = |grid: Grid| {
+        let grid = with_forms(grid, is_cut, order, (&packs, usual));
+        let direct = by_winograd.map(|_| "direct");
+        grid.optional("algorithm", direct, direct.filter(|_| by_winograd == Some(false)))
+    };
+    let winograd = match by_winograd {
+        Some(_) => with_threads(Grid::default().with("algorithm", ["f2"]).with("kib", WINOGRAD_KIB), machine),
+        None => Grid::default(),
+    };
+    let grids =
+        [with_threads(with_forms(Grid::default().with("rows", rows)), machine), with_forms(Grid::default()), winograd];
+    let (inputs, outputs) = (window.inputs, window.rows);
+    let products = (2 * window.batch * height * width * window.depth() * outputs) as f64;
     let weights = window.depth() * window.rows * bytes;
     let (batch, taps, panels) = (window.batch, window.taps().max(1), window.rows.div_ceil(BLOCK));
     let cost = move |config: &Config| {
+        if let Some(form) = form(config, Some(operands.factors)).flatten() {
+            let of_tile = [inputs * bytes, outputs * size_of::<f32>()];
+            let (operations, read, held) = of_winograd(config, form, [batch, height, width], of_tile, weights / taps);
+            return shared(config, threads, seconds(operations * products / BF16_RATIO, read, held));
+        }
         let rows = config.number("rows").unwrap_or(height).max(1);
         let tasks = (batch * height.div_ceil(rows)) as f64;
         // Every block of pixels meets every panel, which or whose pixels are near.
@@ -402,7 +436,7 @@ fn of_tiled_conv(window: &Window, operands: Operands, output: &TensorDesc, machi
         };
         let copied = if Pack::of(config).is_none_or(|pack| pack == usual) { 2 } else { 3 } * seen(rows);
         let read = tasks * ((weights + copied) as f64 + near as f64 / NEAR_RATIO);
-        shared(config, threads, seconds(0.0, read, held))
+        shared(config, threads, seconds(products / BF16_RATIO, read, held))
     };
     Offer { space: space(grids), cost: Box::new(cost) }
 }
@@ -410,6 +444,24 @@ fn of_tiled_conv(window: &Window, operands: Operands, output: &TensorDesc, machi
 /// The grids in which there is something to choose.
 fn space(grids: impl IntoIterator<Item = Grid>) -> Space {
     Space(grids.into_iter().filter(|grid| !grid.is_empty()).collect())
+}
+
+/// Of Winograd's algorithm for `[batch, height, width]` outputs, with so many bytes of each input and each product of a point of a tile, and so
+/// many of weights for each: multiplications for each that the definition has, bytes to read, and those that stay near.
+fn of_winograd(
+    config: &Config,
+    form: Form,
+    [batch, height, width]: [usize; 3],
+    of_tile: [usize; 2],
+    weights: usize,
+) -> (f64, f64, usize) {
+    let points = form.points() * form.points();
+    let tiles = batch * height.div_ceil(form.outputs()) * width.div_ceil(form.outputs());
+    let all_bytes = tiles * points * (of_tile[0] + of_tile[1]);
+    let bytes = config.number("kib").unwrap_or(WINOGRAD_KIB[1]) << 10;
+    let read = (all_bytes.div_ceil(bytes) * points * weights + 2 * all_bytes) as f64;
+    let times = (tiles * points) as f64 / (9 * (batch * height * width).max(1)) as f64;
+    (times, read, bytes.min(all_bytes))
 }
 
 fn of_f32_conv(window: &Window, forms: &[Form], machine: &Machine) -> Offer {
@@ -426,23 +478,20 @@ fn of_f32_conv(window: &Window, forms: &[Form], machine: &Machine) -> Offer {
         Form::F4 => Some("f4"),
         Form::F6 | Form::F2OfBf16 => None,
     });
-    let winograd = Grid::default().with("algorithm", names).with("kib", [256, 512, 1024]);
+    let winograd = Grid::default().with("algorithm", names).with("kib", WINOGRAD_KIB);
     let cost = move |config: &Config| {
-        let Some(form) = form(config).flatten() else {
+        let products = (2 * pixels * depth * outputs) as f64;
+        let Some(form) = form(config, None).flatten() else {
             let block = config.number("pixels").unwrap_or(192);
             let read = (pixels.div_ceil(block) * depth * outputs * 4) as f64;
             let sums = (depth.div_ceil(config.number("depth").unwrap_or(512)) * pixels * outputs) as f64;
             let held = block * inputs * 4;
-            return shared(config, threads, seconds((2 * pixels * depth * outputs) as f64, read + sums, held));
+            return shared(config, threads, seconds(products, read + sums, held));
         };
-        let points = form.points() * form.points();
-        let tiles = batch * height.div_ceil(form.outputs()) * width.div_ceil(form.outputs());
-        let tile_bytes = points * (inputs + outputs) * 4;
-        let bytes = config.number("kib").unwrap_or(512) << 10;
-        let blocks = (tiles * tile_bytes).div_ceil(bytes);
-        let read = (blocks * points * inputs * outputs * 4 + 2 * tiles * tile_bytes) as f64;
-        let operations = (2 * tiles * points * inputs * outputs) as f64;
-        shared(config, threads, seconds(operations, read, bytes.min(tiles * tile_bytes)))
+        let of_tile = [inputs, outputs].map(|channels| channels * size_of::<f32>());
+        let (operations, read, held) =
+            of_winograd(config, form, [batch, height, width], of_tile, inputs * outputs * size_of::<f32>());
+        shared(config, threads, seconds(operations * products, read, held))
     };
     let grids = [direct, winograd].map(|grid| with_threads(grid, machine));
     Offer { space: space(grids), cost: Box::new(cost) }
@@ -466,10 +515,13 @@ mod tests {
             order: Some(Order::Rows),
             pack: Some(Pack::None),
         };
-        assert_eq!((Blocking::from(&config), form(&config)), (all, Some(Some(Form::F4))));
+        assert_eq!((Blocking::from(&config), form(&config, None)), (all, Some(Some(Form::F4))));
         let empty = Config::default();
-        assert_eq!((Blocking::from(&empty), form(&empty)), (Blocking::default(), None));
-        assert_eq!(form(&empty.with("algorithm", "direct")), Some(None));
+        assert_eq!((Blocking::from(&empty), form(&empty, None)), (Blocking::default(), None));
+        assert_eq!(form(&empty.clone().with("algorithm", "direct"), None), Some(None));
+        let f2 = empty.with("algorithm", "f2");
+        assert_eq!(form(&f2, None), Some(Some(Form::F2)));
+        assert_eq!(form(&f2, Some(Factors::Bf16)), Some(Some(Form::F2OfBf16)));
     }
 
     #[test]

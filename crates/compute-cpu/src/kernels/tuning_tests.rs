@@ -2,7 +2,7 @@
 
 use super::tests::{compare, conv, floats, machines};
 use super::{Kernels, Machine, VERSION};
-use crate::Winograd;
+use crate::{Matrix, Winograd};
 use halimede_compute::packed::Packer;
 use halimede_compute::tuning::{Config, Database, Operator};
 use halimede_compute::{Arguments, Executable, Kernels as _, Prepared, Program, Session, TensorDesc};
@@ -151,6 +151,16 @@ fn convolutions_under_every_choice() {
     let seen = check(plain(Some(Factors::Bf16)), [narrow, w], 2e-2);
     has(&seen, "order=rows pack=pixels rows=3");
     has(&seen, "order=rows rows=3");
+    // The rule takes Winograd's algorithm for 64 channels and leaves 40 as they are; either can be told otherwise.
+    let op = plain(Some(Factors::Bf16));
+    let gains = machines(&op).iter().any(|machine| machine.matrix.is_some_and(Matrix::gains_by_winograd));
+    for channels in [64, 40] {
+        let inputs = [floats(&[1, 16, 16, channels], 1), floats(&[64, channels, 3, 3], 2)];
+        let seen = check(op.clone(), inputs, 2e-2);
+        let has = |config: &str| seen.contains(&config.parse().unwrap());
+        assert_eq!(has("algorithm=f2 kib=256"), gains, "{seen:?}");
+        assert_eq!(has("algorithm=direct rows=16"), gains && channels == 64, "{seen:?}");
+    }
     let strided = Op::Conv(Conv { channels_last: true, ..conv(&[2, 2], &[1, 1], &[1; 4], 1) });
     let seen = check(strided, inputs(), 3e-6);
     assert!(seen.iter().all(|config| config.word("algorithm") == Some("direct")), "{seen:?}");

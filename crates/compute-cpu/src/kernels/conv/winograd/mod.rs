@@ -33,6 +33,7 @@ mod transform;
 
 use super::window::Window;
 use crate::Isa;
+use crate::Matrix;
 use crate::gemm::Micro;
 use crate::kernels::Machine;
 use crate::kernels::packed::{PackedWeights, f32_bytes, number};
@@ -105,6 +106,16 @@ impl Form {
             }
             _ => &[],
         })
+    }
+
+    /// Whether a convolution of bf16 takes a form where nothing is chosen, if it may be told to. `None` where there is no choice: other units
+    /// than vectors lose by it.
+    pub fn choice(op: &Conv, weights: &[usize], image: [usize; 3], machine: &Machine) -> Option<bool> {
+        let choose = |policy| Form::choose(policy, op, weights, Some(image)).is_some();
+        let is_offered = machine.winograd == Winograd::WherePays
+            && machine.matrix.is_some_and(Matrix::gains_by_winograd)
+            && choose(Winograd::F2OfBf16);
+        is_offered.then(|| choose(Winograd::WherePays))
     }
 
     /// Outputs of a tile along an axis.
