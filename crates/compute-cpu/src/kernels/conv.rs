@@ -51,7 +51,7 @@ use std::sync::Arc;
 use tiled::TiledConvStep;
 use transposed::TransposedStep;
 pub(super) use window::Window;
-pub(super) use winograd::Form;
+pub(super) use winograd::{BLOCK_BYTES, Form};
 use winograd::{Ends, Transformed};
 
 /// Panels of patches that one task packs: at [`KC`] rows they fill 256 KiB.
@@ -434,7 +434,8 @@ impl Kernel for ConvKernel {
     }
 
     fn tunable(&self, inputs: &[Option<TensorDesc>], outputs: &[TensorDesc]) -> Option<Tunable> {
-        self.weights.as_ref().and_then(|_| tunable(&self.op, inputs, outputs.first()?, &self.machine))
+        self.weights.as_ref()?;
+        tunable(&self.op, inputs, outputs.first()?, &self.machine)
     }
 
     fn in_place(&self) -> SmallVec<[(usize, usize); 2]> {

@@ -8,8 +8,8 @@ pub(super) const TASKS_OF_THREAD: usize = 4;
 /// Rows that are cut into shares between units of so many: the numbers of units in them differ by one at most.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) struct Shares {
-    pub rows: usize,
-    pub unit: usize,
+    rows: usize,
+    unit: usize,
     pub count: usize,
 }
 
@@ -40,6 +40,11 @@ impl Shares {
             [number, number + 1].map(|number| (number * self.units() / self.count * self.unit).min(self.rows));
         first..last
     }
+}
+
+/// Whether threads get as many of so many parts, or nearly.
+pub(super) fn are_even(parts: usize, threads: usize) -> bool {
+    parts.is_multiple_of(threads) || parts >= TASKS_OF_THREAD * threads
 }
 
 /// Into how many parts each of so many images, or matrices, is cut that have so many rows, if it is to be cut into that many at least: so that

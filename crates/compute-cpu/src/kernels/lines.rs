@@ -3,6 +3,7 @@
 //! For kernels that treat each channel by itself, lines of channels are images that have so many.
 
 use super::Machine;
+use super::cuts::are_even;
 use super::rows::part_mut;
 use crate::matrix;
 use crate::pool::own_bytes;
@@ -185,6 +186,9 @@ impl Images {
     }
 }
 
+/// Bytes of all lines below which one thread reads them.
+const PARALLEL_BYTES: usize = 32 << 10;
+
 /// A step that reads images of a line of channels and makes a line of each, for all lines of a blocked value: its result
 /// is row-major.
 pub(super) struct EachLine {
@@ -206,10 +210,12 @@ impl EachLine {
         self.images * self.line
     }
 
-    /// Threads that take lines each, which are those that they wrote themselves. Where there are fewer lines, all work at each of them.
+    /// Threads that take lines each, which are those that they wrote themselves: the inner step then runs on one. Where lines are too few to be
+    /// shared evenly, or small, it is left to that step who works at each of them.
     fn threads(&self) -> usize {
         let threads = self.machine.pool.threads();
-        if self.lines < threads { 1 } else { threads }
+        let is_small = self.lines * self.input < PARALLEL_BYTES;
+        if is_small || self.lines < threads || !are_even(self.lines, threads) { 1 } else { threads }
     }
 
     fn thread_bytes(&self) -> usize {

@@ -1,13 +1,13 @@
 //! Reductions of every numeric datatype.
 
+mod columns;
+
 use super::Machine;
 use super::lines::{EachLine, in_lines};
 use super::rows::{Rows, part_mut};
-use super::softmax::{larger, max_of, min_of, smaller};
-use crate::Isa;
+use super::softmax::{max_of, min_of};
 use crate::isa::multiversion;
-use crate::real::Real;
-use crate::vector::{Vector, on_vectors};
+use columns::Columns;
 use half::{bf16, f16};
 use halimede_compute::layout::{Layouts, Stance, Stances};
 use halimede_compute::{Arguments, Kernel, Prepared, Step, TensorDesc};
@@ -82,29 +82,59 @@ impl Kernel for ReduceKernel {
         let strides = halimede_tensor::strides(&x.shape);
         let axis = |&axis: &usize| (x.shape[axis], strides[axis]);
         let kept: SmallVec<[usize; 6]> = (0..x.shape.len()).filter(|axis| !self.op.axes.contains(axis)).collect();
-        let rows = Rows::along_all(&x.shape, &self.op.axes);
         let step = ReduceStep {
             kind: self.op.kind,
             dtype: x.dtype,
-            rows,
-            group: rows.map_or(1, group_of),
+            way: self.way(x),
             kept: kept.iter().map(axis).collect(),
             reduced: self.op.axes.iter().map(axis).collect(),
             outputs: outputs[0].len(),
             inputs: x.len(),
             machine: self.machine.clone(),
         };
-        let workspace = step.workspace();
+        let workspace = match &step.way {
+            Way::Columns(columns) => columns.workspace(),
+            Way::Rows(_) | Way::Each => 0,
+        };
         Ok(Prepared { step: Box::new(step), workspace })
     }
+}
+
+impl ReduceKernel {
+    fn way(&self, x: &TensorDesc) -> Way {
+        let is_fast = matches!(
+            self.op.kind,
+            ReduceKind::Sum
+                | ReduceKind::Mean
+                | ReduceKind::Max
+                | ReduceKind::Min
+                | ReduceKind::SumSquare
+                | ReduceKind::L1
+                | ReduceKind::L2
+        );
+        match (x.dtype, Rows::along_all(&x.shape, &self.op.axes).filter(|_| is_fast)) {
+            (DType::F32, Some(rows)) if rows.inner == 1 => Way::Rows(rows.length),
+            (DType::F32 | DType::Bf16, Some(rows)) if rows.length > 0 => {
+                Way::Columns(Columns { kind: self.op.kind, rows, machine: self.machine.clone() })
+            }
+            _ => Way::Each,
+        }
+    }
+}
+
+/// How numbers are reduced.
+enum Way {
+    /// So many that lie together.
+    Rows(usize),
+    Columns(Columns),
+    /// Any, one output after the other.
+    Each,
 }
 
 struct ReduceStep {
     kind: ReduceKind,
     dtype: DType,
-    rows: Option<Rows>,
-    /// Rows of a group of those whose columns are reduced.
-    group: usize,
+    way: Way,
     /// Size and stride of each axis that stays.
     kept: SmallVec<[(usize, usize); 6]>,
     /// Size and stride of each axis that goes.
@@ -116,207 +146,11 @@ struct ReduceStep {
 
 impl Step for ReduceStep {
     fn run(&self, arguments: &Arguments<'_>) {
-        match (self.dtype, self.fast()) {
-            (DType::F32, Some(rows)) if rows.inner == 1 => self.rows_f32(arguments, rows.length),
-            (DType::F32, Some(rows)) if rows.length > 0 => self.columns::<f32>(arguments, rows),
-            (DType::Bf16, Some(rows)) if rows.length > 0 => self.columns::<bf16>(arguments, rows),
+        match (self.dtype, &self.way) {
+            (_, Way::Rows(length)) => self.rows_f32(arguments, *length),
+            (DType::F32, Way::Columns(columns)) => columns.run::<f32>(arguments),
+            (DType::Bf16, Way::Columns(columns)) => columns.run::<bf16>(arguments),
             _ => self.each(arguments),
-        }
-    }
-}
-
-/// Columns that are reduced together.
-const LANES: usize = 64;
-/// Rows that are summed before their sum is added to the others: an error grows with the length of a
-/// sum, so there are many short ones.
-const SHORT: usize = 64;
-/// Elements of a group of rows, at least.
-const GROUP_ELEMENTS: usize = 8 * 1024;
-
-/// Rows of a group: as many blocks of [`SHORT`] as make [`GROUP_ELEMENTS`].
-///
-/// Threads take groups of rows rather than columns: a thread then reads the pixels that it has written itself in the step before, and their
-/// lines stay its own for the step behind. Which groups there are depends on the shape alone, and so does what is added to what.
-fn group_of(rows: Rows) -> usize {
-    GROUP_ELEMENTS.div_ceil(SHORT * rows.inner.max(1)) * SHORT
-}
-
-/// What a reduction of nothing gives.
-fn neutral(kind: ReduceKind) -> f32 {
-    match kind {
-        ReduceKind::Max => f32::NEG_INFINITY,
-        ReduceKind::Min => f32::INFINITY,
-        _ => 0.0,
-    }
-}
-
-/// Adds what was gathered of some rows to what was of others, or takes the larger or smaller.
-#[inline(always)]
-fn merge(kind: ReduceKind, totals: &mut [f32], parts: &[f32]) {
-    for (total, &part) in totals.iter_mut().zip(parts) {
-        *total = match kind {
-            ReduceKind::Max => larger(*total, part),
-            ReduceKind::Min => smaller(*total, part),
-            _ => *total + part,
-        };
-    }
-}
-
-/// What becomes of totals of so many rows.
-fn end(kind: ReduceKind, length: usize, totals: &mut [f32]) {
-    match kind {
-        ReduceKind::Mean => totals.iter_mut().for_each(|total| *total /= length as f32),
-        ReduceKind::L2 => totals.iter_mut().for_each(|total| *total = total.sqrt()),
-        _ => {}
-    }
-}
-
-/// Gathers the columns of some rows of as many numbers as there are totals.
-fn reduce_columns<T: Data>(isa: Isa, kind: ReduceKind, x: &[T], totals: &mut [f32]) {
-    totals.fill(neutral(kind));
-    for block in x.chunks(SHORT * totals.len()) {
-        match kind {
-            ReduceKind::Sum | ReduceKind::Mean => T::add_columns(isa, block, totals),
-            ReduceKind::SumSquare | ReduceKind::L2 => T::add_squares(isa, block, totals),
-            _ => gather_columns(isa, kind, block, totals),
-        }
-    }
-}
-
-multiversion! {
-    /// The same of the largest, smallest or absolute numbers of at most [`SHORT`] rows.
-    fn gather_columns<T: Real>(kind: ReduceKind, x: &[T], totals: &mut [f32]) = gathered
-}
-
-#[inline(always)]
-fn gathered<T: Real>(kind: ReduceKind, x: &[T], totals: &mut [f32]) {
-    let apart = totals.len();
-    for (block, totals) in totals.chunks_mut(LANES).enumerate() {
-        let mut part = [neutral(kind); LANES];
-        let part = &mut part[..totals.len()];
-        for row in x.chunks_exact(apart) {
-            let pairs = part.iter_mut().zip(row[block * LANES..].iter().map(|x| x.widen()));
-            match kind {
-                ReduceKind::Max => pairs.for_each(|(sum, x)| *sum = larger(*sum, x)),
-                ReduceKind::Min => pairs.for_each(|(sum, x)| *sum = smaller(*sum, x)),
-                _ => pairs.for_each(|(sum, x)| *sum += x.abs()),
-            }
-        }
-        merge(kind, totals, part);
-    }
-}
-
-/// A datatype whose columns are summed by vectors.
-trait Data: Real {
-    /// Adds the columns of at most [`SHORT`] rows to as many totals.
-    fn add_columns(isa: Isa, x: &[Self], totals: &mut [f32]);
-    /// The same of the squares of all numbers.
-    fn add_squares(isa: Isa, x: &[Self], totals: &mut [f32]);
-}
-
-macro_rules! summed_by_vectors {
-    ($($type:ident: $sums:ident = $sums_body:ident, $squares:ident = $squares_body:ident;)*) => {$(
-        on_vectors! {
-            fn $sums(x: &[$type], totals: &mut [f32]) = $sums_body
-        }
-        on_vectors! {
-            fn $squares(x: &[$type], totals: &mut [f32]) = $squares_body
-        }
-        /// # Safety
-        /// As [`Vector`].
-        #[inline(always)]
-        unsafe fn $sums_body<V: Vector>(x: &[$type], totals: &mut [f32]) {
-            // SAFETY: the caller's promise.
-            unsafe { sum_columns::<V, $type, false>(x, totals) }
-        }
-        /// # Safety
-        /// As [`Vector`].
-        #[inline(always)]
-        unsafe fn $squares_body<V: Vector>(x: &[$type], totals: &mut [f32]) {
-            // SAFETY: the caller's promise.
-            unsafe { sum_columns::<V, $type, true>(x, totals) }
-        }
-        impl Data for $type {
-            fn add_columns(isa: Isa, x: &[$type], totals: &mut [f32]) {
-                $sums(isa, x, totals);
-            }
-            fn add_squares(isa: Isa, x: &[$type], totals: &mut [f32]) {
-                $squares(isa, x, totals);
-            }
-        }
-    )*};
-}
-summed_by_vectors! {
-    f32: add_floats = floats, add_squares_of_floats = squares_of_floats;
-    bf16: add_halves = halves, add_squares_of_halves = squares_of_halves;
-}
-
-/// # Safety
-/// As [`Vector`].
-#[inline(always)]
-unsafe fn sum_columns<V: Vector, T: Real, const SQUARES: bool>(x: &[T], totals: &mut [f32]) {
-    let apart = totals.len();
-    let rows = x.len() / apart.max(1);
-    assert_eq!(rows * apart, x.len(), "rows of as many numbers as there are totals");
-    let (from, to) = (x.as_ptr(), totals.as_mut_ptr());
-    let mut column = 0;
-    // SAFETY: the caller's promise; these columns of all rows lie in `x`, and as many totals.
-    unsafe {
-        while column + 4 * V::LANES <= apart {
-            add_rows::<V, T, 4, 1, SQUARES>(from.add(column), apart, rows, to.add(column));
-            column += 4 * V::LANES;
-        }
-        if column + 2 * V::LANES <= apart {
-            add_rows::<V, T, 2, 2, SQUARES>(from.add(column), apart, rows, to.add(column));
-            column += 2 * V::LANES;
-        }
-        if column + V::LANES <= apart {
-            add_rows::<V, T, 1, 4, SQUARES>(from.add(column), apart, rows, to.add(column));
-            column += V::LANES;
-        }
-    }
-    for (column, total) in totals.iter_mut().enumerate().skip(column) {
-        let numbers = x.iter().skip(column).step_by(apart).map(|x| x.widen());
-        *total += if SQUARES { numbers.map(|x| x * x).sum::<f32>() } else { numbers.sum::<f32>() };
-    }
-}
-
-/// Adds `N` registers of columns of some rows to their totals, in `CHAINS` sums of every so many rows: four sums wait for each other
-/// less than their numbers are waited for.
-///
-/// # Safety
-/// As [`Vector`]; the registers lie in memory in every row, and so do their totals.
-#[inline(always)]
-unsafe fn add_rows<V: Vector, T: Real, const N: usize, const CHAINS: usize, const SQUARES: bool>(
-    from: *const T,
-    apart: usize,
-    rows: usize,
-    totals: *mut f32,
-) {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let mut sums = [[V::splat(0.0); N]; CHAINS];
-        let add = |sums: &mut [V; N], row: usize| {
-            for (register, sum) in sums.iter_mut().enumerate() {
-                let x = T::load::<V>(from.add(row * apart + register * V::LANES));
-                *sum = if SQUARES { sum.plus_product(x, x) } else { sum.plus(x) };
-            }
-        };
-        let mut row = 0;
-        while row + CHAINS <= rows {
-            for (chain, sums) in sums.iter_mut().enumerate() {
-                add(sums, row + chain);
-            }
-            row += CHAINS;
-        }
-        while row < rows {
-            add(&mut sums[0], row);
-            row += 1;
-        }
-        for register in 0..N {
-            let total = totals.add(register * V::LANES);
-            let sum = sums.iter().fold(V::load(total), |total, sums| total.plus(sums[register]));
-            sum.store(total);
         }
     }
 }
@@ -332,31 +166,6 @@ fn offset(axes: &[(usize, usize)], mut index: usize) -> usize {
 }
 
 impl ReduceStep {
-    /// The rows of what is not reduced element by element.
-    fn fast(&self) -> Option<Rows> {
-        let fast = matches!(
-            self.kind,
-            ReduceKind::Sum
-                | ReduceKind::Mean
-                | ReduceKind::Max
-                | ReduceKind::Min
-                | ReduceKind::SumSquare
-                | ReduceKind::L1
-                | ReduceKind::L2
-        );
-        self.rows.filter(|_| fast)
-    }
-
-    /// Bytes of the totals of all groups of rows.
-    fn workspace(&self) -> usize {
-        let of = |rows: Rows| rows.outer * rows.length.div_ceil(self.group) * rows.inner * size_of::<f32>();
-        match (self.dtype, self.fast()) {
-            (DType::F32, Some(rows)) if rows.inner > 1 => of(rows),
-            (DType::Bf16, Some(rows)) => of(rows),
-            _ => 0,
-        }
-    }
-
     fn parts(&self) -> usize {
         if self.inputs < PARALLEL_ELEMENTS { 1 } else { (self.machine.pool.threads() * 4).min(self.outputs.max(1)) }
     }
@@ -373,37 +182,6 @@ impl ReduceStep {
             let out = unsafe { part_mut::<f32>(arguments.outputs[0], first, last - first) };
             reduce_rows(self.machine.isa, self.kind, &x[first * length..last * length], length, out);
         });
-    }
-
-    /// Columns next to each other, whole vectors of them at a time.
-    fn columns<T: Data>(&self, arguments: &Arguments<'_>, rows: Rows) {
-        let Some(input) = arguments.inputs[0] else { return };
-        assert!(arguments.workspace.len() >= self.workspace());
-        // SAFETY: inputs are not written during the step.
-        let x = unsafe { input.slice::<T>() };
-        let Rows { outer: planes, length, inner } = rows;
-        let (group, groups) = (self.group, length.div_ceil(self.group));
-        let parts = if self.inputs < PARALLEL_ELEMENTS { 1 } else { planes * groups };
-        self.machine.pool.run(parts, &|part| {
-            for number in part * planes * groups / parts..(part + 1) * planes * groups / parts {
-                let (plane, first) = (number / groups, number % groups * group);
-                let x = &x[plane * length * inner..][first * inner..length.min(first + group) * inner];
-                // SAFETY: each group has totals of its own.
-                let totals = unsafe { part_mut::<f32>(arguments.workspace, number * inner, inner) };
-                reduce_columns(self.machine.isa, self.kind, x, totals);
-            }
-        });
-        for plane in 0..planes {
-            // SAFETY: all groups are done, and nobody else writes their totals, or the output.
-            let (totals, out) = unsafe {
-                let totals = part_mut::<f32>(arguments.workspace, plane * groups * inner, groups * inner);
-                (totals, part_mut::<T>(arguments.outputs[0], plane * inner, inner))
-            };
-            let (totals, others) = totals.split_at_mut(inner);
-            others.chunks_exact(inner).for_each(|other| merge(self.kind, totals, other));
-            end(self.kind, length, totals);
-            T::narrow_all(self.machine.isa, totals, out);
-        }
     }
 
     /// Any axes and datatype, one output element after the other.

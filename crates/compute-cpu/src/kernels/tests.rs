@@ -9,6 +9,8 @@ use halimede_compute::{BandsOf, CompileOptions, Executable, Program};
 use halimede_graph::ops::*;
 use halimede_graph::{Builder, Fact, Graph, Op};
 use halimede_tensor::{CastOptions, DType, Held, Tensor, Value};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -716,14 +718,29 @@ fn reductions_of_any_axes() {
 #[test]
 fn reductions_of_many_rows() {
     use ReduceKind::*;
-    // Groups of rows and what is left of one; columns of four registers, two, one and none of each size.
-    let shapes = [[2, 8, 40, 32], [1, 9, 29, 95], [1, 16, 16, 16], [1, 130, 1, 130], [1, 5, 13, 1], [3, 1, 64, 129]];
-    for (shape, kind) in
-        shapes.into_iter().flat_map(|shape| [Sum, Mean, Max, Min, SumSquare, L1, L2].map(|kind| (shape, kind)))
-    {
-        let op = Reduce { kind, axes: [1, 2].as_slice().into(), keep_dims: true };
-        check(Op::Reduce(op.clone()), &[Some(floats(&shape, 1))], &[], 1e-5);
-        check(Op::Reduce(op), &[Some(narrow(&floats(&shape, 1)))], &[], 4e-3);
+    // Groups of rows, what is left of one, and several planes; columns of four registers, two, one and none of each size; few rows of which
+    // threads take columns.
+    let shapes = [
+        [2, 8, 40, 32],
+        [1, 9, 29, 95],
+        [1, 16, 16, 16],
+        [1, 130, 1, 130],
+        [1, 5, 13, 1],
+        [3, 1, 64, 129],
+        [1, 7, 7, 480],
+    ];
+    let kinds = [Sum, Mean, Max, Min, SumSquare, L1, L2];
+    for (shape, kind) in shapes.into_iter().flat_map(|shape| kinds.map(|kind| (shape, kind))) {
+        let op = Op::Reduce(Reduce { kind, axes: [1, 2].as_slice().into(), keep_dims: true });
+        for (x, tolerance) in [(floats(&shape, 1), 1e-5), (narrow(&floats(&shape, 1)), 4e-3)] {
+            let known = RefCell::new(BTreeMap::new());
+            check_by(Winograd::default(), op.clone(), &[Some(x)], &[], &|place, made, expected| {
+                compare(&op, place, made, expected, tolerance);
+                // By one thread and several.
+                let (bytes, mut known) = (made.bytes().unwrap().to_vec(), known.borrow_mut());
+                assert!(*known.entry(place.to_owned()).or_insert_with(|| bytes.clone()) == bytes, "{op:?} on {place}");
+            });
+        }
     }
 }
 

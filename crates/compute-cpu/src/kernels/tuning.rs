@@ -30,7 +30,7 @@ const TASK_BYTES_MAX: usize = 4 << 20;
 const NEAR_RATIO: f64 = 4.0;
 
 /// Sizes of a block of Winograd's algorithm, the usual one in the middle.
-const WINOGRAD_KIB: [usize; 3] = [256, 512, 1024];
+const WINOGRAD_KIB: [usize; 3] = [conv::BLOCK_BYTES >> 11, conv::BLOCK_BYTES >> 10, conv::BLOCK_BYTES >> 9];
 
 /// The settings of a configuration, as the drivers read them; `None` leaves one to its driver.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
@@ -392,8 +392,8 @@ fn of_tiled_conv(
     by_winograd: Option<bool>,
     machine: &Machine,
 ) -> Offer {
-    /// As many times as [`F32_RATE`].
-    const BF16_RATIO: f64 = 4.0;
+    /// How many times as fast as f32 a unit of bf16 multiplies. Where there is one algorithm, all configurations multiply as often.
+    const UNIT_RATIO: f64 = 4.0;
     let (threads, bytes) = (machine.pool.threads(), operands.bytes());
     let [_, height, width] = window.out;
     let below = (window.kernel[1].max(1) - 1) * window.dilation[1];
@@ -408,8 +408,12 @@ fn of_tiled_conv(
     let order = usual_order(output, stays);
     let with_forms = |grid: Grid| {
         let grid = with_forms(grid, is_cut, order, (&packs, usual));
-        let direct = by_winograd.map(|_| "direct");
-        grid.optional("algorithm", direct, direct.filter(|_| by_winograd == Some(false)))
+        match by_winograd {
+            None => grid,
+            Some(false) => grid.optional("algorithm", ["direct"], Some("direct")),
+            // What says nothing of it was measured before it was taken.
+            Some(true) => grid.with("algorithm", ["direct"]),
+        }
     };
     let winograd = match by_winograd {
         Some(_) => with_threads(Grid::default().with("algorithm", ["f2"]).with("kib", WINOGRAD_KIB), machine),
@@ -425,7 +429,7 @@ fn of_tiled_conv(
         if let Some(form) = form(config, Some(operands.factors)).flatten() {
             let of_tile = [inputs * bytes, outputs * size_of::<f32>()];
             let (operations, read, held) = of_winograd(config, form, [batch, height, width], of_tile, weights / taps);
-            return shared(config, threads, seconds(operations * products / BF16_RATIO, read, held));
+            return shared(config, threads, seconds(operations * products / UNIT_RATIO, read, held));
         }
         let rows = config.number("rows").unwrap_or(height).max(1);
         let tasks = (batch * height.div_ceil(rows)) as f64;
@@ -436,7 +440,7 @@ fn of_tiled_conv(
         };
         let copied = if Pack::of(config).is_none_or(|pack| pack == usual) { 2 } else { 3 } * seen(rows);
         let read = tasks * ((weights + copied) as f64 + near as f64 / NEAR_RATIO);
-        shared(config, threads, seconds(products / BF16_RATIO, read, held))
+        shared(config, threads, seconds(products / UNIT_RATIO, read, held))
     };
     Offer { space: space(grids), cost: Box::new(cost) }
 }
@@ -451,17 +455,15 @@ fn space(grids: impl IntoIterator<Item = Grid>) -> Space {
 fn of_winograd(
     config: &Config,
     form: Form,
-    [batch, height, width]: [usize; 3],
+    image: [usize; 3],
     of_tile: [usize; 2],
     weights: usize,
 ) -> (f64, f64, usize) {
-    let points = form.points() * form.points();
-    let tiles = batch * height.div_ceil(form.outputs()) * width.div_ceil(form.outputs());
+    let (points, tiles) = (form.points() * form.points(), form.tiles(image));
     let all_bytes = tiles * points * (of_tile[0] + of_tile[1]);
     let bytes = config.number("kib").unwrap_or(WINOGRAD_KIB[1]) << 10;
     let read = (all_bytes.div_ceil(bytes) * points * weights + 2 * all_bytes) as f64;
-    let times = (tiles * points) as f64 / (9 * (batch * height * width).max(1)) as f64;
-    (times, read, bytes.min(all_bytes))
+    (1.0 / form.saved(image).max(f64::MIN_POSITIVE), read, bytes.min(all_bytes))
 }
 
 fn of_f32_conv(window: &Window, forms: &[Form], machine: &Machine) -> Offer {

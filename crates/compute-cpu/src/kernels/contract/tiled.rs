@@ -14,7 +14,7 @@ use super::layout::{Layout, Operand};
 use crate::gemm::CACHE_PERIOD;
 use crate::grouped::GroupedWeights;
 use crate::kernels::Machine;
-use crate::kernels::cuts::{Shares, TASKS_OF_THREAD, rows_cut};
+use crate::kernels::cuts::{Shares, TASKS_OF_THREAD, are_even, rows_cut};
 use crate::kernels::lines::fill_up;
 use crate::kernels::tiled::{Finish, Finishing, KeptColumns, Piece, Product, TiledWeights, thread_bytes, thread_part};
 use crate::kernels::tuning::{Order, Pack};
@@ -58,7 +58,7 @@ pub(in crate::kernels) struct TiledStep<F: Product, L, R> {
     depths: Vec<u8>,
     panels: usize,
     /// Rows of the tasks.
-    rows: Shares,
+    shares: Shares,
     /// Ranges of panels that tasks of the same rows share.
     panel_parts: usize,
     packing: Packing,
@@ -96,8 +96,8 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             let cut = Cut { held: held_rows(matrix, steps), unit, shared: if by_rows { threads } else { 1 } };
             tasks_of_rows((layout.m, layout.batches(), layout.n), cut, threads)
         };
-        let rows = machine.blocking.rows.map_or_else(usual, |rows| Shares::of_rows(layout.m, rows));
-        let panel_parts = parts_of_panels(layout.batches() * rows.count, panels, threads);
+        let shares = machine.blocking.rows.map_or_else(usual, |rows| Shares::of_rows(layout.m, rows));
+        let panel_parts = parts_of_panels(layout.batches() * shares.count, panels, threads);
         TiledStep {
             layout,
             right: right.into(),
@@ -107,7 +107,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
             offsets,
             depths,
             panels,
-            rows,
+            shares,
             panel_parts,
             packing,
             operands: PhantomData,
@@ -176,7 +176,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
 
     /// Rows of a task, at most.
     fn task_rows(&self) -> usize {
-        self.rows.most()
+        self.shares.most()
     }
 
     fn shared(&self, arguments: &Arguments<'_>) -> Shared<F, L, R> {
@@ -205,9 +205,8 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
 /// Whether each thread has rows of its own, of `m` rows by `n` columns of so many bytes: it reads what it has written itself, but all
 /// columns. Where these are many more than rows they take longer than rows that another thread has written, if they can be shared evenly.
 fn takes_rows((m, n, depth_bytes): (usize, usize, usize), threads: usize) -> bool {
-    let panels = n.div_ceil(BLOCK);
-    let are_even = panels.is_multiple_of(threads) || panels >= TASKS_OF_THREAD * threads;
-    n * depth_bytes <= SMALL_BYTES && m >= 2 * STRIP * threads && (n <= 2 * m || !are_even)
+    let is_even = are_even(n.div_ceil(BLOCK), threads);
+    n * depth_bytes <= SMALL_BYTES && m >= 2 * STRIP * threads && (n <= 2 * m || !is_even)
 }
 
 /// Blocks of rows that the work is cut into before ranges of panels are. Each thread packs the rows of a block, and reads its
@@ -377,7 +376,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Step for TiledStep<F, L,
 
 impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Tasks for TiledStep<F, L, R> {
     fn count(&self) -> usize {
-        self.layout.batches() * self.rows.count * self.panel_parts
+        self.layout.batches() * self.shares.count * self.panel_parts
     }
 
     fn threads(&self) -> usize {
@@ -386,7 +385,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Tasks for TiledStep<F, L
 
     fn sharing(&self) -> Option<String> {
         // What a thread packed, in which form, and where its parts lie.
-        let lens = (self.threads(), self.rows, self.finish.registers_bytes(), self.tiles_len(), self.sums());
+        let lens = (self.threads(), self.shares, self.finish.registers_bytes(), self.tiles_len(), self.sums());
         let left = (&self.layout.left, self.layout.m, self.layout.k, L::DTYPE);
         matches!(self.right, Right::Packed(_)).then(|| format!("{left:?} {:?} {lens:?}", self.packing))
     }
@@ -413,7 +412,7 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> Tasks for TiledStep<F, L
             return;
         }
         assert!(thread < self.machine.threads());
-        let ((rest, part), row_tasks) = ((task / self.panel_parts, task % self.panel_parts), self.rows.count);
+        let ((rest, part), row_tasks) = ((task / self.panel_parts, task % self.panel_parts), self.shares.count);
         self.run_block(arguments, &self.shared(arguments), thread, rest / row_tasks, rest % row_tasks, part);
     }
 }
@@ -475,19 +474,19 @@ impl<F: Product, L: Converts<F>, R: Converts<F::Right>> TiledStep<F, L, R> {
         shared: &Shared<F, L, R>,
         thread: usize,
         batch: usize,
-        rows: usize,
+        share: usize,
         part: usize,
     ) {
         let layout = &self.layout;
         let (left_offset, right_batch, out_offset) = layout.batch(batch);
-        let Range { start: m0, end: m1 } = self.rows.range(rows);
+        let Range { start: m0, end: m1 } = self.shares.range(share);
         // SAFETY: each thread has its own part of the workspace.
         let (registers, tiles, sums) = unsafe {
             let start = shared.threads.add(thread * self.thread_bytes());
             thread_part(start, self.finish.registers_bytes(), self.tiles_len(), self.sums())
         };
         let mut pack = || {
-            let (mark, block) = (shared.mark(thread), batch * self.rows.count + rows);
+            let (mark, block) = (shared.mark(thread), batch * self.shares.count + share);
             // SAFETY: each thread has its own mark, which was written before.
             if unsafe { mark.read() } != block {
                 self.pack_left(shared, left_offset, (m0, m1), tiles);
@@ -683,6 +682,7 @@ mod tests {
         for (m, held, threads) in (1..700).step_by(7).flat_map(|m| [(m, 96, 1), (m, 170, 2), (m, TASK_ROWS, 16)]) {
             let tasks = tasks_of_rows((m, 1, 768), whole(held), threads);
             assert!(tasks.most() <= held.max(BLOCK), "{tasks:?}");
+            assert!((0..tasks.count).all(|task| tasks.range(task).start.is_multiple_of(BLOCK)), "tiles are whole");
         }
         let anywhere = |held: usize, shared: usize| Cut { held, unit: 1, shared };
         assert_eq!(rows_of((197, 1, 768), anywhere(170, 1), 2), [98, 99], "not 128 and 69");

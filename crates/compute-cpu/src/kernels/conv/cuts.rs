@@ -11,12 +11,16 @@ pub(super) fn tasks_of_rows<F: Factor>(
     most: usize,
     (window, matrix, threads): (&Window, MatrixUnit<F>, usize),
 ) -> Shares {
-    let (height, width) = (window.out[1].max(1), window.out[2]);
+    let (height, width) = (window.out[1], window.out[2]);
     let whole = BLOCK >> width.trailing_zeros().min(BLOCK.trailing_zeros());
     let even = Shares::new(height, 1, tasks);
     let rows = even.most();
-    if matrix.takes_lines() || !window.is_pointwise() || rows >= height {
+    if matrix.takes_lines() || rows >= height {
         return even;
+    }
+    if !window.is_pointwise() {
+        // An odd number of rows may end with half a block, which one thread alone gains nothing for.
+        return if threads == 1 { Shares::of_rows(height, rows) } else { even };
     }
     let in_blocks = match rows.next_multiple_of(whole) {
         more if more <= most.min(height) => more,

@@ -46,7 +46,7 @@ use super::pixels::Lying;
 use super::window::Window;
 use crate::Isa;
 use crate::kernels::Machine;
-use crate::kernels::cuts::{Shares, rows_cut};
+use crate::kernels::cuts::{Shares, are_even, rows_cut};
 use crate::kernels::lines::{Lines, Raster};
 use crate::kernels::tiled::{Finish, KeptColumns, Product, TiledWeights, thread_bytes, thread_part};
 use crate::kernels::tuning::{Order, Pack};
@@ -265,7 +265,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let most = machine.blocking.rows.unwrap_or_else(usual);
         // Of so few pixels in all each thread would read all weights for next to nothing: it takes some of the columns instead.
         let pixels = window.batch * window.pixels();
-        let by_columns = pixels <= FEW_BLOCKS * BLOCK && panels >= threads;
+        let by_columns = pixels <= FEW_BLOCKS * BLOCK && panels >= threads && are_even(panels, threads);
         // Two tasks a thread even the work out. What is copied is so for each range of panels: there they are of rows, if not too few.
         let wanted = if threads == 1 { 1 } else { 2 * threads };
         let takers = if in_place || pixels < wanted * FEW_BLOCKS * BLOCK { threads } else { wanted };
@@ -276,7 +276,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             down => rows_cut(window.batch, height, down, takers),
         };
         let down = tasks_of_rows(down, most, (&window, matrix, threads));
-        let copy = copy_of(down.most());
+        let copy = copy_of(down.most().max(1));
         // Half a group of a neighbour is multiplied by zero.
         let is_shared = strips && overlap && !strip(window.inputs, window.kernel[2]).is_multiple_of(F::GROUP);
         let apart = (is_shared && F::DTYPE.is_float()).then(|| Copy::of_strips::<F>(&window, copy.rows, false));

@@ -32,14 +32,13 @@ mod tests;
 mod transform;
 
 use super::window::Window;
-use crate::Isa;
-use crate::Matrix;
 use crate::gemm::Micro;
 use crate::kernels::Machine;
 use crate::kernels::packed::{PackedWeights, f32_bytes, number};
 use crate::matrix;
 use crate::real::Real;
 use crate::unit::Winograd;
+use crate::{Isa, Matrix};
 pub(super) use ends::Ends;
 use half::bf16;
 use halimede_compute::Prepared;
@@ -49,6 +48,7 @@ use halimede_graph::ops::{Conv, Factors};
 use halimede_tensor::{DType, Tensor};
 use multiply::{Multiply, OfBf16};
 use std::sync::Arc;
+pub(in crate::kernels) use step::BLOCK_BYTES;
 use step::WinogradStep;
 
 /// Outputs of this size (their squares are infinite) and above are not left to the transforms: with what is subtracted
@@ -133,12 +133,12 @@ impl Form {
     }
 
     /// Tiles of `[batch, height, width]` outputs.
-    fn tiles(self, [batch, height, width]: [usize; 3]) -> usize {
+    pub fn tiles(self, [batch, height, width]: [usize; 3]) -> usize {
         batch * height.div_ceil(self.outputs()) * width.div_ceil(self.outputs())
     }
 
     /// How many times fewer multiplications there are, with what lies beyond the border.
-    fn saved(self, image: [usize; 3]) -> f64 {
+    pub fn saved(self, image: [usize; 3]) -> f64 {
         let made = self.points() * self.points() * self.tiles(image);
         (9 * image.iter().product::<usize>()) as f64 / made.max(1) as f64
     }

@@ -19,7 +19,7 @@ use std::sync::Arc;
 
 /// Transformed inputs and products of a block, in bytes: the second-level cache holds them beside the
 /// weights of a point, which stream through.
-const BLOCK_BYTES: usize = 512 << 10;
+pub(in crate::kernels) const BLOCK_BYTES: usize = 512 << 10;
 /// Tiles of a block at least, as many times what is multiplied together: what is read of the weights for fewer takes
 /// longer than their products.
 const LEAST_GROUPS: usize = 4;
