@@ -42,7 +42,7 @@ impl Shares {
     }
 }
 
-/// Whether threads get as many of so many parts, or nearly.
+/// Whether threads get as many of so many parts, or nearly: of fewer parts than threads they do not.
 pub(super) fn are_even(parts: usize, threads: usize) -> bool {
     parts.is_multiple_of(threads) || parts >= TASKS_OF_THREAD * threads
 }

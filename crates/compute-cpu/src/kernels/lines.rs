@@ -215,7 +215,7 @@ impl EachLine {
     fn threads(&self) -> usize {
         let threads = self.machine.pool.threads();
         let is_small = self.lines * self.input < PARALLEL_BYTES;
-        if is_small || self.lines < threads || !are_even(self.lines, threads) { 1 } else { threads }
+        if is_small || !are_even(self.lines, threads) { 1 } else { threads }
     }
 
     fn thread_bytes(&self) -> usize {

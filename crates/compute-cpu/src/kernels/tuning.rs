@@ -411,7 +411,7 @@ fn of_tiled_conv(
         match by_winograd {
             None => grid,
             Some(false) => grid.optional("algorithm", ["direct"], Some("direct")),
-            // What says nothing of it was measured before it was taken.
+            // Settings of products alone would leave the algorithm to the rule, and so do nothing.
             Some(true) => grid.with("algorithm", ["direct"]),
         }
     };

@@ -19,7 +19,7 @@ pub(super) fn tasks_of_rows<F: Factor>(
         return even;
     }
     if !window.is_pointwise() {
-        // An odd number of rows may end with half a block, which one thread alone gains nothing for.
+        // Rows that differ by one end with more half blocks, which several threads alone gain something for.
         return if threads == 1 { Shares::of_rows(height, rows) } else { even };
     }
     let in_blocks = match rows.next_multiple_of(whole) {

@@ -115,8 +115,7 @@ impl Integers {
     }
 }
 
-/// Into how many strips each of so many images is cut whose rows read so many bytes each: what a strip reads stays near, and threads have
-/// as many rows.
+/// The strips of each of so many images of which a row reads so many bytes: what a strip reads stays near, and threads have as many rows.
 fn strips_of((images, height): (usize, usize), row_bytes: usize, threads: usize) -> Shares {
     let least = height.div_ceil((STRIP_BYTES / row_bytes.max(1)).max(1));
     Shares::new(height, 1, rows_cut(images, height, least, threads))

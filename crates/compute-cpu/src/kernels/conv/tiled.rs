@@ -265,7 +265,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let most = machine.blocking.rows.unwrap_or_else(usual);
         // Of so few pixels in all each thread would read all weights for next to nothing: it takes some of the columns instead.
         let pixels = window.batch * window.pixels();
-        let by_columns = pixels <= FEW_BLOCKS * BLOCK && panels >= threads && are_even(panels, threads);
+        let by_columns = pixels <= FEW_BLOCKS * BLOCK && are_even(panels, threads);
         // Two tasks a thread even the work out. What is copied is so for each range of panels: there they are of rows, if not too few.
         let wanted = if threads == 1 { 1 } else { 2 * threads };
         let takers = if in_place || pixels < wanted * FEW_BLOCKS * BLOCK { threads } else { wanted };
