@@ -462,7 +462,8 @@ fn of_winograd(
     let (points, tiles) = (form.points() * form.points(), form.tiles(image));
     let all_bytes = tiles * points * (of_tile[0] + of_tile[1]);
     let bytes = config.number("kib").unwrap_or(WINOGRAD_KIB[1]) << 10;
-    let read = (all_bytes.div_ceil(bytes) * points * weights + 2 * all_bytes) as f64;
+    // What is made of a block stays near until it is read.
+    let read = (all_bytes.div_ceil(bytes) * points * weights) as f64 + 2.0 * all_bytes as f64 / NEAR_RATIO;
     (1.0 / form.saved(image).max(f64::MIN_POSITIVE), read, bytes.min(all_bytes))
 }
 
