@@ -2,6 +2,7 @@
 
 use super::{Bytes, LEAST_POWER, Vector};
 use half::bf16;
+use std::arch::asm;
 use std::arch::x86_64 as x86;
 
 /// A register of AVX2.
@@ -20,6 +21,15 @@ pub(crate) struct Avx512Bf16(x86::__m512);
 pub(crate) trait Wide: Vector {
     /// The numbers that have these bits.
     fn of_bits(bits: x86::__m512i) -> Self;
+}
+
+/// See [`Vector::in_turn`].
+#[inline]
+#[target_feature(enable = "avx512f")]
+fn in_turn_16(mut register: x86::__m512) -> x86::__m512 {
+    // SAFETY: no instruction at all.
+    unsafe { asm!("/* {0} */", inout(zmm_reg) register, options(nostack, preserves_flags)) };
+    register
 }
 
 /// Implements [`Vector`] by intrinsics that take and give registers.
@@ -185,6 +195,11 @@ macro_rules! avx512_vector {
             hide_16,
             store_bytes_16,
             $($own,)*
+            #[inline(always)]
+            unsafe fn in_turn(self) -> Self {
+                // SAFETY: the caller's promise.
+                $name(unsafe { in_turn_16(self.0) })
+            },
             #[inline(always)]
             unsafe fn widen_split(from: *const bf16) -> [Self; 2] {
                 // SAFETY: the caller's promise.

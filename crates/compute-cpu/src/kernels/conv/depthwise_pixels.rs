@@ -651,13 +651,21 @@ unsafe fn convolve<V: Vector, T: Data>(block: &Block<'_, T>) {
     // SAFETY: the caller's promise.
     unsafe {
         match (window.kernel[2], window.stride[2], window.dilation[2]) {
-            (3, 1, 1) => block.columns::<V, 3, 1>(),
-            (5, 1, 1) => block.columns::<V, 5, 1>(),
-            (3, 2, 1) => block.columns::<V, 3, 2>(),
-            (5, 2, 1) => block.columns::<V, 5, 2>(),
+            (3, 1, 1) if ends_alone(window) => block.columns::<V, 3, 1>(),
+            (5, 1, 1) if ends_alone(window) => block.columns::<V, 5, 1>(),
+            (3, 2, 1) if ends_alone(window) => block.columns::<V, 3, 2>(),
+            (5, 2, 1) if ends_alone(window) => block.columns::<V, 5, 2>(),
             _ => block.columns::<V, 1, 1>(),
         }
     }
+}
+
+/// Whether of neighbouring pixels no more than the first and the last see a border with taps that touch: the first one has the
+/// image below its last tap, if not before, and the last one below its first.
+fn ends_alone(window: &Window) -> bool {
+    let ([.., width], [.., out], [.., taps]) = (window.x, window.out, window.kernel);
+    let last = (out.saturating_sub(1) * window.stride[2]) as isize - window.before[2];
+    window.before[2] < taps as isize && last < width as isize
 }
 
 /// The starts of blocks of `size` that cover `0..to`, which is at least one long. The last ends at `to`: it works out again
@@ -775,7 +783,8 @@ impl<T: Data> Block<'_, T> {
     /// `P` neighbouring pixels.
     ///
     /// # Safety
-    /// As [`convolve`], once bias and weights were split.
+    /// As [`convolve`], once bias and weights were split. Of several taps of a row a pixel sees the image with the last or an
+    /// earlier one, and with the first or a later one: [`ends_alone`].
     #[inline(always)]
     unsafe fn pixels<V: Vector, const TAPS: usize, const STRIDE: usize, const P: usize>(
         &self,
@@ -786,6 +795,8 @@ impl<T: Data> Block<'_, T> {
         let (channels, channel) = (window.groups, self.channel);
         let (width, len) = (window.x[2], WIDE * V::LANES);
         assert!(channel + len <= channels && data.len() >= window.x[1] * width * channels);
+        // What one row of taps of all pixels sees.
+        let all_seen = (P - 1) * STRIDE + TAPS;
         // SAFETY: the caller's promise; pixels inside the image and taps of the kernel have `len` channels
         // from the first on (just checked).
         unsafe {
@@ -811,14 +822,15 @@ impl<T: Data> Block<'_, T> {
                     let from = (y * width) as isize + first;
                     let from = data.as_ptr().wrapping_offset(from * channels as isize + channel as isize);
                     unrolled!(seen in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16] {
+                        let may_be_outside = TAPS == 1 || seen + 1 < TAPS || seen + TAPS > all_seen;
                         let at = first.wrapping_add_unsigned(seen * apart) as usize;
-                        if seen < (P - 1) * STRIDE + TAPS && at < width {
+                        if seen < all_seen && (!may_be_outside || at < width) {
                             let x: [V; WIDE] = T::load_pair(from.wrapping_add(seen * apart * channels), zero);
                             for tap in 0..TAPS {
                                 if seen >= tap && (seen - tap).is_multiple_of(STRIDE) && (seen - tap) / STRIDE < P {
                                     let sums = &mut sums[(seen - tap) / STRIDE];
                                     for index in 0..WIDE {
-                                        sums[index] = sums[index].plus_product(x[index], weights[tap][index]);
+                                        sums[index] = sums[index].plus_product(x[index], weights[tap][index]).in_turn();
                                     }
                                 }
                             }
