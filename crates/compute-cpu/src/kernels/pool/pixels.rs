@@ -13,11 +13,14 @@ use half::bf16;
 use halimede_compute::{Arguments, Step};
 use halimede_graph::ops::PoolKind;
 use halimede_tensor::{DType, Element, View};
+use std::ops::Range;
 
 /// Pairs of registers that go over the taps together.
 const PAIRS: usize = 2;
 /// Bytes that do so.
 const BYTES: usize = 64;
+/// Neighbouring pixels that look for their largest numbers together: what several see is read once.
+const PIXELS: usize = 4;
 
 pub(super) struct PixelsStep {
     pub dtype: DType,
@@ -191,7 +194,12 @@ unsafe fn pool_narrow<V: Vector>(step: &PixelsStep, x: &[bf16], row: usize, line
 #[inline(always)]
 unsafe fn pool<V: Vector, T: Real>(step: &PixelsStep, x: &[T], row: usize, line: &mut [T]) {
     let rows = step.inside(1, row);
+    // SAFETY: the caller's promise.
+    let together = unsafe { largest_together::<V, T>(step, x, rows, line) };
     for (column, out) in line.chunks_exact_mut(step.window.groups.max(1)).enumerate() {
+        if together.contains(&column) {
+            continue;
+        }
         let seen = step.seen(rows, column);
         // SAFETY: the caller's promise.
         unsafe {
@@ -213,6 +221,89 @@ unsafe fn pool<V: Vector, T: Real>(step: &PixelsStep, x: &[T], row: usize, line:
             }
         }
     }
+}
+
+/// The columns of a row of output pixels that were written, all of whose taps lie inside of the image: of the largest numbers of
+/// windows that are as wide and as far apart as those of most models.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn largest_together<V: Vector, T: Real>(
+    step: &PixelsStep,
+    x: &[T],
+    rows: (usize, usize),
+    line: &mut [T],
+) -> Range<usize> {
+    let window = &step.window;
+    let is_max = matches!(step.kind, PoolKind::Max { .. }) && window.dilation[2] == 1 && rows.1 > 0;
+    // SAFETY: the caller's promise.
+    unsafe {
+        match (window.kernel[2], window.stride[2]) {
+            (3, 2) if is_max => neighbours::<V, T, 3, 2>(step, x, rows, line),
+            (2, 2) if is_max => neighbours::<V, T, 2, 2>(step, x, rows, line),
+            (3, 1) if is_max => neighbours::<V, T, 3, 1>(step, x, rows, line),
+            _ => 0..0,
+        }
+    }
+}
+
+/// The same of windows of `TAPS` columns, `STRIDE` columns apart. Some row is inside.
+///
+/// # Safety
+/// As [`Vector`].
+#[inline(always)]
+unsafe fn neighbours<V: Vector, T: Real, const TAPS: usize, const STRIDE: usize>(
+    step: &PixelsStep,
+    x: &[T],
+    (y, rows): (usize, usize),
+    line: &mut [T],
+) -> Range<usize> {
+    let (window, channels, len) = (&step.window, step.window.groups, 2 * V::LANES);
+    let (row, down) = (step.images[0].row, window.dilation[1] * step.images[0].row);
+    let all_seen = (PIXELS - 1) * STRIDE + TAPS;
+    // The first column whose window begins inside, and as many as end there.
+    let begin = window.before[2].max(0).unsigned_abs().div_ceil(STRIDE);
+    let first = (begin * STRIDE).wrapping_add_signed(-window.before[2]);
+    let inside = (window.x[2] + STRIDE).saturating_sub(first + TAPS) / STRIDE;
+    let count = inside.min(window.out[2].saturating_sub(begin)) / PIXELS * PIXELS;
+    if count == 0 || !channels.is_multiple_of(len) {
+        return 0..0;
+    }
+    let last = (count - PIXELS) * STRIDE + all_seen;
+    assert!(y * row + (rows - 1) * down + (first + last) * channels <= x.len(), "windows beyond their image");
+    assert!((begin + count) * channels <= line.len());
+    for column in (0..count).step_by(PIXELS) {
+        for channel in (0..channels).step_by(len) {
+            let from = y * row + (first + column * STRIDE) * channels + channel;
+            // SAFETY: the caller's promise; all that these windows see, and their results, lie inside (just checked).
+            unsafe {
+                let from = x.as_ptr().add(from);
+                // The first number of each stands even where it is no larger than any other.
+                let mut most = [[V::splat(0.0); 2]; PIXELS];
+                for (pixel, most) in most.iter_mut().enumerate() {
+                    *most = T::load_pair(from.add(pixel * STRIDE * channels));
+                }
+                for tap in 0..rows {
+                    let from = from.add(tap * down);
+                    for seen in 0..all_seen {
+                        let [a, b]: [V; 2] = T::load_pair(from.add(seen * channels));
+                        for pixel in 0..PIXELS {
+                            if seen >= pixel * STRIDE && seen < pixel * STRIDE + TAPS {
+                                let [low, high] = most[pixel];
+                                most[pixel] = [low.at_least(a), high.at_least(b)];
+                            }
+                        }
+                    }
+                }
+                let to = line.as_mut_ptr().add((begin + column) * channels + channel);
+                for (pixel, most) in most.into_iter().enumerate() {
+                    T::store_pair(most, to.add(pixel * channels));
+                }
+            }
+        }
+    }
+    begin..begin + count
 }
 
 /// The largest number that is seen of each channel, or the sum of them times a factor.
@@ -303,6 +394,46 @@ unsafe fn pairs<V: Vector, T: Real, const MAX: bool, const N: usize>(
         for (index, [low, high]) in numbers.into_iter().enumerate() {
             let pair = if MAX { [low, high] } else { [low.times(factor), high.times(factor)] };
             T::store_pair(pair, to.add(index * 2 * V::LANES));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::kernels::tests::{check, floats};
+    use halimede_graph::Op;
+    use halimede_graph::ops::{Padding, Pool, PoolKind};
+    use halimede_tensor::{CastOptions, DType};
+
+    #[test]
+    fn the_largest_of_neighbouring_pixels() {
+        // Kernel, stride and border on both sides of each axis; widths that blocks of pixels leave over, fill, and do not reach.
+        let cases: &[(i64, i64, [i64; 4])] = &[
+            (3, 2, [1, 1, 1, 1]),
+            (3, 2, [0, 0, 0, 0]),
+            (3, 2, [0, 0, 1, 1]),
+            (2, 2, [0, 0, 0, 0]),
+            (2, 2, [1, 1, 0, 0]),
+            (3, 1, [1, 1, 1, 1]),
+            (3, 1, [1, 2, 2, 1]),
+        ];
+        for &(kernel, stride, padding) in cases {
+            for (width, channels) in [(5, 64), (8, 32), (9, 96), (17, 64), (24, 32), (27, 36)] {
+                let pool = Op::Pool(Pool {
+                    kind: PoolKind::Max { column_major: false },
+                    kernel: [kernel as usize; 2].as_slice().into(),
+                    strides: [stride as usize; 2].as_slice().into(),
+                    dilations: [1, 1].as_slice().into(),
+                    padding: Padding::Explicit(padding.as_slice().into()),
+                    ceil_mode: padding[0] == 0,
+                    outputs: 1,
+                    channels_last: true,
+                });
+                let pixels = floats(&[2, 7, width, channels], 1);
+                let narrow = pixels.cast(DType::Bf16, CastOptions::default()).unwrap();
+                check(pool.clone(), &[Some(pixels)], &[], 0.0);
+                check(pool, &[Some(narrow)], &[], 0.0);
+            }
         }
     }
 }
