@@ -16,8 +16,11 @@
 //! Each thread has a share of neighbouring parts that it takes first, the same one in every loop, and then
 //! takes what others have left: what one loop wrote, the next finds in the caches of the core that wrote it.
 //! It takes others' last parts, for their first ones are those that they are sure to take themselves.
+//!
+//! Several callers, such as instances of models, share the threads: one of them has the workers at a time, less one for each
+//! other caller that is in a loop of its own just then, and the others run theirs alone.
 
-use std::cell::UnsafeCell;
+use std::cell::{Cell, UnsafeCell};
 use std::ops::Range;
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -53,6 +56,8 @@ pub struct Pool {
     shared: Arc<Shared>,
     /// Held by the caller whose loop is running.
     caller: Mutex<()>,
+    /// Callers that are in a loop, with workers or alone.
+    callers: AtomicUsize,
     workers: Vec<JoinHandle<()>>,
 }
 
@@ -62,6 +67,8 @@ struct Shared {
     task: UnsafeCell<Option<Task<'static>>>,
     /// Of each thread, the caller's first.
     shares: Box<[Share]>,
+    /// Threads of the current loop, the caller's first: workers with a greater number stay out.
+    threads: AtomicUsize,
     panicked: AtomicBool,
     stop: AtomicBool,
     sleepers: AtomicUsize,
@@ -111,6 +118,7 @@ impl Pool {
             state: AtomicU64::new(0),
             task: UnsafeCell::new(None),
             shares: std::iter::repeat_with(Share::default).take(threads.max(1)).collect(),
+            threads: AtomicUsize::new(0),
             panicked: AtomicBool::new(false),
             stop: AtomicBool::new(false),
             sleepers: AtomicUsize::new(0),
@@ -134,7 +142,7 @@ impl Pool {
                 Some(worker)
             })
             .collect();
-        Pool { shared, caller: Mutex::new(()), workers }
+        Pool { shared, caller: Mutex::new(()), callers: AtomicUsize::new(0), workers }
     }
 
     /// Threads that run a loop, the caller included.
@@ -143,8 +151,8 @@ impl Pool {
     }
 
     /// Runs `task(part)` for every part below `parts` and returns when all are done. While another
-    /// loop is running (another instance's, or the one this call stands in) it runs here alone, so
-    /// that several instances never ask for more threads than there are.
+    /// loop has the workers (another instance's, or the one this call stands in) it runs here alone; and each caller in a loop
+    /// of its own takes the place of a worker, so that up to as many callers as threads ask for no more of them than there are.
     ///
     /// # Panics
     /// Where a part panics, after all others have ended.
@@ -154,9 +162,17 @@ impl Pool {
 
     fn run_numbered(&self, parts: usize, task: Task<'_>) {
         let is_shared = (2..=PARTS_MOST).contains(&parts) && !self.workers.is_empty();
-        let caller = if is_shared { self.try_caller() } else { None };
+        // A loop inside another one is of the same caller.
+        if !is_shared || IN_A_LOOP.get() {
+            return (0..parts).for_each(|part| task(0, part));
+        }
+        let others = self.callers.fetch_add(1, Ordering::Relaxed);
+        let _calling = Calling(&self.callers);
+        let _inside = Inside::enter();
+        let workers = self.workers.len().saturating_sub(others);
+        let caller = if workers > 0 { self.try_caller() } else { None };
         match caller {
-            Some(_caller) => self.run_shared(parts, task),
+            Some(_caller) => self.run_shared(parts, workers + 1, task),
             None => (0..parts).for_each(|part| task(0, part)),
         }
     }
@@ -191,15 +207,16 @@ impl Pool {
         }
     }
 
-    fn run_shared(&self, parts: usize, task: Task<'_>) {
+    fn run_shared(&self, parts: usize, threads: usize, task: Task<'_>) {
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes; the loop is closed and left by all before this returns.
         let task: Task<'static> = unsafe { std::mem::transmute::<Task<'_>, Task<'static>>(task) };
         // SAFETY: the loop is closed, nobody is inside, and we hold `caller`.
         unsafe { *shared.task.get() = Some(task) };
         for (thread, share) in shared.shares.iter().enumerate() {
-            share.fill(shared.share(thread, parts));
+            share.fill(if thread < threads { share_of(thread, threads, parts) } else { 0..0 });
         }
+        shared.threads.store(threads, Ordering::Relaxed);
         let number = shared.state.load(Ordering::Relaxed) & !(INSIDE | OPEN);
         // SeqCst with the sleepers' count: either we see the sleeper or it sees the open loop.
         shared.state.store(number.wrapping_add(LOOP) | OPEN, Ordering::SeqCst);
@@ -239,12 +256,50 @@ impl Drop for Pool {
     }
 }
 
+/// The parts that a thread of so many takes first, of so many.
+fn share_of(thread: usize, threads: usize, parts: usize) -> Range<usize> {
+    parts * thread / threads..parts * (thread + 1) / threads
+}
+
+thread_local! {
+    /// This thread runs parts of a loop.
+    static IN_A_LOOP: Cell<bool> = const { Cell::new(false) };
+}
+
+/// Until this falls, this thread is in a loop.
+struct Inside;
+
+impl Inside {
+    fn enter() -> Inside {
+        IN_A_LOOP.set(true);
+        Inside
+    }
+}
+
+impl Drop for Inside {
+    fn drop(&mut self) {
+        IN_A_LOOP.set(false);
+    }
+}
+
+/// Until this falls, a caller is counted.
+struct Calling<'a>(&'a AtomicUsize);
+
+impl Drop for Calling<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl Shared {
     fn work(&self, thread: usize) {
+        // A worker runs nothing but parts of loops.
+        let _inside = Inside::enter();
         let mut seen = 0;
         while let Some(number) = self.wait_for_loop(seen) {
             seen = number;
-            if !self.enter(number) {
+            // Of a newer loop's threads, if it is those, the number is newer too, and this one does not enter.
+            if thread >= self.threads.load(Ordering::Relaxed) || !self.enter(number) {
                 continue;
             }
             // SAFETY: we are inside, so the task stays until we leave.
@@ -261,12 +316,6 @@ impl Shared {
     /// The lock guards no data, so a panic cannot have left it in disorder.
     fn lock_sleep(&self) -> MutexGuard<'_, ()> {
         self.sleep.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// The parts that a thread takes first, of so many.
-    fn share(&self, thread: usize, parts: usize) -> Range<usize> {
-        let threads = self.shares.len();
-        parts * thread / threads..parts * (thread + 1) / threads
     }
 
     /// Takes the parts of its own share, then what others have left of theirs.
@@ -327,6 +376,7 @@ impl Shared {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::collections::HashSet;
 
     #[test]
     fn threads_have_no_page_in_common() {
@@ -430,6 +480,38 @@ mod tests {
             })
         });
         assert_eq!(total.load(Ordering::Relaxed), 12);
+    }
+
+    #[test]
+    fn callers_in_loops_of_their_own_take_the_place_of_workers() {
+        for threads in [2, 3] {
+            let pool = Pool::new(threads);
+            let (first, second) = (Barrier::new(2), Barrier::new(2));
+            std::thread::scope(|scope| {
+                // Finds the workers taken, and stays in its loop until the last one has ended.
+                let (pool, first, second) = (&pool, &first, &second);
+                pool.run(2, &|part| {
+                    if part == 0 {
+                        scope.spawn(move || {
+                            pool.run(2, &|part| {
+                                if part == 0 {
+                                    first.wait();
+                                    second.wait();
+                                }
+                            });
+                        });
+                        first.wait();
+                    }
+                });
+                let ids = Mutex::new(HashSet::new());
+                pool.run(64, &|_| {
+                    ids.lock().unwrap().insert(std::thread::current().id());
+                    std::thread::sleep(std::time::Duration::from_micros(200));
+                });
+                assert_eq!(ids.into_inner().unwrap().len(), threads - 1);
+                second.wait();
+            });
+        }
     }
 
     #[test]
