@@ -29,12 +29,15 @@ const HEADROOM: f32 = 2.0;
 pub struct Budget {
     /// The cosine of the angle between an output and the exact one, at least.
     pub cosine_min: f64,
+    /// What part of the distance from 1 to that a comparison by made-up inputs may find: others are farther off than a few of these.
+    pub made_up_part: f64,
 }
 
 impl Budget {
     /// What a precision may cost.
     pub fn of(precision: Precision) -> Budget {
-        Budget { cosine_min: if precision == Precision::Fast { 0.99 } else { 0.999 } }
+        // So none of 240 images was beyond a budget (MobileNetV2 and ResNet-50, three kinds of random ones: `docs/benchmarks/gaps-z.md`).
+        Budget { cosine_min: if precision == Precision::Fast { 0.99 } else { 0.999 }, made_up_part: 2.0 / 3.0 }
     }
 }
 
@@ -176,7 +179,9 @@ impl Guard<'_> {
     }
 
     fn is_within(&self, differences: &[Difference]) -> bool {
-        differences.iter().all(|difference| difference.cosine >= self.budget.cosine_min)
+        let Budget { cosine_min, made_up_part } = self.budget;
+        let part = if self.samples.is_empty() { made_up_part } else { 1.0 };
+        differences.iter().all(|difference| 1.0 - difference.cosine <= (1.0 - cosine_min) * part)
     }
 }
 
