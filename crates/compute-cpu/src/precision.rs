@@ -17,9 +17,13 @@ use halimede_graph::{Graph, Node, Op, ValueId};
 use halimede_tensor::{DType, Tensor};
 use std::collections::{BTreeSet, HashSet};
 
-/// Rewrites a graph for products of bf16, but for the nodes of the names given.
-pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
+/// Rewrites a graph for products of bf16, but for the nodes of the names given. Where there is no such product, as in a model that
+/// quantises all of its own, values keep their numbers, too, unless `has_own_integers`, products that a precision made of integers.
+pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>, has_own_integers: bool) {
     narrow_products(graph, exact_nodes);
+    if !has_own_integers && graph.nodes.iter().all(|node| node.op.multiply() != Some(Factors::Bf16)) {
+        return;
+    }
     let kept = kept_narrow(graph, exact_nodes);
     for &value in &kept {
         graph.values[value.index()].fact.dtype = Some(DType::Bf16);
@@ -303,7 +307,7 @@ mod tests {
             let z = product(b, y, 2);
             vec![b.binary(Binary::Add, z, y).unwrap()]
         });
-        narrow(&mut graph, &BTreeSet::new());
+        narrow(&mut graph, &BTreeSet::new(), false);
         assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
         let products = graph.nodes.iter().filter(|node| matches!(&node.op, Op::Contract(op) if op.multiply.is_some()));
         assert_eq!(products.count(), 2);
@@ -341,7 +345,7 @@ mod tests {
             let z = b.add(Op::Norm(norm), &[z]).unwrap();
             vec![mean, z]
         });
-        narrow(&mut graph, &BTreeSet::new());
+        narrow(&mut graph, &BTreeSet::new(), false);
         // The reduction's data; the normalisation's data, because its result is an output of the graph.
         assert!(written(&graph).iter().all(|&dtype| dtype == DType::F32), "{:?}", written(&graph));
     }
@@ -369,7 +373,7 @@ mod tests {
         let y = b.binary(Binary::Mul, y, mean).unwrap();
         let y = b.add(Op::Conv(conv(1)), &[y, wide]).unwrap();
         graph.outputs.push(y);
-        narrow(&mut graph, &BTreeSet::new());
+        narrow(&mut graph, &BTreeSet::new(), false);
         assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
         let multiply = |node: &Node| if let Op::Conv(op) = &node.op { op.multiply } else { None };
         let multiply: Vec<_> = graph.nodes.iter().map(multiply).collect();
@@ -386,7 +390,7 @@ mod tests {
             map.push_quantize(sum, 0.03, 5, DType::U8);
             vec![b.add(Op::Map(map), &[y, x]).unwrap()]
         });
-        narrow(&mut graph, &BTreeSet::new());
+        narrow(&mut graph, &BTreeSet::new(), false);
         assert_eq!(written(&graph), [DType::F32, DType::U8]);
     }
 
@@ -409,7 +413,11 @@ mod tests {
             let y = b.add(Op::Contract(op), &[data, weights, zero, scale, added]).unwrap();
             vec![b.unary(Unary::Tanh, y).unwrap()]
         });
-        narrow(&mut graph, &BTreeSet::new());
+        let mut own = graph.clone();
+        narrow(&mut own, &BTreeSet::new(), false);
+        let is_narrow = |node: &Node| own.fact(node.outputs[0]).dtype == Some(DType::Bf16);
+        assert!(!own.nodes.iter().any(is_narrow), "a model that quantises all of its own products");
+        narrow(&mut graph, &BTreeSet::new(), true);
         let kept: Vec<_> = graph.nodes.iter().map(|node| (node.op.name(), graph.fact(node.outputs[0]).dtype)).collect();
         let dtype = |index: usize| kept[index].1;
         assert_eq!(dtype(0), Some(DType::Bf16), "what is added: {kept:?}");

@@ -39,6 +39,9 @@ pub struct Args {
     /// `{"f32_gflops":…,"l1_read_gbps":…}`: for those who measure on a machine whose speed changes.
     #[arg(long, conflicts_with = "repositories")]
     probe: bool,
+    /// Look at the machine as a server with this flag uses it: without a matrix unit and without Accelerate.
+    #[arg(long, conflicts_with_all = ["repositories", "probe"])]
+    disable_matrix: bool,
 }
 
 /// Runs the command.
@@ -87,7 +90,7 @@ pub fn run(args: &Args) -> ExitCode {
         println!("files     {} open files at once, {} at most", files.soft, files.hard);
     }
     for name in units::NAMES {
-        match units::find(name, Choice::default()) {
+        match units::find(name, Choice { matrix: units::matrix_units(!args.disable_matrix), ..Choice::default() }) {
             Ok(unit) => {
                 let unit = unit.describe();
                 println!(
@@ -100,12 +103,27 @@ pub fn run(args: &Args) -> ExitCode {
             Err(error) => println!("unit      {name}: {error}"),
         }
     }
-    print_rates(args.seconds);
+    print_rates(args.seconds, !args.disable_matrix);
     ExitCode::SUCCESS
 }
 
 /// What else multiplies in f32, in bf16 and in integers, and how fast on one thread.
-fn print_matrix_units() {
+fn print_matrix_units(may_be_used: bool) {
+    if !may_be_used {
+        println!("          matrix units are disabled: balanced precision is exact");
+        return;
+    }
+    let coprocessors: Vec<&str> = Matrix::available()
+        .into_iter()
+        .map(Matrix::name)
+        .filter(|name| name.starts_with("amx") || name.starts_with("sme"))
+        .collect();
+    match &coprocessors[..] {
+        [] => {
+            println!("          no matrix coprocessor is used for bf16: there is no Intel AMX, and no SME of Arm, here")
+        }
+        names => println!("          matrix coprocessor: {}", names.join(" ")),
+    }
     match Blas::available() {
         Some(blas) => println!("          {:.1} GFLOP/s in f32 by the system's {}", blas.peak() / 1e9, blas.name()),
         None => println!("          no library of this system multiplies f32: Accelerate of macOS does"),
@@ -146,7 +164,7 @@ fn answer_probes() -> io::Result<()> {
     Ok(())
 }
 
-fn print_rates(duration: Duration) {
+fn print_rates(duration: Duration, may_use_matrix: bool) {
     let mut samples = Vec::new();
     let begin = Instant::now();
     while begin.elapsed() < duration || samples.len() < 10 {
@@ -159,7 +177,7 @@ fn print_rates(duration: Duration) {
         "rates     one thread at best: {:.1} GFLOP/s in f32, {:.1} GB/s from the first-level cache",
         best.f32_gflops, best.l1_read_gbps
     );
-    print_matrix_units();
+    print_matrix_units(may_use_matrix);
     println!("          {share:.0} % of {} samples slow", samples.len());
     if share > 10.0 {
         println!("          the machine is not steady now: measure again later, and compare only interleaved runs");

@@ -113,8 +113,11 @@ fn execute(args: &Args) -> Result<(), Box<dyn Error>> {
     }
     let added = Database::merge(&file, &records)?;
     println!("{added} of {} results are new in {}", records.len(), file.display());
-    if args.on.precision != Precision::Exact {
-        println!("they count for models in {} precision, and others with the same operations", args.on.precision);
+    match args.on.precision {
+        Precision::Exact => {
+            println!("they count for exact precision alone; `serve` computes in balanced: --precision balanced")
+        }
+        precision => println!("they count for models in {precision} precision, and others with the same operations"),
     }
     Ok(())
 }
