@@ -76,11 +76,15 @@ def load(server, name, **parameters):
     return server.http.post(f"/v2/repository/models/{name}/load", {"parameters": parameters} if parameters else "")
 
 
-def ask(server, model, values, datatype="FP32"):
+def respond(server, model, values, datatype="FP32"):
     tensor = {"name": "INPUT0", "shape": [len(values)], "datatype": datatype, "data": values}
-    reply = server.http.infer(model, {"inputs": [tensor]})
-    assert reply.status == 200, reply.body
-    return reply.json["outputs"][0]["data"]
+    return server.http.infer(model, {"inputs": [tensor]})
+
+
+def ask(server, model, values, datatype="FP32"):
+    answer = respond(server, model, values, datatype)
+    assert answer.status == 200, answer.body
+    return answer.json["outputs"][0]["data"]
 
 
 def identity(values):
@@ -195,7 +199,8 @@ def test_models_serve_on_while_the_storage_is_away(s3, cloud, tmp_path):
         storage.start()
         bucket = S3Bucket(storage, "away")
         bucket.put("one/1/model.onnx", constant(2))
-        wait_until(lambda: ask(server, "one", [0]) == [2])
+        # A look at the bucket before the model is in it again takes the model away until the next one.
+        wait_until(lambda: (answer := respond(server, "one", [0])).status == 200 and answer.json["outputs"][0]["data"] == [2])
     finally:
         storage.close()
 
