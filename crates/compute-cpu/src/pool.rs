@@ -508,8 +508,8 @@ mod tests {
                     ids.lock().unwrap().insert(std::thread::current().id());
                     std::thread::sleep(std::time::Duration::from_micros(200));
                 });
-                assert_eq!(ids.into_inner().unwrap().len(), threads - 1);
                 second.wait();
+                assert_eq!(ids.into_inner().unwrap().len(), threads - 1);
             });
         }
     }
