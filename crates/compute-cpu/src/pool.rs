@@ -298,7 +298,7 @@ impl Shared {
         let mut seen = 0;
         while let Some(number) = self.wait_for_loop(seen) {
             seen = number;
-            // Of a newer loop's threads, if it is those, the number is newer too, and this one does not enter.
+            // Where this reads how many threads a newer loop has, the loop of this number has closed and is not entered.
             if thread >= self.threads.load(Ordering::Relaxed) || !self.enter(number) {
                 continue;
             }

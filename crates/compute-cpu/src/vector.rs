@@ -106,8 +106,8 @@ pub(crate) trait Vector: Copy {
     unsafe fn times(self, other: Self) -> Self;
     /// `self + a·b`, fused where that is one instruction.
     unsafe fn plus_product(self, a: Self, b: Self) -> Self;
-    /// The same number, worked out before what is read or written behind it in the text: a compiler that reads ahead needs
-    /// more registers than there are.
+    /// The same number; with AVX-512 worked out before what is read or written behind it in the text: a compiler that reads ahead
+    /// needs more registers than there are.
     #[inline(always)]
     unsafe fn in_turn(self) -> Self {
         self

@@ -36,7 +36,7 @@ pub struct Budget {
 impl Budget {
     /// What a precision may cost.
     pub fn of(precision: Precision) -> Budget {
-        // So none of 240 images was beyond a budget (MobileNetV2 and ResNet-50, three kinds of random ones: `docs/benchmarks/gaps-z.md`).
+        // By two thirds none of 240 images is beyond either bound (MobileNetV2, ResNet-50: `docs/benchmarks/gaps-z.md`).
         Budget { cosine_min: if precision == Precision::Fast { 0.99 } else { 0.999 }, made_up_part: 2.0 / 3.0 }
     }
 }

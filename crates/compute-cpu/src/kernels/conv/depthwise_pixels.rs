@@ -660,8 +660,8 @@ unsafe fn convolve<V: Vector, T: Data>(block: &Block<'_, T>) {
     }
 }
 
-/// Whether the first column of the image is below one of the taps of the first pixel of a row, or left of them, and the last column
-/// below one of the last pixel, or right of them: of neighbouring pixels none but the first and the last see a border then.
+/// Whether a border is narrower than the kernel, on the left, and the first tap of a row's last pixel inside of the image. Of all columns
+/// that the touching taps of neighbouring pixels see, one fewer than there are taps may be outside at either end then, and no other.
 fn ends_alone(window: &Window) -> bool {
     let ([.., width], [.., out], [.., taps]) = (window.x, window.out, window.kernel);
     let last = (out.saturating_sub(1) * window.stride[2]) as isize - window.before[2];
@@ -821,7 +821,7 @@ impl<T: Data> Block<'_, T> {
                     let from = (y * width) as isize + first;
                     let from = data.as_ptr().wrapping_offset(from * channels as isize + channel as isize);
                     unrolled!(seen in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16] {
-                        // The others are inside, as `ends_alone` found.
+                        // The others are inside: `ends_alone`.
                         let may_be_outside = TAPS == 1 || seen + 1 < TAPS || seen + TAPS > all_seen;
                         let at = first.wrapping_add_unsigned(seen * apart) as usize;
                         if seen < all_seen && (!may_be_outside || at < width) {
