@@ -12,6 +12,8 @@
 //! exact; where none has, a request that has them gets infinities or what follows from them. For the same reason
 //! values between operations stay f32.
 
+use crate::Isa;
+use crate::kernels::takes_taps;
 use halimede_graph::ops::{Conv, Factors, Instruction, Map, Reduce, ReduceKind, Reg, ResizeMode};
 use halimede_graph::{Graph, Node, Op, ValueId};
 use halimede_tensor::{DType, Tensor};
@@ -19,12 +21,12 @@ use std::collections::{BTreeSet, HashSet};
 
 /// Rewrites a graph for products of bf16, but for the nodes of the names given. Where there is no such product, as in a model that
 /// quantises all of its own, values keep their numbers, too, unless `has_own_integers`, products that a precision made of integers.
-pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>, has_own_integers: bool) {
+pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>, has_own_integers: bool, isa: Isa) {
     narrow_products(graph, exact_nodes);
     if !has_own_integers && graph.nodes.iter().all(|node| node.op.multiply() != Some(Factors::Bf16)) {
         return;
     }
-    let kept = kept_narrow(graph, exact_nodes);
+    let kept = kept_narrow(graph, exact_nodes, isa);
     for &value in &kept {
         graph.values[value.index()].fact.dtype = Some(DType::Bf16);
     }
@@ -116,15 +118,11 @@ fn is_tiled(op: &Conv, graph: &Graph, node: &Node) -> bool {
     op.channels_last && op.groups == 1 && constant_weights(graph, node).is_some()
 }
 
-/// Whether the channels of a convolution each see one: few products for each number that is read, so that
+/// Whether the channels of a convolution each see one or few: few products for each number that is read, so that
 /// they stay f32, and the numbers in memory are what counts.
-fn is_depthwise(op: &Conv, graph: &Graph, node: &Node) -> bool {
-    op.channels_last
-        && op.transposed.is_none()
-        && op.groups > 1
-        && constant_weights(graph, node).is_some_and(|weights| {
-            weights.dtype() == DType::F32 && matches!(*weights.shape(), [rows, 1, ..] if rows == op.groups)
-        })
+fn has_taps(op: &Conv, graph: &Graph, node: &Node, isa: Isa) -> bool {
+    let is_taken = |weights: &Tensor| weights.dtype() == DType::F32 && takes_taps(op, weights.shape(), isa);
+    constant_weights(graph, node).is_some_and(is_taken)
 }
 
 fn constant_weights<'g>(graph: &'g Graph, node: &Node) -> Option<&'g Tensor> {
@@ -138,7 +136,7 @@ fn is_over_pixels(op: &Reduce, graph: &Graph, node: &Node) -> bool {
 }
 
 /// The values that are kept in bf16: none that the nodes of the names given read or write.
-fn kept_narrow(graph: &Graph, exact_nodes: &BTreeSet<String>) -> HashSet<ValueId> {
+fn kept_narrow(graph: &Graph, exact_nodes: &BTreeSet<String>, isa: Isa) -> HashSet<ValueId> {
     let may = |node: &Node| !exact_nodes.contains(&node.name);
     let fixed: HashSet<ValueId> = graph.inputs.iter().chain(&graph.outputs).copied().collect();
     let free = |value: ValueId| {
@@ -147,7 +145,7 @@ fn kept_narrow(graph: &Graph, exact_nodes: &BTreeSet<String>) -> HashSet<ValueId
     let written = graph
         .nodes
         .iter()
-        .filter(|node| may(node) && writes(graph, node))
+        .filter(|node| may(node) && writes(graph, node, isa))
         .flat_map(|node| node.outputs.iter().copied());
     let mut kept: HashSet<ValueId> = written.filter(|&value| free(value)).collect();
     // Values fall out until every operation can do with what is left.
@@ -156,7 +154,7 @@ fn kept_narrow(graph: &Graph, exact_nodes: &BTreeSet<String>) -> HashSet<ValueId
         for node in &graph.nodes {
             for (position, value) in node.inputs.iter().enumerate() {
                 if let Some(value) = value
-                    && !(may(node) && reads(graph, node, position))
+                    && !(may(node) && reads(graph, node, position, isa))
                 {
                     kept.remove(value);
                 }
@@ -173,10 +171,10 @@ fn kept_narrow(graph: &Graph, exact_nodes: &BTreeSet<String>) -> HashSet<ValueId
 }
 
 /// Whether an operation's kernel can round its result.
-fn writes(graph: &Graph, node: &Node) -> bool {
+fn writes(graph: &Graph, node: &Node, isa: Isa) -> bool {
     match &node.op {
         Op::Contract(op) => op.multiply.is_some(),
-        Op::Conv(op) => op.multiply.is_some() || is_depthwise(op, graph, node),
+        Op::Conv(op) => op.multiply.is_some() || has_taps(op, graph, node, isa),
         Op::Map(_) | Op::Norm(_) | Op::Attention(_) => true,
         Op::Pool(op) => op.channels_last && op.outputs == 1,
         Op::Reduce(op) => is_over_pixels(op, graph, node),
@@ -185,19 +183,19 @@ fn writes(graph: &Graph, node: &Node) -> bool {
 }
 
 /// Whether an operation's kernel can widen an input.
-fn reads(graph: &Graph, node: &Node, position: usize) -> bool {
+fn reads(graph: &Graph, node: &Node, position: usize, isa: Isa) -> bool {
     match &node.op {
         op if op.multiply() == Some(Factors::Integers) => is_residual(graph, node, position),
         // Of a quantised model: the nearest of its steps is that of the number as it is, not as it is rounded before.
         Op::Map(map) if map.quantizes() => false,
         Op::Quantize(op) => position == 0 && op.precision == Some(DType::F32),
         // The bias has few numbers.
-        Op::Conv(_) => position != 2 && writes(graph, node),
+        Op::Conv(_) => position != 2 && writes(graph, node, isa),
         Op::ShapeOf(_) => true,
         // Scale and bias are few.
         Op::Norm(_) => position == 0 || position > 2,
         Op::Attention(_) => position < 3,
-        _ => writes(graph, node),
+        _ => writes(graph, node, isa),
     }
 }
 
@@ -307,7 +305,7 @@ mod tests {
             let z = product(b, y, 2);
             vec![b.binary(Binary::Add, z, y).unwrap()]
         });
-        narrow(&mut graph, &BTreeSet::new(), false);
+        narrow(&mut graph, &BTreeSet::new(), false, Isa::PORTABLE);
         assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
         let products = graph.nodes.iter().filter(|node| matches!(&node.op, Op::Contract(op) if op.multiply.is_some()));
         assert_eq!(products.count(), 2);
@@ -345,7 +343,7 @@ mod tests {
             let z = b.add(Op::Norm(norm), &[z]).unwrap();
             vec![mean, z]
         });
-        narrow(&mut graph, &BTreeSet::new(), false);
+        narrow(&mut graph, &BTreeSet::new(), false, Isa::PORTABLE);
         // The reduction's data; the normalisation's data, because its result is an output of the graph.
         assert!(written(&graph).iter().all(|&dtype| dtype == DType::F32), "{:?}", written(&graph));
     }
@@ -373,7 +371,7 @@ mod tests {
         let y = b.binary(Binary::Mul, y, mean).unwrap();
         let y = b.add(Op::Conv(conv(1)), &[y, wide]).unwrap();
         graph.outputs.push(y);
-        narrow(&mut graph, &BTreeSet::new(), false);
+        narrow(&mut graph, &BTreeSet::new(), false, Isa::PORTABLE);
         assert_eq!(written(&graph), [DType::Bf16, DType::Bf16, DType::Bf16, DType::Bf16, DType::F32]);
         let multiply = |node: &Node| if let Op::Conv(op) = &node.op { op.multiply } else { None };
         let multiply: Vec<_> = graph.nodes.iter().map(multiply).collect();
@@ -390,7 +388,7 @@ mod tests {
             map.push_quantize(sum, 0.03, 5, DType::U8);
             vec![b.add(Op::Map(map), &[y, x]).unwrap()]
         });
-        narrow(&mut graph, &BTreeSet::new(), false);
+        narrow(&mut graph, &BTreeSet::new(), false, Isa::PORTABLE);
         assert_eq!(written(&graph), [DType::F32, DType::U8]);
     }
 
@@ -414,10 +412,10 @@ mod tests {
             vec![b.unary(Unary::Tanh, y).unwrap()]
         });
         let mut own = graph.clone();
-        narrow(&mut own, &BTreeSet::new(), false);
+        narrow(&mut own, &BTreeSet::new(), false, Isa::PORTABLE);
         let is_narrow = |node: &Node| own.fact(node.outputs[0]).dtype == Some(DType::Bf16);
         assert!(!own.nodes.iter().any(is_narrow), "a model that quantises all of its own products");
-        narrow(&mut graph, &BTreeSet::new(), true);
+        narrow(&mut graph, &BTreeSet::new(), true, Isa::PORTABLE);
         let kept: Vec<_> = graph.nodes.iter().map(|node| (node.op.name(), graph.fact(node.outputs[0]).dtype)).collect();
         let dtype = |index: usize| kept[index].1;
         assert_eq!(dtype(0), Some(DType::Bf16), "what is added: {kept:?}");

@@ -171,7 +171,7 @@ impl ComputeUnit for CpuUnit {
             passes::multiply_integers(&mut graph, &options.integers);
         }
         if machine.matrix.is_some() {
-            precision::narrow(&mut graph, &options.exact_nodes, !options.integers.is_empty());
+            precision::narrow(&mut graph, &options.exact_nodes, !options.integers.is_empty(), machine.isa);
         } else if machine.halves.is_some() {
             precision::halve(&mut graph, &options.exact_nodes);
         }

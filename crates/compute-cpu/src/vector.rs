@@ -82,6 +82,9 @@ pub(crate) trait Vector: Copy {
         unsafe { [Self::widen(from), Self::widen(from.add(Self::LANES))] }
     }
 
+    /// Places from the first number of one register of [`Vector::widen_split`] to the first of the other.
+    const SPLIT: usize = Self::LANES;
+
     /// Puts two registers of neighbours into the order of [`Vector::widen_split`].
     #[inline(always)]
     unsafe fn split(pair: [Self; 2]) -> [Self; 2] {
@@ -112,6 +115,12 @@ pub(crate) trait Vector: Copy {
     unsafe fn in_turn(self) -> Self {
         self
     }
+    /// What [`Vector::exchanged`] brings numbers into an order by.
+    type Order: Copy;
+    /// The order in which each lane has the number of the lane whose place differs by these bits, less than [`Vector::LANES`].
+    unsafe fn order_of(bits: usize) -> Self::Order;
+    /// The same numbers in another order.
+    unsafe fn exchanged(self, order: Self::Order) -> Self;
     /// `self - a·b`, fused where that is one instruction.
     unsafe fn minus_product(self, a: Self, b: Self) -> Self;
     /// Nothing below `low`; NaN stays.
@@ -361,6 +370,25 @@ impl Vector for Four {
         Four(std::array::from_fn(|lane| multiply_add(a.0[lane], b.0[lane], self.0[lane])))
     }
 
+    type Order = usize;
+
+    #[inline(always)]
+    unsafe fn order_of(bits: usize) -> usize {
+        bits
+    }
+
+    #[inline(always)]
+    unsafe fn exchanged(self, order: usize) -> Four {
+        // Each of them is one instruction of SSE2 and NEON; an order that the compiler does not know would go through memory.
+        let [a, b, c, d] = self.0;
+        Four(match order {
+            1 => [b, a, d, c],
+            2 => [c, d, a, b],
+            3 => [d, c, b, a],
+            _ => self.0,
+        })
+    }
+
     #[inline(always)]
     unsafe fn minus_product(self, a: Four, b: Four) -> Four {
         Four(std::array::from_fn(|lane| multiply_add(-a.0[lane], b.0[lane], self.0[lane])))
@@ -478,6 +506,27 @@ mod tests {
 
     /// # Safety
     /// As [`Vector`].
+    unsafe fn orders<V: Vector>() {
+        let numbers: [f32; 2 * MOST_LANES] = std::array::from_fn(|lane| lane as f32);
+        let mut made = [0f32; MOST_LANES];
+        for bits in 0..V::LANES {
+            // SAFETY: the caller's promise; no register has more lanes.
+            unsafe { V::load(numbers.as_ptr()).exchanged(V::order_of(bits)).store(made.as_mut_ptr()) };
+            assert!((0..V::LANES).all(|lane| made[lane] == (lane ^ bits) as f32), "{bits}: {made:?}");
+        }
+        let narrow = numbers.map(bf16::from_f32);
+        // SAFETY: as above.
+        let firsts = unsafe {
+            V::widen_split(narrow.as_ptr()).map(|register| {
+                register.store(made.as_mut_ptr());
+                made[0]
+            })
+        };
+        assert_eq!(firsts, [0.0, V::SPLIT as f32]);
+    }
+
+    /// # Safety
+    /// As [`Vector`].
     unsafe fn exp_near<V: Vector>() {
         for x in (-9500..4000).map(|number| number as f32 * 0.02).chain([f32::NEG_INFINITY, f32::NAN]) {
             // SAFETY: the caller's promise.
@@ -553,6 +602,7 @@ mod tests {
         unsafe {
             round_trip::<Four>();
             logistic::<Four>();
+            orders::<Four>();
             exp_near::<Four>();
             integers::<Four>();
             #[cfg(target_arch = "x86_64")]
@@ -560,18 +610,21 @@ mod tests {
                 if Isa::detect().has_avx2() {
                     round_trip::<Avx2>();
                     logistic::<Avx2>();
+                    orders::<Avx2>();
                     exp_near::<Avx2>();
                     integers::<Avx2>();
                 }
                 if Isa::detect().has_avx512() {
                     round_trip::<Avx512>();
                     logistic::<Avx512>();
+                    orders::<Avx512>();
                     exp_near::<Avx512>();
                     integers::<Avx512>();
                 }
                 if Isa::detect().has_avx512_bf16() {
                     round_trip::<Avx512Bf16>();
                     logistic::<Avx512Bf16>();
+                    orders::<Avx512Bf16>();
                     exp_near::<Avx512Bf16>();
                     integers::<Avx512Bf16>();
                 }

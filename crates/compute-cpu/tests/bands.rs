@@ -19,6 +19,8 @@ enum Layer {
     Conv(usize, usize, usize, [i64; 4]),
     /// The same of each channel by itself.
     Depthwise(usize, usize, [i64; 4]),
+    /// The same of so many neighbouring channels at a time.
+    Grouped(usize, usize, [i64; 4]),
     MaxPool(usize, usize, i64),
     /// Added to what was so many layers before.
     Add(usize),
@@ -53,6 +55,9 @@ fn graph(layers: &[Layer], channels: usize, size: [usize; 2]) -> Graph {
             Layer::Depthwise(size, stride, pads) => {
                 (conv(b, x, (channels, channels, channels), (size, stride), pads), channels)
             }
+            Layer::Grouped(width, stride, pads) => {
+                (conv(b, x, (channels, channels, channels / width), (3, stride), pads), channels)
+            }
             Layer::MaxPool(size, stride, pad) => (max_pool(b, x, size, stride, pad), channels),
             Layer::Add(back) => (b.binary(Binary::Add, x, made[made.len() - 1 - back].0).unwrap(), channels),
         });
@@ -68,7 +73,7 @@ const NONE: [i64; 4] = [0; 4];
 
 /// What widens, looks around and narrows again, in a row, some with a stride; what adds itself; a pool behind a large convolution.
 fn chains(side: usize) -> Vec<(Vec<Layer>, usize, [usize; 2])> {
-    use Layer::{Add, Conv, Depthwise, MaxPool};
+    use Layer::{Add, Conv, Depthwise, Grouped, MaxPool};
     vec![
         (
             vec![
@@ -105,6 +110,20 @@ fn chains(side: usize) -> Vec<(Vec<Layer>, usize, [usize; 2])> {
             ],
             3,
             [side, side - 12],
+        ),
+        (
+            vec![
+                Conv(128, 1, 1, NONE),
+                Grouped(4, 1, SAME),
+                Conv(64, 1, 1, NONE),
+                Conv(256, 1, 1, NONE),
+                Grouped(8, 2, SAME),
+                Conv(96, 1, 1, NONE),
+                Grouped(16, 1, SAME),
+                Conv(32, 1, 1, NONE),
+            ],
+            32,
+            [side - 4, side],
         ),
         // More below than above, the other way round, rows that nobody sees, and images that bands do not divide.
         (

@@ -30,7 +30,7 @@ use crate::gemm::{self, Copies, KC, Left, Micro, Target};
 use crate::map::Register;
 use crate::matrix;
 use crate::pool::own_bytes;
-use crate::{Blas, Matrix};
+use crate::{Blas, Isa, Matrix};
 use blas::{BlasConvStep, TapRows};
 use depthwise::DepthwiseStep;
 use depthwise_pixels::{DepthwisePixelsStep, Integers, TapWeights};
@@ -101,6 +101,11 @@ pub(crate) fn saves_multiplications(op: &Conv, graph: &Graph, node: &Node, machi
     weights.filter(|weights| form(weights).is_some()).is_some_and(winograd::may_transform)
 }
 
+/// Whether a convolution by constant weights of this shape is one of registers of channels, each of which sees few.
+pub(crate) fn takes_taps(op: &Conv, weights: &[usize], isa: Isa) -> bool {
+    TapWeights::fit(op, weights, isa)
+}
+
 /// What multiplies whole matrices for a convolution.
 fn by_blas(op: &Conv, machine: &Machine) -> Option<Blas> {
     machine.blas_for(op.multiply).filter(|_| op.transposed.is_none())
@@ -150,10 +155,12 @@ struct Weights {
 impl ConvKernel {
     pub fn new(op: &Conv, graph: &Graph, node: &Node, machine: Machine, packer: &Packer) -> ConvKernel {
         let micro = Micro::new(machine.isa);
-        // Depthwise ones are no products of matrices.
-        let depthwise =
-            op.groups > 1 && node.inputs.get(1).copied().flatten().is_some_and(|w| channels(graph, w) == Some(1));
-        let machine = if depthwise { Machine { blas: None, ..machine } } else { machine };
+        // Depthwise ones are no products of matrices, and narrow ones hardly.
+        let sees_one = |weights| op.groups > 1 && channels(graph, weights) == Some(1);
+        let has_taps = |weights| graph.constant(weights).is_some_and(|w| takes_taps(op, w.shape(), machine.isa));
+        let weights = node.inputs.get(1).copied().flatten();
+        let is_narrow = weights.is_some_and(|weights| sees_one(weights) || has_taps(weights));
+        let machine = if is_narrow { Machine { blas: None, ..machine } } else { machine };
         let weights = Packed::new(op, graph, node, (&machine, &micro), packer);
         let packed = if weights.is_some() { ", packed weights" } else { "" };
         let kind = match (&op.transposed, &weights) {
@@ -162,7 +169,8 @@ impl ConvKernel {
             (None, Some(Packed::Panels(_) | Packed::Rows(_) | Packed::Tiled(_) | Packed::Integers(_))) => {
                 "conv of pixels"
             }
-            (None, Some(Packed::Taps(_))) => "depthwise conv of pixels",
+            (None, Some(Packed::Taps(taps))) if taps.shape[1] == 1 => "depthwise conv of pixels",
+            (None, Some(Packed::Taps(_))) => "grouped conv of pixels",
             _ => "conv",
         };
         let name = match (&weights, machine.unit_name(op.multiply)) {
@@ -203,13 +211,7 @@ impl Packed {
         }
         let groups = op.groups.max(1);
         match *tensor.shape() {
-            [channels, 1, ..]
-                if op.multiply == Some(Factors::Integers)
-                    && op.channels_last
-                    && op.transposed.is_none()
-                    && channels == groups
-                    && groups > 1 =>
-            {
+            _ if op.multiply == Some(Factors::Integers) && takes_taps(op, tensor.shape(), machine.isa) => {
                 TapWeights::pack_integers(tensor, packer).map(Arc::new).map(Packed::Taps)
             }
             [_, _, ..] if op.multiply.is_some() && (groups > 1 || !op.channels_last) => None,
@@ -242,7 +244,7 @@ impl Packed {
                 phases.map(Arc::new).map(Packed::Phases)
             }
             [channels, ..] if !channels.is_multiple_of(groups) => None,
-            [channels, 1, ..] if op.channels_last && channels == groups && groups > 1 => {
+            _ if takes_taps(op, tensor.shape(), machine.isa) => {
                 TapWeights::pack(tensor, packer).map(Arc::new).map(Packed::Taps)
             }
             [_, _, ..] if op.channels_last && by_blas => TapRows::pack(tensor, packer).map(Arc::new).map(Packed::Rows),

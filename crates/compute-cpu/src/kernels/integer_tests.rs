@@ -185,19 +185,22 @@ fn convolutions() {
 
 #[test]
 fn depthwise_convolutions() {
-    // Image, channels, kernel, stride, dilation, borders: every form of block, widths that they leave over, few channels.
-    let cases: &[(&[usize], usize, usize, usize, [i64; 4])] = &[
-        (&[1, 5, 14, 64], 3, 1, 1, [1; 4]),
-        (&[2, 6, 9, 40], 5, 1, 1, [2; 4]),
-        (&[1, 9, 15, 144], 3, 2, 1, [1; 4]),
-        (&[1, 8, 19, 48], 5, 2, 1, [1, 2, 2, 1]),
-        (&[1, 7, 6, 17], 3, 1, 2, [2; 4]),
-        (&[1, 23, 66, 96], 3, 1, 1, [1; 4]),
-        (&[1, 3, 2, 32], 3, 1, 1, [1; 4]),
-        (&[1, 12, 12, 33], 11, 1, 1, [5; 4]),
-        (&[2, 4, 8, 9], 7, 1, 1, [3; 4]),
+    // Image, channels of a group, kernel, stride, dilation, borders: every form of block, widths that they leave over, few channels.
+    let cases: &[(&[usize], usize, usize, usize, usize, [i64; 4])] = &[
+        (&[1, 5, 14, 64], 1, 3, 1, 1, [1; 4]),
+        (&[2, 6, 9, 40], 1, 5, 1, 1, [2; 4]),
+        (&[1, 9, 15, 144], 1, 3, 2, 1, [1; 4]),
+        (&[1, 8, 19, 48], 1, 5, 2, 1, [1, 2, 2, 1]),
+        (&[1, 7, 6, 17], 1, 3, 1, 2, [2; 4]),
+        (&[1, 23, 66, 96], 1, 3, 1, 1, [1; 4]),
+        (&[1, 3, 2, 32], 1, 3, 1, 1, [1; 4]),
+        (&[1, 12, 12, 33], 1, 11, 1, 1, [5; 4]),
+        (&[2, 4, 8, 9], 1, 7, 1, 1, [3; 4]),
+        (&[1, 5, 14, 64], 4, 3, 1, 1, [1; 4]),
+        (&[1, 9, 15, 40], 8, 3, 2, 1, [1; 4]),
+        (&[1, 7, 6, 18], 2, 3, 1, 2, [2; 4]),
     ];
-    for &(x, kernel, stride, dilation, pads) in cases {
+    for &(x, width, kernel, stride, dilation, pads) in cases {
         let channels = x[3];
         let out = |size: usize, before: i64, after: i64| {
             ((size as i64 + before + after) as usize - (kernel - 1) * dilation - 1) / stride + 1
@@ -208,7 +211,7 @@ fn depthwise_convolutions() {
                 strides: [stride; 2].as_slice().into(),
                 dilations: [dilation; 2].as_slice().into(),
                 padding: Padding::Explicit(pads.as_slice().into()),
-                groups: channels,
+                groups: channels / width,
                 transposed: None,
                 channels_last: true,
                 multiply: Some(Factors::Integers),
@@ -216,7 +219,7 @@ fn depthwise_convolutions() {
             };
             let residual =
                 if let Ending::Residual(dtype) | Ending::General(dtype) = ending { dtype } else { DType::U8 };
-            let weights = bytes(DType::I8, &[channels, 1, kernel, kernel], 2);
+            let weights = bytes(DType::I8, &[channels, width, kernel, kernel], 2);
             let mut inputs = vec![Some(bytes(dtype, x, 1)), Some(weights), Some(zero_point(dtype))];
             if ending != Ending::Plain {
                 inputs.extend([scale(channels), floats(&[channels], 3), bytes(residual, &y, 4)].map(Some));

@@ -36,6 +36,7 @@ fn in_turn_16(mut register: x86::__m512) -> x86::__m512 {
 macro_rules! x86_vector {
     ($name:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
      $narrow:ident, $add:ident, $sub:ident, $mul:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident,
+     $order:ty, $order_of:ident, $exchanged:ident,
      $round:ident, $sums:ident, $whole:ident, $widen_u8:ident, $widen_i8:ident, $widen_bits:ident, $hide:ident, $store_bytes:ident $(, $own:item)*) => {
         impl Vector for $name {
             const LANES: usize = $lanes;
@@ -99,6 +100,20 @@ macro_rules! x86_vector {
             unsafe fn minus_product(self, a: Self, b: Self) -> Self {
                 // SAFETY: as above.
                 $name(unsafe { x86::$fnma(a.0, b.0, self.0) })
+            }
+
+            type Order = $order;
+
+            #[inline(always)]
+            unsafe fn order_of(bits: usize) -> $order {
+                // SAFETY: as above.
+                unsafe { $order_of(bits) }
+            }
+
+            #[inline(always)]
+            unsafe fn exchanged(self, order: $order) -> Self {
+                // SAFETY: as above.
+                $name(unsafe { $exchanged(self.0, order) })
             }
 
             // Both give their second operand where one is NaN.
@@ -186,6 +201,9 @@ macro_rules! avx512_vector {
             _mm512_fnmadd_ps,
             _mm512_max_ps,
             _mm512_min_ps,
+            x86::__m512i,
+            order_of_16,
+            exchanged_16,
             round_to_whole_16,
             sums_16,
             whole_16,
@@ -200,6 +218,7 @@ macro_rules! avx512_vector {
                 // SAFETY: the caller's promise.
                 $name(unsafe { in_turn_16(self.0) })
             },
+            const SPLIT: usize = 1;,
             #[inline(always)]
             unsafe fn widen_split(from: *const bf16) -> [Self; 2] {
                 // SAFETY: the caller's promise.
@@ -303,6 +322,9 @@ x86_vector!(
     _mm256_fnmadd_ps,
     _mm256_max_ps,
     _mm256_min_ps,
+    x86::__m256i,
+    order_of_8,
+    exchanged_8,
     round_to_whole_8,
     sums_8,
     whole_8,
@@ -610,6 +632,45 @@ unsafe fn widen_split_16(from: *const bf16) -> [x86::__m512; 2] {
         let odd = x86::_mm512_and_si512(pairs, x86::_mm512_set1_epi32(0xffff_0000_u32 as i32));
         [x86::_mm512_castsi512_ps(x86::_mm512_slli_epi32::<16>(pairs)), x86::_mm512_castsi512_ps(odd)]
     }
+}
+
+/// The places of lanes.
+const LANES: [i32; 16] = [0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15];
+
+/// # Safety
+/// As [`Vector::order_of`].
+#[inline(always)]
+unsafe fn order_of_16(bits: usize) -> x86::__m512i {
+    // SAFETY: the caller's promise; the places fill a register.
+    unsafe {
+        x86::_mm512_xor_si512(x86::_mm512_loadu_si512(LANES.as_ptr().cast()), x86::_mm512_set1_epi32(bits as i32))
+    }
+}
+
+/// # Safety
+/// As [`Vector::order_of`].
+#[inline(always)]
+unsafe fn order_of_8(bits: usize) -> x86::__m256i {
+    // SAFETY: as above.
+    unsafe {
+        x86::_mm256_xor_si256(x86::_mm256_loadu_si256(LANES.as_ptr().cast()), x86::_mm256_set1_epi32(bits as i32))
+    }
+}
+
+/// # Safety
+/// As [`Vector::exchanged`].
+#[inline(always)]
+unsafe fn exchanged_16(numbers: x86::__m512, order: x86::__m512i) -> x86::__m512 {
+    // SAFETY: the caller's promise, here and below.
+    unsafe { x86::_mm512_permutexvar_ps(order, numbers) }
+}
+
+/// # Safety
+/// As [`Vector::exchanged`].
+#[inline(always)]
+unsafe fn exchanged_8(numbers: x86::__m256, order: x86::__m256i) -> x86::__m256 {
+    // SAFETY: as above.
+    unsafe { x86::_mm256_permutevar8x32_ps(numbers, order) }
 }
 
 /// Of 32 floats in two registers: those of even places, those of odd places.

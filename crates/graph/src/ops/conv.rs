@@ -164,7 +164,18 @@ impl Sums<'_> {
     }
 }
 
+/// The widest of narrow groups.
+const NARROW_MOST: usize = 16;
+
 impl Conv {
+    /// How many channels a group has, where there are several of as many inputs as outputs each and they are few: 1 (a depthwise convolution),
+    /// 2, 4, 8 or 16. Products of matrices would be mostly padding; as vectors of neighbouring channels nothing is.
+    pub fn narrow_groups(&self, weights: &[usize]) -> Option<usize> {
+        let &[outputs, width, ..] = weights else { return None };
+        let fits = self.transposed.is_none() && self.groups > 1 && outputs == width * self.groups;
+        (fits && width.is_power_of_two() && width <= NARROW_MOST).then_some(width)
+    }
+
     /// The definition for channels last: moved to where they usually are and back.
     fn evaluate_channels_last(&self, x: &Tensor, inputs: &[Option<&Tensor>]) -> Result<Tensors, OpError> {
         let plain = Conv { channels_last: false, epilogue: None, ..self.clone() };

@@ -130,17 +130,21 @@ fn product(graph: &mut Graph, index: usize, producers: &[Option<usize>]) -> Opti
 fn fitting_conv(graph: &Graph, op: &Conv, node: &Node) -> Result<(), Reason> {
     /// So few products of 8 bits are whole numbers of f32 together, as which kernels may sum them.
     const TAPS_MAX: usize = 128;
+    /// Channels of a group that every machine's registers bring together.
+    const NARROW_MAX: usize = 8;
     let weights = node.inputs[1].and_then(|weights| graph.fact(weights).known_shape());
-    let is_depthwise = |shape: &[usize]| {
-        (3..=4).contains(&shape.len()) && shape[0] == op.groups && shape[1] == 1 && shape[0] >= CHANNELS_MIN
+    let is_narrow = |shape: &[usize]| {
+        (3..=4).contains(&shape.len())
+            && op.narrow_groups(shape).is_some_and(|width| width <= NARROW_MAX)
+            && shape[0] >= CHANNELS_MIN
     };
     match weights {
         _ if op.transposed.is_some() => Err("the convolution is transposed"),
-        Some(shape) if op.groups > 1 && is_depthwise(&shape) => match shape[2..].iter().product::<usize>() {
+        Some(shape) if is_narrow(&shape) => match shape[1..].iter().product::<usize>() {
             0..=TAPS_MAX => Ok(()),
             _ => Err("the convolution has many taps"),
         },
-        _ if op.groups != 1 => Err("the convolution has groups of several channels"),
+        _ if op.groups != 1 => Err("the convolution has groups of many channels"),
         Some(shape) if (3..=4).contains(&shape.len()) && shape[0] >= CHANNELS_MIN => Ok(()),
         _ => Err("the convolution has few channels or many axes"),
     }

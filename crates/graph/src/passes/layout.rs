@@ -219,12 +219,12 @@ impl Layouts<'_> {
     fn conv(&mut self, op: &Conv, node: &Node, rank: usize) -> Option<Node> {
         let (data, weights) = (node.inputs[0]?, node.inputs[1]?);
         let shape: Vec<usize> = self.graph.constant(weights)?.shape().to_vec();
-        let (&channels, &inputs) = (shape.first()?, shape.get(1)?);
+        let &channels = shape.first()?;
         if op.transposed.is_some() {
-            return self.transposed(op, node, rank, inputs);
+            return self.transposed(op, node, rank, *shape.get(1)?);
         }
-        let depthwise = inputs == 1 && op.groups > 1 && channels == op.groups;
-        let wide = (if depthwise { channels } else { channels / op.groups.max(1) }) >= CHANNELS_MIN;
+        let narrow = op.narrow_groups(&shape).is_some();
+        let wide = (if narrow { channels } else { channels / op.groups.max(1) }) >= CHANNELS_MIN;
         // A product of pixels is worth more than a transposition, however few its columns.
         let product = self.has_last(data) && shape[2..].iter().all(|&taps| taps == 1);
         let two = (3..=4).contains(&rank) && self.rank(data) == Some(rank) && op.transposed.is_none();

@@ -1,4 +1,4 @@
-//! Convolutions whose channels each see one input channel, on data whose channels lie last: every vector
+//! Convolutions whose channels each see one input channel, or few ([`Conv::neighbours`]), on data whose channels lie last: every vector
 //! is of neighbouring channels. Data and result lie in memory in f32 or bf16; the sums are f32.
 //!
 //! ```text
@@ -14,6 +14,8 @@
 //! Integers of 8 bits are multiplied as floats, too, once their zero point is taken off: the sums of so few stay whole. They begin
 //! with [`WHOLE`], so that the bits of each are those of a whole number, as which sums of integers are ended.
 
+mod blocks;
+
 use super::window::Window;
 use crate::Isa;
 use crate::kernels::Machine;
@@ -26,19 +28,17 @@ use crate::kernels::rows::{part_mut, registers_of};
 use crate::kernels::tiled::{Finish, KeptColumns, Piece, zero_point_of};
 use crate::map::{BLOCK, Register};
 use crate::pool::own_bytes;
-use crate::real::{Numbers, Real};
-use crate::vector::within;
+use crate::real::Numbers;
 use crate::vector::{Four, MOST_LANES, Vector};
+use blocks::{Block, Convolve, Data, Shared, Weights, blocks};
 use half::bf16;
 use halimede_compute::layout::{Band, LINE_BYTES, Layout, Stance, Stances};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Step, TensorDesc};
 use halimede_graph::OpError;
-use halimede_graph::ops::Map;
-use halimede_graph::ops::whole_weights;
-use halimede_tensor::{CastOptions, DType, Element, Tensor, View};
+use halimede_graph::ops::{Conv, Map, whole_weights};
+use halimede_tensor::{CastOptions, DType, Tensor, View};
 use smallvec::smallvec;
-use std::ops::Range;
 use std::sync::Arc;
 
 /// Registers of channels of a block.
@@ -59,13 +59,22 @@ const WHOLE_TAPS: usize = 128;
 /// Columns of the sums of integers, row by row, of which a block may fill some: those that are ended together.
 const ENDED: usize = crate::matrix::BLOCK;
 
-/// Weights as `[taps, channels]`, zeros filling up the channels to a block of the widest registers.
+/// Weights as `[taps, turns, channels]`, zeros filling up the channels to a block of the widest registers. In each turn a channel sees
+/// another one of its group.
 pub(super) struct TapWeights {
     pub shape: Vec<usize>,
     pub elements: PackedWeights,
+    /// Channels of a group; a power of two.
+    turns: usize,
 }
 
 impl TapWeights {
+    /// Whether registers of channels compute a convolution: where each channel sees as few as two of them hold, and lies behind the others.
+    pub fn fit(op: &Conv, weights: &[usize], isa: Isa) -> bool {
+        let most = WIDE * if isa.has_avx2() { 8 } else { Four::LANES };
+        op.channels_last && op.narrow_groups(weights).is_some_and(|width| width <= most)
+    }
+
     /// Weights from one tap to the next, of so many channels.
     fn apart(channels: usize) -> usize {
         channels.next_multiple_of(WIDE * MOST_LANES)
@@ -81,17 +90,21 @@ impl TapWeights {
 
     pub fn pack(tensor: &Tensor, packer: &Packer) -> Option<TapWeights> {
         let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape().to_vec());
-        let (&channels, taps) = (shape.first()?, shape[1..].iter().product::<usize>());
+        let (&channels, &turns, taps) = (shape.first()?, shape.get(1)?, shape[2..].iter().product::<usize>());
         let apart = TapWeights::apart(channels);
-        let elements = PackedWeights::new(packer, "taps, channels filled up", apart * taps, |target| {
+        let elements = PackedWeights::new(packer, "taps, channels filled up", apart * taps * turns, |target| {
             let source = bytes.as_ptr().cast::<f32>();
             target.fill(0.0);
-            for (channel, tap) in (0..channels).flat_map(|channel| (0..taps).map(move |tap| (channel, tap))) {
-                // SAFETY: an element of the tensor, read where it lies.
-                target[tap * apart + channel] = unsafe { source.add(channel * taps + tap).read_unaligned() };
+            for (row, turn) in (0..channels).flat_map(|row| (0..turns).map(move |turn| (row, turn))) {
+                let seen = (row ^ turn) % turns;
+                for tap in 0..taps {
+                    // SAFETY: an element of the tensor, read where it lies.
+                    let weight = unsafe { source.add((row * turns + seen) * taps + tap).read_unaligned() };
+                    target[(tap * turns + turn) * apart + row] = weight;
+                }
             }
         })?;
-        Some(TapWeights { shape, elements })
+        Some(TapWeights { shape, elements, turns })
     }
 }
 
@@ -147,6 +160,8 @@ impl DepthwisePixelsStep {
         machine: Machine,
     ) -> DepthwisePixelsStep {
         let (integers, in_line) = (None, None);
+        // Which channels one sees the weights say.
+        let window = Window { groups: window.groups * window.rows, inputs: 1, rows: 1, ..window };
         DepthwisePixelsStep { window, band, weights, has_bias, epilogue, integers, data, output, in_line, machine }
     }
 
@@ -210,7 +225,7 @@ impl DepthwisePixelsStep {
 
     /// Numbers of a block's bias and weights in the order in which the data are read.
     fn split_len(&self) -> usize {
-        (1 + self.window.taps()) * WIDE * MOST_LANES
+        (1 + self.window.taps() * self.weights.turns) * WIDE * MOST_LANES
     }
 
     /// Per thread, what a block of channels shares, and a row of sums where they do not become results in registers: of a block of
@@ -294,7 +309,8 @@ impl DepthwisePixelsStep {
                 }
                 whole => whole,
             };
-            let weights = Weights { elements: &self.weights.elements[line..], apart: TapWeights::apart(channels) };
+            let (apart, turns) = (TapWeights::apart(channels), self.weights.turns);
+            let weights = Weights { elements: &self.weights.elements[line..], apart, turns };
             // SAFETY: each task has rows of the output and each thread its part of the workspace.
             unsafe {
                 let scratch = arguments.workspace.part(thread * self.thread_bytes(), self.thread_bytes());
@@ -450,401 +466,6 @@ impl Step for DepthwisePixelsStep {
             DType::U8 => self.run_as::<u8>(arguments),
             DType::I8 => self.run_as::<i8>(arguments),
             _ => self.run_as::<f32>(arguments),
-        }
-    }
-}
-
-/// Weights from a channel on, by tap.
-#[derive(Clone, Copy)]
-struct Weights<'a> {
-    elements: &'a [f32],
-    /// Distance of taps.
-    apart: usize,
-}
-
-/// Data of a datatype, as they are multiplied.
-///
-/// # Safety of every method that is not safe
-/// As [`Vector`].
-#[allow(clippy::missing_safety_doc, reason = "one duty, said above")]
-trait Data: Element {
-    /// Two registers of numbers less `zero`, in the order in which they are read fastest.
-    unsafe fn load_pair<V: Vector>(from: *const Self, zero: V) -> [V; 2];
-    /// Puts two registers of neighbours into that order.
-    unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2];
-    /// Writes two registers in that order as neighbours, `at` numbers behind the first.
-    unsafe fn store_joined<V: Vector>(pair: [V; 2], to: Numbers, at: usize);
-    /// One number less `zero`.
-    fn number(self, zero: f32) -> f32;
-}
-
-/// Floats have no zero point.
-macro_rules! floats {
-    ($($float:ty),*) => {
-        $(impl Data for $float {
-            #[inline(always)]
-            unsafe fn load_pair<V: Vector>(from: *const $float, _: V) -> [V; 2] {
-                // SAFETY: the caller's promise, here and below.
-                unsafe { <$float as Real>::load_pair(from) }
-            }
-
-            #[inline(always)]
-            unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2] {
-                // SAFETY: as above.
-                unsafe { <$float as Real>::split(pair) }
-            }
-
-            #[inline(always)]
-            unsafe fn store_joined<V: Vector>(pair: [V; 2], to: Numbers, at: usize) {
-                // SAFETY: as above.
-                unsafe { <$float as Real>::store_joined(pair, to, at) }
-            }
-
-            #[inline(always)]
-            fn number(self, _: f32) -> f32 {
-                self.widen()
-            }
-        })*
-    };
-}
-floats!(f32, bf16);
-
-/// Integers become floats as they are read.
-macro_rules! integers {
-    ($($integer:ty, $widen:ident);*) => {
-        $(impl Data for $integer {
-            #[inline(always)]
-            unsafe fn load_pair<V: Vector>(from: *const $integer, zero: V) -> [V; 2] {
-                // SAFETY: the caller's promise, here and below.
-                unsafe { [V::$widen(from).minus(zero), V::$widen(from.add(V::LANES)).minus(zero)] }
-            }
-
-            #[inline(always)]
-            unsafe fn split<V: Vector>(pair: [V; 2]) -> [V; 2] {
-                pair
-            }
-
-            #[inline(always)]
-            unsafe fn store_joined<V: Vector>(pair: [V; 2], to: Numbers, at: usize) {
-                // SAFETY: as above.
-                unsafe { <f32 as Real>::store_joined(pair, to, at) }
-            }
-
-            #[inline(always)]
-            fn number(self, zero: f32) -> f32 {
-                f32::from(self) - zero
-            }
-        })*
-    };
-}
-integers!(u8, widen_u8; i8, widen_i8);
-
-/// What all blocks of a run have in common.
-#[derive(Clone, Copy)]
-struct Shared<'a, T> {
-    window: &'a Window,
-    weights: Weights<'a>,
-    /// The image, and what its numbers are counted from.
-    x: &'a [T],
-    zero: f32,
-    /// What sums begin with: a number for each channel, or one.
-    bias: &'a [f32],
-    begin: f32,
-}
-
-/// Rows of the output, of a block of channels.
-#[derive(Clone)]
-struct Block<'a, T> {
-    shared: Shared<'a, T>,
-    rows: Range<usize>,
-    /// The first channel.
-    channel: usize,
-    /// What results are kept within.
-    bounds: (f32, f32),
-    /// The result of the first channel in the first column of the first row.
-    target: Numbers,
-    /// Distance of pixels in the target.
-    apart: usize,
-    /// Room for the bias and the weights of a block of channels, in the order in which its data are read.
-    split: *mut f32,
-    /// They are there already.
-    is_split: bool,
-}
-
-/// Computes a block. Having one proves that the machine has its instructions.
-#[derive(Clone, Copy)]
-struct Convolve<T> {
-    run: unsafe fn(&Block<'_, T>),
-    /// Channels of a block.
-    channels: usize,
-}
-
-impl<T: Data> Convolve<T> {
-    /// By the widest registers of which so many channels fill a block, for results of a datatype.
-    fn new(isa: Isa, channels: usize, output: DType) -> Convolve<T> {
-        #[cfg(target_arch = "x86_64")]
-        {
-            use crate::vector::{Avx2, Avx512};
-            if isa.has_avx512_bf16() && channels >= WIDE * Avx512::LANES && output == DType::Bf16 {
-                return Convolve { run: x86::avx512_bf16, channels: WIDE * Avx512::LANES };
-            }
-            if isa.has_avx512() && channels >= WIDE * Avx512::LANES {
-                return Convolve { run: x86::avx512, channels: WIDE * Avx512::LANES };
-            }
-            if isa.has_avx2() && channels >= WIDE * Avx2::LANES {
-                return Convolve { run: x86::avx2, channels: WIDE * Avx2::LANES };
-            }
-        }
-        let _ = (isa, output);
-        if channels >= WIDE * Four::LANES {
-            Convolve { run: convolve::<Four, T>, channels: WIDE * Four::LANES }
-        } else {
-            Convolve { run: convolve_few, channels }
-        }
-    }
-
-    /// # Safety
-    /// The target of `block` is valid and nobody else touches it, as is its room for bias and weights.
-    unsafe fn run(self, block: &Block<'_, T>) {
-        // SAFETY: `new` chose instructions that the machine has; the caller's promise.
-        unsafe { (self.run)(block) }
-    }
-}
-
-#[cfg(target_arch = "x86_64")]
-mod x86 {
-    use super::{Block, Data, convolve};
-    use crate::vector::{Avx2, Avx512, Avx512Bf16};
-
-    /// # Safety
-    /// As [`convolve`], on a machine with AVX-512 F.
-    #[target_feature(enable = "avx512f")]
-    pub(super) unsafe fn avx512<T: Data>(block: &Block<'_, T>) {
-        // SAFETY: the caller's promise, here and below.
-        unsafe { convolve::<Avx512, T>(block) }
-    }
-
-    /// # Safety
-    /// As [`convolve`], on a machine with AVX-512 F, BW and BF16.
-    #[target_feature(enable = "avx512f,avx512bw,avx512bf16")]
-    pub(super) unsafe fn avx512_bf16<T: Data>(block: &Block<'_, T>) {
-        // SAFETY: as above.
-        unsafe { convolve::<Avx512Bf16, T>(block) }
-    }
-
-    /// # Safety
-    /// As [`convolve`], on a machine with AVX2 and FMA.
-    #[target_feature(enable = "avx2,fma")]
-    pub(super) unsafe fn avx2<T: Data>(block: &Block<'_, T>) {
-        // SAFETY: as above.
-        unsafe { convolve::<Avx2, T>(block) }
-    }
-}
-
-/// A block of as many channels as two registers hold.
-///
-/// # Safety
-/// As [`Vector`] and [`Convolve::run`].
-#[inline(always)]
-unsafe fn convolve<V: Vector, T: Data>(block: &Block<'_, T>) {
-    let window = block.shared.window;
-    // SAFETY: the caller's promise.
-    unsafe {
-        match (window.kernel[2], window.stride[2], window.dilation[2]) {
-            (3, 1, 1) if ends_alone(window) => block.columns::<V, 3, 1>(),
-            (5, 1, 1) if ends_alone(window) => block.columns::<V, 5, 1>(),
-            (3, 2, 1) if ends_alone(window) => block.columns::<V, 3, 2>(),
-            (5, 2, 1) if ends_alone(window) => block.columns::<V, 5, 2>(),
-            _ => block.columns::<V, 1, 1>(),
-        }
-    }
-}
-
-/// Whether a border is narrower than the kernel, on the left, and the first tap of a row's last pixel inside of the image. Of all columns
-/// that the touching taps of neighbouring pixels see, one fewer than there are taps may be outside at either end then, and no other.
-fn ends_alone(window: &Window) -> bool {
-    let ([.., width], [.., out], [.., taps]) = (window.x, window.out, window.kernel);
-    let last = (out.saturating_sub(1) * window.stride[2]) as isize - window.before[2];
-    window.before[2] < taps as isize && last < width as isize
-}
-
-/// The starts of blocks of `size` that cover `0..to`, which is at least one long. The last ends at `to`: it works out again
-/// what it shares with the one before.
-#[inline(always)]
-fn blocks(size: usize, to: usize) -> impl Iterator<Item = usize> {
-    (0..to).step_by(size).map(move |start| start.min(to - size))
-}
-
-/// Fewer channels than the narrowest block has: all of them.
-///
-/// # Safety
-/// As [`Convolve::run`].
-unsafe fn convolve_few<T: Data>(block: &Block<'_, T>) {
-    let Shared { window, weights, x: data, zero, bias, begin } = block.shared;
-    let channels = window.groups;
-    let width = window.out[2];
-    for (index, (row, column)) in
-        block.rows.clone().flat_map(|row| (0..width).map(move |column| (row, column))).enumerate()
-    {
-        let mut sums = [0f32; WIDE * Four::LANES];
-        let sums = &mut sums[..channels];
-        match bias {
-            [] => sums.fill(begin),
-            bias => sums.copy_from_slice(bias),
-        }
-        for tap_y in 0..window.kernel[1] {
-            let Some(y) = window.source(1, row, tap_y) else { continue };
-            for tap_x in 0..window.kernel[2] {
-                let Some(from) = window.source(2, column, tap_x) else { continue };
-                let x = &data[(y * window.x[2] + from) * channels..][..channels];
-                let tap = tap_y * window.kernel[2] + tap_x;
-                let weights = &weights.elements[tap * weights.apart..][..channels];
-                for (sum, (&x, &weight)) in sums.iter_mut().zip(x.iter().zip(weights)) {
-                    *sum += x.number(zero) * weight;
-                }
-            }
-        }
-        for (channel, &sum) in sums.iter().enumerate() {
-            // SAFETY: the caller's promise.
-            unsafe { block.target.set(index * block.apart + channel, within(sum, block.bounds)) };
-        }
-    }
-}
-
-/// Runs a block of code for each of the numbers in turn, which the compiler knows in each.
-macro_rules! unrolled {
-    ($name:ident in [$($number:literal)*] $code:block) => {
-        $({
-            let $name: usize = $number;
-            $code
-        })*
-    };
-}
-
-impl<T: Data> Block<'_, T> {
-    /// All columns, `TAPS` taps of a row of the kernel at a time, which divide its width; several where taps touch, with
-    /// the stride `STRIDE` from pixel to pixel.
-    ///
-    /// # Safety
-    /// As [`convolve`].
-    #[inline(always)]
-    unsafe fn columns<V: Vector, const TAPS: usize, const STRIDE: usize>(&self) {
-        let width = self.shared.window.out[2];
-        if !self.is_split {
-            // SAFETY: the caller's promise.
-            unsafe { self.split_shared::<V>() };
-        }
-        // Each piece costs about as much as a pixel beside its pixels.
-        let cost = |pixels: usize| width.div_ceil(pixels) * (pixels + 1);
-        for row in self.rows.clone() {
-            // SAFETY: the caller's promise.
-            unsafe {
-                if V::REGISTERS >= 32 && width >= PIXELS && cost(PIXELS) <= cost(FEW_PIXELS) {
-                    for column in blocks(PIXELS, width) {
-                        self.pixels::<V, TAPS, STRIDE, PIXELS>(row, column);
-                    }
-                } else if width >= FEW_PIXELS {
-                    for column in blocks(FEW_PIXELS, width) {
-                        self.pixels::<V, TAPS, STRIDE, FEW_PIXELS>(row, column);
-                    }
-                } else {
-                    for column in 0..width {
-                        self.pixels::<V, 1, 1, 1>(row, column);
-                    }
-                }
-            }
-        }
-    }
-
-    /// Puts the bias and the weights of the block into the order in which its data are read: once for all its pixels.
-    ///
-    /// # Safety
-    /// As [`convolve`].
-    #[inline(always)]
-    unsafe fn split_shared<V: Vector>(&self) {
-        let Shared { window, weights: Weights { elements: weights, apart }, bias, begin, .. } = self.shared;
-        let (channel, len, taps) = (self.channel, WIDE * V::LANES, window.taps());
-        assert!(weights.len() >= taps.saturating_sub(1) * apart + channel + len);
-        // SAFETY: the caller's promise; the bias has those channels, and so have the taps (just checked).
-        unsafe {
-            for index in 0..=taps {
-                let shared: [V; WIDE] = match (index, bias.get(channel..channel + len)) {
-                    (0, None) => [V::splat(begin); WIDE],
-                    (0, Some(bias)) => <f32 as Real>::load_pair(bias.as_ptr()),
-                    (index, _) => <f32 as Real>::load_pair(weights.as_ptr().add((index - 1) * apart + channel)),
-                };
-                let [a, b] = T::split(shared);
-                a.store(self.split.add(index * len));
-                b.store(self.split.add(index * len + V::LANES));
-            }
-        }
-    }
-
-    /// `P` neighbouring pixels.
-    ///
-    /// # Safety
-    /// As [`convolve`], once bias and weights were split; [`ends_alone`] where there are several taps.
-    #[inline(always)]
-    unsafe fn pixels<V: Vector, const TAPS: usize, const STRIDE: usize, const P: usize>(
-        &self,
-        row: usize,
-        column: usize,
-    ) {
-        let Shared { window, x: data, zero, .. } = self.shared;
-        let (channels, channel) = (window.groups, self.channel);
-        let (width, len) = (window.x[2], WIDE * V::LANES);
-        assert!(channel + len <= channels && data.len() >= window.x[1] * width * channels);
-        // What one row of taps of all pixels sees.
-        let all_seen = (P - 1) * STRIDE + TAPS;
-        // SAFETY: the caller's promise; pixels inside the image and taps of the kernel have `len` channels
-        // from the first on (just checked).
-        unsafe {
-            let zero = V::splat(zero);
-            let mut sums: [[V; WIDE]; P] = [<f32 as Real>::load_pair(self.split); P];
-            // Several taps are all of a row of the kernel.
-            let pieces = if TAPS == 1 { window.kernel[2] } else { 1 };
-            // Of several taps the pixels that are seen touch; one tap sees one for each pixel.
-            let apart = if TAPS == 1 { window.stride[2] } else { 1 };
-            let top = (row * window.stride[1]) as isize - window.before[1];
-            for tap_y in 0..window.kernel[1] {
-                let y = top.wrapping_add_unsigned(tap_y * window.dilation[1]) as usize;
-                if y >= window.x[1] {
-                    continue;
-                }
-                for piece in 0..pieces {
-                    let taps = self.split.add((1 + (tap_y * pieces + piece) * TAPS) * len);
-                    let mut weights = [[V::splat(0.0); WIDE]; TAPS];
-                    for tap in 0..TAPS {
-                        weights[tap] = <f32 as Real>::load_pair(taps.add(tap * len));
-                    }
-                    let first = (column * window.stride[2] + piece * window.dilation[2]) as isize - window.before[2];
-                    let from = (y * width) as isize + first;
-                    let from = data.as_ptr().wrapping_offset(from * channels as isize + channel as isize);
-                    unrolled!(seen in [0 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15 16] {
-                        // The others are inside: `ends_alone`.
-                        let may_be_outside = TAPS == 1 || seen + 1 < TAPS || seen + TAPS > all_seen;
-                        let at = first.wrapping_add_unsigned(seen * apart) as usize;
-                        if seen < all_seen && (!may_be_outside || at < width) {
-                            let x: [V; WIDE] = T::load_pair(from.wrapping_add(seen * apart * channels), zero);
-                            for tap in 0..TAPS {
-                                if seen >= tap && (seen - tap).is_multiple_of(STRIDE) && (seen - tap) / STRIDE < P {
-                                    let sums = &mut sums[(seen - tap) / STRIDE];
-                                    for index in 0..WIDE {
-                                        sums[index] = sums[index].plus_product(x[index], weights[tap][index]).in_turn();
-                                    }
-                                }
-                            }
-                        }
-                    });
-                }
-            }
-            let (low, high) = (V::splat(self.bounds.0), V::splat(self.bounds.1));
-            let start = (row - self.rows.start) * window.out[2] + column;
-            for pixel in 0..P {
-                let [a, b] = sums[pixel];
-                let pair = [a.at_least(low).at_most(high), b.at_least(low).at_most(high)];
-                T::store_joined(pair, self.target, (start + pixel) * self.apart);
-            }
         }
     }
 }
