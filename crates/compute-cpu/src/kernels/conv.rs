@@ -80,6 +80,7 @@ enum Packed {
     Rows(Arc<TapRows>),
     Winograd(Transformed),
     Taps(Arc<TapWeights>),
+    TapPhases(Arc<Phases<TapWeights>>),
     Phases(Arc<Phases<Panels>>),
     Tiled(Arc<TiledWeights>),
     TiledPhases(Arc<Phases<TiledWeights>>),
@@ -164,7 +165,9 @@ impl ConvKernel {
         let weights = Packed::new(op, graph, node, (&machine, &micro), packer);
         let packed = if weights.is_some() { ", packed weights" } else { "" };
         let kind = match (&op.transposed, &weights) {
-            (Some(_), Some(Packed::Phases(_) | Packed::TiledPhases(_))) => "transposed conv of pixels",
+            (Some(_), Some(Packed::Phases(_) | Packed::TiledPhases(_) | Packed::TapPhases(_))) => {
+                "transposed conv of pixels"
+            }
             (Some(_), _) => "transposed conv",
             (None, Some(Packed::Panels(_) | Packed::Rows(_) | Packed::Tiled(_) | Packed::Integers(_))) => {
                 "conv of pixels"
@@ -239,6 +242,10 @@ impl Packed {
                     }
                 }
             }
+            _ if op.transposed.is_some() && takes_taps(op, tensor.shape(), machine.isa) => {
+                let phases = Phases::pack(op, tensor, |lying| TapWeights::pack_from(tensor, lying, packer));
+                phases.map(Arc::new).map(Packed::TapPhases)
+            }
             [_, _, ..] if op.channels_last && op.transposed.is_some() => {
                 let phases = Phases::pack(op, tensor, |lying| Panels::pack_from(tensor, lying, micro, packer));
                 phases.map(Arc::new).map(Packed::Phases)
@@ -265,6 +272,7 @@ impl Packed {
             Packed::Winograd(weights) => weights.shape(),
             Packed::Taps(taps) => &taps.shape,
             Packed::Phases(phases) => &phases.shape,
+            Packed::TapPhases(phases) => &phases.shape,
             Packed::Tiled(weights) => &weights.shape,
             Packed::TiledPhases(phases) => &phases.shape,
             Packed::Integers(weights) => &weights.tiled.shape,
@@ -279,6 +287,7 @@ impl Packed {
             Packed::Winograd(weights) => weights.bytes(),
             Packed::Taps(taps) => taps.elements.bytes(),
             Packed::Phases(phases) => phases.weights().map(Panels::bytes).sum(),
+            Packed::TapPhases(phases) => phases.weights().map(|taps| taps.elements.bytes()).sum(),
             Packed::Tiled(weights) => weights.bytes(),
             Packed::TiledPhases(phases) => phases.weights().map(TiledWeights::bytes).sum(),
             Packed::Integers(weights) => weights.tiled.bytes(),
@@ -399,6 +408,19 @@ impl Kernel for ConvKernel {
         if !layouts.are_row_major() {
             return Err(OpError::unsupported("a convolution of f32 in blocks"));
         }
+        if let Some(Packed::TapPhases(phases)) = weights
+            && are_floats
+        {
+            let window = self.window_of_pixels(x, w, output, layouts.band)?;
+            return phases.prepare(&window, |window, parts| {
+                let steps = parts.into_iter().map(|(target, taps)| {
+                    let step = self.taps_of(window.clone(), &taps, (x.dtype, inputs), output, None)?.of_phase(target);
+                    let workspace = step.workspace();
+                    Ok(Prepared { step: Box::new(step), workspace })
+                });
+                Ok(phases::in_turn(steps.collect::<Result<_, OpError>>()?))
+            });
+        }
         if [x, w, output].iter().any(|desc| desc.dtype != DType::F32) {
             return Err(OpError::unsupported(format!("a convolution of {}", x.dtype)));
         }
@@ -412,7 +434,7 @@ impl Kernel for ConvKernel {
         let epilogue = Epilogue::new(map, extra, output, isa)?;
         let window = Window::new(&self.op, &x.shape, &w.shape, &output.shape)?;
         if self.op.transposed.is_some() {
-            let step = TransposedStep { window, has_bias, epilogue, machine: self.machine.clone() };
+            let step = TransposedStep::new(window, has_bias, epilogue, self.machine.clone(), self.micro);
             let workspace = step.workspace();
             return Ok(Prepared { step: Box::new(step), workspace });
         }
@@ -487,16 +509,27 @@ impl ConvKernel {
         output: &TensorDesc,
         band: Option<Band>,
     ) -> Result<DepthwisePixelsStep, OpError> {
-        let window = self.window_of_pixels(x, w, output, band)?;
+        self.taps_of(self.window_of_pixels(x, w, output, band)?, taps, (x.dtype, inputs), output, band)
+    }
+
+    /// The same of a window on data of a datatype.
+    fn taps_of(
+        &self,
+        window: Window,
+        taps: &Arc<TapWeights>,
+        (data, inputs): (DType, &[Option<TensorDesc>]),
+        output: &TensorDesc,
+        band: Option<Band>,
+    ) -> Result<DepthwisePixelsStep, OpError> {
+        let (types, machine) = ((data, output.dtype), self.machine.clone());
         if self.op.multiply.is_some() {
             let integers = Integers::new(self.op.epilogue.as_ref(), inputs, output, self.machine.isa)?;
-            let (types, machine) = ((x.dtype, output.dtype), self.machine.clone());
             return Ok(DepthwisePixelsStep::of_integers((window, band), taps.clone(), integers, types, machine));
         }
         let (map, extra) = (self.op.epilogue.as_ref(), inputs.get(3..).unwrap_or_default());
         let epilogue = Epilogue::narrowed(map, extra, output, self.machine.isa)?;
-        let (has_bias, types) = (inputs.get(2).is_some_and(Option::is_some), (x.dtype, output.dtype));
-        Ok(DepthwisePixelsStep::new((window, band), taps.clone(), has_bias, epilogue, types, self.machine.clone()))
+        let has_bias = inputs.get(2).is_some_and(Option::is_some);
+        Ok(DepthwisePixelsStep::new((window, band), taps.clone(), has_bias, epilogue, types, machine))
     }
 
     /// Products of bf16 or integers on the matrix unit.
@@ -627,7 +660,12 @@ impl ConvKernel {
                 Ok(phases::in_turn(steps.collect::<Result<_, OpError>>()?))
             }),
             Some(
-                Packed::Tiles(_) | Packed::Taps(_) | Packed::Tiled(_) | Packed::TiledPhases(_) | Packed::Integers(_),
+                Packed::Tiles(_)
+                | Packed::Taps(_)
+                | Packed::TapPhases(_)
+                | Packed::Tiled(_)
+                | Packed::TiledPhases(_)
+                | Packed::Integers(_),
             )
             | None => Err(OpError::unsupported("a convolution with the channels last and weights that vary")),
         }

@@ -639,6 +639,29 @@ fn transposed_convolutions() {
 }
 
 #[test]
+fn transposed_convolutions_of_many_shapes() {
+    // Data, weights, strides, dilations, borders, groups: volumes, signals, blocks of pixels, parts of channels, sums in several pieces.
+    let cases: &[(&[usize], &[usize], &[usize], &[usize], &[i64], usize)] = &[
+        (&[2, 6, 4, 5, 7], &[6, 5, 2, 3, 2], &[2, 1, 3], &[1, 2, 1], &[0, 1, 1, 1, 0, 0], 1),
+        (&[1, 8, 5, 6, 9], &[8, 3, 3, 2, 2], &[1, 2, 2], &[2, 1, 3], &[1, 0, 2, 0, 1, 1], 4),
+        (&[2, 3, 300], &[3, 70, 4], &[2], &[1], &[3, 0], 1),
+        (&[1, 300, 20, 21], &[300, 30, 3, 3], &[2, 2], &[1, 1], &[1, 1, 1, 1], 1),
+        (&[1, 4, 6, 5], &[4, 1, 3, 3], &[4, 5], &[1, 1], &[0, 0, 0, 0], 4),
+        // A border wider than what is made on either side.
+        (&[1, 2, 3, 4], &[2, 3, 5, 5], &[1, 2], &[1, 1], &[4, 3, 2, 5], 1),
+    ];
+    for &(x, w, strides, dilations, pads, groups) in cases {
+        let op = Conv { transposed: Some(Transposed::default()), ..conv(strides, dilations, pads, groups) };
+        let inputs = [Some(floats(x, 1)), Some(floats(w, 2)), Some(floats(&[w[1] * groups], 3))];
+        check(Op::Conv(op.clone()), &inputs, &[], 2e-6);
+        let mut epilogue = Map::default();
+        let result = epilogue.push(Instruction::Input(0));
+        epilogue.push(Instruction::Unary(Unary::Silu, result));
+        check(Op::Conv(Conv { epilogue: Some(epilogue), ..op }), &inputs[..2], &[1], 2e-6);
+    }
+}
+
+#[test]
 fn transposed_convolutions_with_the_channels_last() {
     // Stride, taps, border, added to the end.
     let even = [(1, 3, 1, 0), (2, 2, 0, 0), (2, 3, 1, 1), (2, 4, 1, 0), (3, 2, 0, 1), (3, 5, 2, 2), (2, 3, -1, 0)];
@@ -669,6 +692,47 @@ fn transposed_convolutions_with_the_channels_last() {
             rounded.push(Instruction::Cast(DType::Bf16, result));
             let op = Conv { epilogue: Some(rounded), ..op };
             check(Op::Conv(op), &[Some(narrow(&x)), Some(w), bias.clone()], &[1], 3e-6);
+        }
+    }
+}
+
+#[test]
+fn transposed_convolutions_in_groups_and_with_gaps() {
+    // Strides, dilations, size of the kernel, border, groups, and channels of each in and out: narrow ones, others, ones of one.
+    let cases = [
+        ([2, 2], [1, 1], 3, 1, 4, [16, 16]),
+        ([2, 1], [1, 1], 4, 1, 16, [1, 1]),
+        ([2, 2], [1, 1], 4, 1, 40, [1, 1]),
+        ([3, 2], [1, 1], 2, 0, 9, [4, 4]),
+        ([1, 1], [2, 2], 3, 2, 1, [24, 20]),
+        ([2, 3], [3, 2], 3, 2, 2, [8, 8]),
+        ([2, 2], [2, 1], 3, 0, 3, [5, 12]),
+    ];
+    for (strides, dilations, taps, border, groups, [from, to]) in cases {
+        let op = Conv {
+            transposed: Some(Transposed { output_padding: [1, 0].as_slice().into(), ..Default::default() }),
+            channels_last: true,
+            ..conv(&strides, &dilations, &[border, border, 0, border], groups)
+        };
+        let (inputs, outputs) = (groups * from, groups * to);
+        let w = floats(&[inputs, to, taps, taps], 2);
+        let (x, bias) = (floats(&[2, 5, 9, inputs], 1), floats(&[outputs], 3));
+        let is_narrow = op.narrow_groups(w.shape()).is_some();
+        assert_eq!(is_narrow, from == to && from.is_power_of_two() && groups > 1);
+        for x in is_narrow.then(|| narrow(&x)).into_iter().chain([x.clone()]) {
+            check(Op::Conv(op.clone()), &[Some(x.clone()), Some(w.clone()), Some(bias.clone())], &[1], 2e-6);
+            check(Op::Conv(op.clone()), &two(x.clone(), w.clone()), &[1], 2e-6);
+            // What ends sums in registers, by rows of blocks, and by rows of all channels.
+            let shape = op.evaluate(&[Some(&floats(x.shape(), 1)), Some(&w)]).unwrap()[0].shape().to_vec();
+            for (residual, function) in [(&shape[..], Unary::Silu), (&[1, 1, 1, outputs], Unary::Abs)] {
+                let op = Conv { epilogue: Some(ending(DType::F32, function, false)), ..op.clone() };
+                let inputs = [Some(x.clone()), Some(w.clone()), Some(bias.clone()), Some(floats(residual, 5))];
+                check(Op::Conv(op), &inputs, &[1, 2], 3e-6);
+            }
+        }
+        if groups == 1 {
+            let op = Conv { multiply: Some(Factors::Bf16), ..op };
+            check(Op::Conv(op), &[Some(x), Some(w), Some(bias)], &[1], 3e-6);
         }
     }
 }

@@ -171,8 +171,9 @@ impl Conv {
     /// How many channels a group has, where there are several of as many inputs as outputs each and they are few: 1 (a depthwise convolution),
     /// 2, 4, 8 or 16. Products of matrices would be mostly padding; as vectors of neighbouring channels nothing is.
     pub fn narrow_groups(&self, weights: &[usize]) -> Option<usize> {
-        let &[outputs, width, ..] = weights else { return None };
-        let fits = self.transposed.is_none() && self.groups > 1 && outputs == width * self.groups;
+        // Weights of a transposed one begin with its inputs, which are as many.
+        let &[channels, width, ..] = weights else { return None };
+        let fits = self.groups > 1 && channels == width * self.groups;
         (fits && width.is_power_of_two() && width <= NARROW_MOST).then_some(width)
     }
 

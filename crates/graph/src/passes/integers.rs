@@ -440,7 +440,7 @@ pub(super) mod tests {
 
     #[test]
     fn a_depthwise_convolution_multiplies_integers_too() {
-        for (groups, kernel, is_one) in [(16, 3, true), (2, 3, false), (16, 12, false)] {
+        for (groups, kernel, is_one) in [(16, 3, true), (2, 3, true), (2, 5, false), (16, 12, false)] {
             let (_, graph, reports) = optimized(graph(&[1, 16, 14, 14], |b, x| {
                 let x = quantize(b, x, 0.0625, 100);
                 let w = weights(b, &[16, 16 / groups, kernel, kernel], 0, 0);

@@ -221,7 +221,7 @@ impl Layouts<'_> {
         let shape: Vec<usize> = self.graph.constant(weights)?.shape().to_vec();
         let &channels = shape.first()?;
         if op.transposed.is_some() {
-            return self.transposed(op, node, rank, *shape.get(1)?);
+            return self.transposed(op, node, rank, &shape);
         }
         let narrow = op.narrow_groups(&shape).is_some();
         let wide = (if narrow { channels } else { channels / op.groups.max(1) }) >= CHANNELS_MIN;
@@ -254,12 +254,13 @@ impl Layouts<'_> {
     }
 
     /// A transposed convolution whose taps do not depend on the size of the data.
-    fn transposed(&mut self, op: &Conv, node: &Node, rank: usize, channels: usize) -> Option<Node> {
+    fn transposed(&mut self, op: &Conv, node: &Node, rank: usize, weights: &[usize]) -> Option<Node> {
         let data = node.inputs[0]?;
         let fixed = matches!(op.padding, Padding::Explicit(_))
             && op.transposed.as_ref().is_some_and(|transposed| transposed.output_shape.is_empty());
-        let simple = fixed && op.groups == 1 && op.dilations.iter().all(|&dilation| dilation == 1);
-        let fits = simple && (3..=4).contains(&rank) && channels >= CHANNELS_MIN;
+        let narrow = op.narrow_groups(weights).is_some();
+        let wide = (if narrow { weights[0] } else { *weights.get(1)? }) >= CHANNELS_MIN;
+        let fits = fixed && (3..=4).contains(&rank) && wide;
         let more = node.inputs.get(3..).unwrap_or_default();
         if op.channels_last || !fits || !self.is_f32(data) || !self.is_f32(node.inputs[1]?) {
             return None;

@@ -16,6 +16,7 @@
 
 mod blocks;
 
+use super::pixels::{Lying, Target};
 use super::window::Window;
 use crate::Isa;
 use crate::kernels::Machine;
@@ -23,7 +24,7 @@ use crate::kernels::cuts::{Shares, rows_cut};
 use crate::kernels::ending::{Ending, UNBOUNDED};
 use crate::kernels::epilogue::{Common, Epilogue};
 use crate::kernels::lines::{Images, Raster, fill_lines, fill_whole_lines};
-use crate::kernels::packed::{PackedWeights, f32_bytes};
+use crate::kernels::packed::{PackedWeights, f32_bytes, number};
 use crate::kernels::rows::{part_mut, registers_of};
 use crate::kernels::tiled::{Finish, KeptColumns, Piece, zero_point_of};
 use crate::map::{BLOCK, Register};
@@ -89,18 +90,24 @@ impl TapWeights {
     }
 
     pub fn pack(tensor: &Tensor, packer: &Packer) -> Option<TapWeights> {
+        let (&channels, &width) = (tensor.shape().first()?, tensor.shape().get(1)?);
+        let taps: Vec<usize> = (0..tensor.shape()[2..].iter().product()).collect();
+        let lying = Lying::plain((channels, width), channels / width.max(1), &taps, (taps.len(), 1));
+        TapWeights::pack_from(tensor, &lying, packer)
+    }
+
+    /// Packs what `lying` names of a tensor, which must lie inside it, of groups of as many rows as channels.
+    pub fn pack_from(tensor: &Tensor, lying: &Lying<'_>, packer: &Packer) -> Option<TapWeights> {
         let (bytes, shape) = (f32_bytes(tensor)?, tensor.shape().to_vec());
-        let (&channels, &turns, taps) = (shape.first()?, shape.get(1)?, shape[2..].iter().product::<usize>());
-        let apart = TapWeights::apart(channels);
+        let (turns, taps) = (lying.rows, lying.taps.len());
+        let apart = TapWeights::apart(lying.groups * turns);
         let elements = PackedWeights::new(packer, "taps, channels filled up", apart * taps * turns, |target| {
-            let source = bytes.as_ptr().cast::<f32>();
             target.fill(0.0);
-            for (row, turn) in (0..channels).flat_map(|row| (0..turns).map(move |turn| (row, turn))) {
-                let seen = (row ^ turn) % turns;
-                for tap in 0..taps {
-                    // SAFETY: an element of the tensor, read where it lies.
-                    let weight = unsafe { source.add((row * turns + seen) * taps + tap).read_unaligned() };
-                    target[(tap * turns + turn) * apart + row] = weight;
+            for (row, turn) in (0..lying.groups * turns).flat_map(|row| (0..turns).map(move |turn| (row, turn))) {
+                let (group, own) = (row / turns, row % turns);
+                let from = group * lying.group_stride + own * lying.row_stride + (own ^ turn) * lying.channel_stride;
+                for (index, tap) in lying.taps.iter().enumerate() {
+                    target[(index * turns + turn) * apart + row] = number(bytes, from + tap);
                 }
             }
         })?;
@@ -144,6 +151,8 @@ pub(super) struct DepthwisePixelsStep {
     integers: Option<Integers>,
     data: DType,
     output: DType,
+    /// Which pixels of the output are written, where not all are.
+    target: Option<Target>,
     /// Images that share a line of channels, where both are blocked, and channels: the lines are the images of the window then.
     in_line: Option<(usize, usize)>,
     machine: Machine,
@@ -159,10 +168,22 @@ impl DepthwisePixelsStep {
         (data, output): (DType, DType),
         machine: Machine,
     ) -> DepthwisePixelsStep {
-        let (integers, in_line) = (None, None);
+        let (integers, target, in_line) = (None, None, None);
         // Which channels one sees the weights say.
         let window = Window { groups: window.groups * window.rows, inputs: 1, rows: 1, ..window };
-        DepthwisePixelsStep { window, band, weights, has_bias, epilogue, integers, data, output, in_line, machine }
+        DepthwisePixelsStep {
+            window,
+            band,
+            weights,
+            has_bias,
+            epilogue,
+            integers,
+            data,
+            output,
+            target,
+            in_line,
+            machine,
+        }
     }
 
     /// `data` are U8 or I8.
@@ -175,6 +196,11 @@ impl DepthwisePixelsStep {
     ) -> DepthwisePixelsStep {
         let integers = Some(integers);
         DepthwisePixelsStep { integers, ..DepthwisePixelsStep::new(place, weights, false, None, types, machine) }
+    }
+
+    /// The same for those pixels of the output alone.
+    pub fn of_phase(self, target: Target) -> DepthwisePixelsStep {
+        DepthwisePixelsStep { target: Some(target), ..self }
     }
 
     /// The same where data, result and what is added to it are blocked.
@@ -208,6 +234,14 @@ impl DepthwisePixelsStep {
 
     fn row_len(&self) -> usize {
         self.window.out[2] * self.window.groups
+    }
+
+    /// Where pixels of an image lie in the output.
+    fn written(&self) -> Written {
+        let channels = self.window.groups;
+        let Target { size, first, step } = self.target.unwrap_or_else(|| Target::whole(&self.window));
+        let row = size[1] * channels;
+        Written { first: first[0] * row + first[1] * channels, row: step[0] * row, pixel: step[1] * channels }
     }
 
     /// What becomes of sums.
@@ -282,18 +316,25 @@ impl DepthwisePixelsStep {
                 };
                 Raster::of_bands(sizes.map(raster), self.band).map(|raster| Images::blocked(count, &raster))
             }
-            None => sizes.map(|[_, height, width]| Images::of(height, width * window.groups)),
+            None => {
+                let [from, to] = sizes.map(|[_, height, width]| [height, width]);
+                let to = self.target.map_or(to, |target| target.size);
+                [from, to].map(|[height, width]| Images::of(height, width * window.groups))
+            }
         };
+        let written = self.written();
         let convolve = Convolve::<T>::new(self.machine.isa, window.groups, self.output);
         self.machine.pool.run_tasks(threads, tasks, &|thread, task| {
             let (image, rows) = (task / strips.count, strips.range(task % strips.count));
             let [from, to] = images.map(|images| images.start(image));
             let x = &x[from..][..window.image_len()];
-            let start = to + rows.start * self.row_len();
+            let start = to + written.first + rows.start * written.row;
+            let count =
+                (rows.len().max(1) - 1) * written.row + (window.out[2].max(1) - 1) * written.pixel + window.groups;
             let target = match self.integers {
                 // Their sums go to the scratch, and on from there.
                 Some(_) => Numbers::F32(std::ptr::null_mut()),
-                None => Numbers::of(arguments.outputs[0], self.output, start, rows.len() * self.row_len()),
+                None => Numbers::of(arguments.outputs[0], self.output, start, count),
             };
             // The first channel of a line.
             let (channels, line) = match self.in_line {
@@ -310,16 +351,16 @@ impl DepthwisePixelsStep {
                 whole => whole,
             };
             let (apart, turns) = (TapWeights::apart(channels), self.weights.turns);
-            let weights = Weights { elements: &self.weights.elements[line..], apart, turns };
+            let weights = Weights { elements: self.weights.elements.get(line..).unwrap_or_default(), apart, turns };
             // SAFETY: each task has rows of the output and each thread its part of the workspace.
             unsafe {
                 let scratch = arguments.workspace.part(thread * self.thread_bytes(), self.thread_bytes());
                 let split = part_mut::<f32>(scratch, 0, self.split_len()).as_mut_ptr();
                 let scratch = scratch.part(self.split_len() * size_of::<f32>(), self.end_bytes());
-                let (bounds, apart) = (UNBOUNDED, window.groups);
+                let (bounds, apart, row_apart) = (UNBOUNDED, written.pixel, written.row);
                 let (channel, is_split) = (0, false);
                 let shared = Shared { window, weights, x, zero, begin, bias };
-                let block = Block { shared, rows, bounds, channel, target, apart, split, is_split };
+                let block = Block { shared, rows, bounds, channel, target, apart, row_apart, split, is_split };
                 match self.end() {
                     End::Bounds(bounds) => {
                         for channel in blocks(convolve.channels, window.groups) {
@@ -336,8 +377,8 @@ impl DepthwisePixelsStep {
                         let registers = registers_of(scratch, 0, registers_bytes);
                         let line = part_mut::<f32>(scratch, registers_bytes / size_of::<f32>(), self.row_len());
                         for channel in blocks(convolve.channels, window.groups) {
-                            let target = Numbers::F32(line.as_mut_ptr().add(channel));
-                            convolve.run(&Block { channel, target, ..block.clone() });
+                            let (target, apart) = (Numbers::F32(line.as_mut_ptr().add(channel)), window.groups);
+                            convolve.run(&Block { channel, target, apart, ..block.clone() });
                         }
                         self.end_row(arguments, epilogue, start, line, target, registers);
                     }
@@ -372,7 +413,7 @@ impl DepthwisePixelsStep {
         let mut form = None;
         for channel in blocks(convolve.channels, channels) {
             for (index, row) in strip.rows.clone().enumerate() {
-                let at = index * self.row_len() + channel;
+                let at = index * strip.row_apart + channel;
                 // SAFETY: the caller's promise; the sums have room for a row of a block; the residual has the output's
                 // elements.
                 unsafe {
@@ -381,7 +422,7 @@ impl DepthwisePixelsStep {
                     let (apart, is_split) = (convolve.channels, index > 0);
                     convolve.run(&Block { channel, rows, target, apart, is_split, ..strip.clone() });
                     let size = (width, convolve.channels);
-                    let mut ending = Ending::new(size, convolve.channels, &[], strip.target.from(at), channels);
+                    let mut ending = Ending::new(size, convolve.channels, &[], strip.target.from(at), strip.apart);
                     ending.follow(common, extra, start + at);
                     let form = *form.get_or_insert_with(|| ending.form(self.machine.isa));
                     ending.run_as(form, sums);
@@ -438,13 +479,28 @@ impl DepthwisePixelsStep {
         registers: &mut [Register],
     ) {
         let extra = arguments.inputs.get(FIRST_EXTRA..).unwrap_or_default();
-        for (index, block) in line.chunks_mut(BLOCK).enumerate() {
-            let (place, columns) = ((start + index * BLOCK, 0), block.len());
-            epilogue.apply(extra, block, columns, (1, columns), place, registers);
+        let (channels, apart) = (self.window.groups, self.written().pixel);
+        // Pixels that follow each other are one.
+        let (piece, apart) = if apart == channels { (line.len(), 0) } else { (channels, apart) };
+        for (pixel, line) in line.chunks_mut(piece.max(1)).enumerate() {
+            for (index, block) in line.chunks_mut(BLOCK).enumerate() {
+                let (place, columns) = ((start + pixel * apart + index * BLOCK, 0), block.len());
+                epilogue.apply(extra, block, columns, (1, columns), place, registers);
+            }
+            let target = target.from(pixel * apart);
+            // SAFETY: the caller's promise.
+            unsafe { Ending::new((1, line.len()), line.len(), &[], target, line.len()).run(self.machine.isa, line) };
         }
-        // SAFETY: the caller's promise.
-        unsafe { Ending::new((1, line.len()), line.len(), &[], target, line.len()).run(self.machine.isa, line) };
     }
+}
+
+/// Where pixels of an image lie in the output, in elements.
+#[derive(Clone, Copy)]
+struct Written {
+    first: usize,
+    /// Distances of rows, and of pixels of a row.
+    row: usize,
+    pixel: usize,
 }
 
 /// How sums end.

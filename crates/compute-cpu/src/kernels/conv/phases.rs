@@ -35,57 +35,56 @@ struct PhaseAxis {
     taps: Vec<usize>,
     /// How far before `pixel / stride` in the data the first of them lies.
     before: isize,
+    /// Pixels of the data from one of them to the next.
+    apart: usize,
 }
 
 impl PhaseAxis {
-    fn new(remainder: usize, kernel: usize, stride: usize, border: i64) -> PhaseAxis {
-        let place = remainder as i64 + border;
-        let taps: Vec<usize> =
-            (0..kernel).rev().filter(|&tap| (place - tap as i64).rem_euclid(stride as i64) == 0).collect();
-        let before = taps.first().map_or(0, |&tap| -(place - tap as i64).div_euclid(stride as i64));
-        PhaseAxis { taps, before: before as isize }
+    fn new(remainder: usize, kernel: usize, (stride, dilation): (usize, usize), border: i64) -> PhaseAxis {
+        // Tap `t` of the pixel that the remainder is sees the data at this place, if that is a whole number, divided by the stride.
+        let place = |tap: usize| remainder as i64 + border - (tap * dilation) as i64;
+        let taps: Vec<usize> = (0..kernel).rev().filter(|&tap| place(tap).rem_euclid(stride as i64) == 0).collect();
+        let before = taps.first().map_or(0, |&tap| -place(tap).div_euclid(stride as i64));
+        PhaseAxis { taps, before: before as isize, apart: dilation / common_divisor(stride, dilation) }
     }
 }
 
+/// The greatest number that divides both, which are not zero.
+fn common_divisor(a: usize, b: usize) -> usize {
+    if b == 0 { a } else { common_divisor(b, a % b) }
+}
+
 impl<W> Phases<W> {
-    /// Packs by `pack` what each phase sees of the weights. `None` for what depends on the size of the data, or
-    /// has groups or dilations.
+    /// Packs by `pack` what each phase sees of the weights. `None` for what depends on the size of the data.
     pub fn pack(op: &Conv, tensor: &Tensor, pack: impl Fn(&Lying<'_>) -> Option<W>) -> Option<Phases<W>> {
         let shape = tensor.shape().to_vec();
         let (&channels, &rows) = (shape.first()?, shape.get(1)?);
         let spatial = shape.len() - 2;
         let Padding::Explicit(pads) = &op.padding else { return None };
         let sized = op.transposed.as_ref().is_none_or(|transposed| !transposed.output_shape.is_empty());
-        if sized || op.groups != 1 || op.dilations.iter().any(|&d| d != 1) || !(1..=2).contains(&spatial) {
+        let groups = op.groups.max(1);
+        if sized || !channels.is_multiple_of(groups) || !(1..=2).contains(&spatial) {
             return None;
         }
         // A missing axis stands in front, with one tap.
         let axis = |axis: usize| match (axis + spatial).checked_sub(2) {
             Some(own) => {
-                (shape[2 + own], op.strides.get(own).copied().unwrap_or(1), pads.get(own).copied().unwrap_or(0))
+                let step = |steps: &[usize]| steps.get(own).copied().unwrap_or(1).max(1);
+                (shape[2 + own], (step(&op.strides), step(&op.dilations)), pads.get(own).copied().unwrap_or(0))
             }
-            None => (1, 1, 0),
+            None => (1, (1, 1), 0),
         };
         let ((height, down, top), (width, across, left)) = (axis(0), axis(1));
         let mut phases = Vec::new();
-        for (y, x) in (0..down).flat_map(|y| (0..across).map(move |x| (y, x))) {
+        for (y, x) in (0..down.0).flat_map(|y| (0..across.0).map(move |x| (y, x))) {
             let axes = [PhaseAxis::new(y, height, down, top), PhaseAxis::new(x, width, across, left)];
             let taps: Vec<usize> =
                 axes[0].taps.iter().flat_map(|y| axes[1].taps.iter().map(move |x| y * width + x)).collect();
-            let (row_stride, group_stride) = (height * width, 0);
+            let (row_stride, channels) = (height * width, channels / groups);
             let channel_stride = rows * row_stride;
-            let row = axes[1].taps.len();
-            let lying = Lying {
-                groups: 1,
-                rows,
-                channels,
-                group_stride,
-                row_stride,
-                channel_stride,
-                taps: &taps,
-                row,
-                apart: 1,
-            };
+            let group_stride = channels * channel_stride;
+            let (row, apart, taps) = (axes[1].taps.len(), axes[1].apart, &taps);
+            let lying = Lying { groups, rows, channels, group_stride, row_stride, channel_stride, taps, row, apart };
             phases.push(Phase { remainder: [y, x], axes, weights: Arc::new(pack(&lying)?) });
         }
         Some(Phases { shape, phases })
@@ -111,7 +110,7 @@ impl<W> Phases<W> {
                 out: [1, out[0], out[1]],
                 kernel: [1, down.taps.len(), across.taps.len()],
                 stride: [1; 3],
-                dilation: [1; 3],
+                dilation: [1, down.apart, across.apart],
                 before: [0, down.before, across.before],
                 ..window.clone()
             };
@@ -164,10 +163,15 @@ mod tests {
     #[test]
     fn taps_of_a_phase_lie_in_the_order_of_the_data() {
         // out[o] = sum over i, t with 2i + t - 1 = o: even outputs see tap 1, odd ones taps 0 and 2.
-        assert_eq!(PhaseAxis::new(0, 3, 2, 1), PhaseAxis { taps: vec![1], before: 0 });
-        assert_eq!(PhaseAxis::new(1, 3, 2, 1), PhaseAxis { taps: vec![2, 0], before: 0 });
+        assert_eq!(PhaseAxis::new(0, 3, (2, 1), 1), PhaseAxis { taps: vec![1], before: 0, apart: 1 });
+        assert_eq!(PhaseAxis::new(1, 3, (2, 1), 1), PhaseAxis { taps: vec![2, 0], before: 0, apart: 1 });
         // Without a border output 0 sees tap 0 of element 0 and tap 2 of the element before.
-        assert_eq!(PhaseAxis::new(0, 3, 2, 0), PhaseAxis { taps: vec![2, 0], before: 1 });
-        assert_eq!(PhaseAxis::new(2, 2, 3, 0), PhaseAxis { taps: vec![], before: 0 });
+        assert_eq!(PhaseAxis::new(0, 3, (2, 1), 0), PhaseAxis { taps: vec![2, 0], before: 1, apart: 1 });
+        assert_eq!(PhaseAxis::new(2, 2, (3, 1), 0), PhaseAxis { taps: vec![], before: 0, apart: 1 });
+        // out[o] = sum over i, t with 2i + 3t = o: output 0 sees tap 0 of element 0, and tap 2 three elements before.
+        assert_eq!(PhaseAxis::new(0, 3, (2, 3), 0), PhaseAxis { taps: vec![2, 0], before: 3, apart: 3 });
+        // With 2i + 2t, even outputs see every tap, and odd ones none.
+        assert_eq!(PhaseAxis::new(0, 3, (2, 2), 0), PhaseAxis { taps: vec![2, 1, 0], before: 2, apart: 1 });
+        assert_eq!(PhaseAxis::new(1, 3, (2, 2), 0), PhaseAxis { taps: vec![], before: 0, apart: 1 });
     }
 }

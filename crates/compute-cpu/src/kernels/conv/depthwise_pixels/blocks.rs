@@ -145,8 +145,9 @@ pub(super) struct Block<'a, T> {
     pub bounds: (f32, f32),
     /// The result of the first channel in the first column of the first row.
     pub target: Numbers,
-    /// Distance of pixels in the target.
+    /// Distances of pixels of a row, and of rows, in the target.
     pub apart: usize,
+    pub row_apart: usize,
     /// Room for the bias and the weights of a block of channels, in the order in which its data are read.
     pub split: *mut f32,
     /// They are there already.
@@ -268,9 +269,8 @@ unsafe fn convolve_few<T: Data>(block: &Block<'_, T>) {
     let Shared { window, weights, x: data, zero, bias, begin } = block.shared;
     let channels = window.groups;
     let width = window.out[2];
-    for (index, (row, column)) in
-        block.rows.clone().flat_map(|row| (0..width).map(move |column| (row, column))).enumerate()
-    {
+    for (row, column) in block.rows.clone().flat_map(|row| (0..width).map(move |column| (row, column))) {
+        let start = (row - block.rows.start) * block.row_apart + column * block.apart;
         let mut sums = [0f32; WIDE * Four::LANES];
         let sums = &mut sums[..channels];
         match bias {
@@ -293,7 +293,7 @@ unsafe fn convolve_few<T: Data>(block: &Block<'_, T>) {
         }
         for (channel, &sum) in sums.iter().enumerate() {
             // SAFETY: the caller's promise.
-            unsafe { block.target.set(index * block.apart + channel, within(sum, block.bounds)) };
+            unsafe { block.target.set(start + channel, within(sum, block.bounds)) };
         }
     }
 }
@@ -364,7 +364,7 @@ impl<T: Data> Block<'_, T> {
     unsafe fn split_shared<V: Vector>(&self) {
         let Shared { window, weights: Weights { elements: weights, apart, turns }, bias, begin, .. } = self.shared;
         let (channel, len, rows) = (self.channel, WIDE * V::LANES, window.taps() * turns);
-        assert!(weights.len() >= rows.saturating_sub(1) * apart + channel + len);
+        assert!(rows == 0 || weights.len() >= (rows - 1) * apart + channel + len);
         // SAFETY: the caller's promise; the bias has those channels, and so have the taps (just checked).
         unsafe {
             for index in 0..=rows {
@@ -493,11 +493,11 @@ impl<T: Data> Block<'_, T> {
                 }
             }
             let (low, high) = (V::splat(self.bounds.0), V::splat(self.bounds.1));
-            let start = (row - self.rows.start) * window.out[2] + column;
+            let start = (row - self.rows.start) * self.row_apart + column * self.apart;
             for pixel in 0..P {
                 let [a, b] = sums[pixel];
                 let pair = [a.at_least(low).at_most(high), b.at_least(low).at_most(high)];
-                T::store_joined(pair, self.target, (start + pixel) * self.apart);
+                T::store_joined(pair, self.target, start + pixel * self.apart);
             }
         }
     }
