@@ -1,51 +1,89 @@
 use super::window::Window;
+use smallvec::SmallVec;
+
+/// Pixels of one row of the output that lie in a panel.
+struct Run {
+    /// The first of them in the panel, and how many they are.
+    to: usize,
+    len: usize,
+    /// Its place in the output: plane, row, column.
+    at: [usize; 3],
+}
+
+/// What a run sees by one tap: so many zeros, numbers of a channel from a place on, and zeros to its end.
+struct Seen {
+    to: usize,
+    zeros: usize,
+    count: usize,
+    from: usize,
+    end: usize,
+}
 
 /// Packs rows `from..` (as many as fill the panel) of the patch matrix for the pixels
 /// `first..first + nr`: one row per input channel and tap, zeros in the border and beyond the last pixel.
 pub(super) fn pack_patches(window: &Window, x: &[f32], from: usize, first: usize, nr: usize, panel: &mut [f32]) {
-    let (taps, plane, width) = (window.taps(), window.plane_len(), window.x[2]);
-    let [_, out_height, out_width] = window.out;
+    let (taps, plane) = (window.taps(), window.plane_len());
     let count = nr.min(window.pixels() - first);
-    let whole = taps == 1 && window.stride == [1; 3] && window.before == [0; 3] && window.out == window.x;
-    for (index, line) in panel.chunks_exact_mut(nr).enumerate() {
-        let (channel, tap) = ((from + index) / taps, (from + index) % taps);
-        let channel_x = &x[channel * plane..(channel + 1) * plane];
-        line[count..].fill(0.0);
-        if whole {
-            line[..count].copy_from_slice(&channel_x[first..first + count]);
-            continue;
+    if taps == 1 && window.stride == [1; 3] && window.before == [0; 3] && window.out == window.x {
+        for (index, line) in panel.chunks_exact_mut(nr).enumerate() {
+            line[..count].copy_from_slice(&x[(from + index) * plane..][first..first + count]);
+            line[count..].fill(0.0);
         }
-        let [tap_z, tap_y, tap_x] = window.tap(tap);
-        let mut done = 0;
-        while done < count {
-            let pixel = first + done;
-            let (row, column) = (pixel / out_width, pixel % out_width);
-            let run = (out_width - column).min(count - done);
-            let target = &mut line[done..done + run];
-            done += run;
-            let (z, y) = (window.source(0, row / out_height, tap_z), window.source(1, row % out_height, tap_y));
-            let (Some(z), Some(y)) = (z, y) else {
-                target.fill(0.0);
-                continue;
-            };
-            let source = &channel_x[(z * window.x[1] + y) * width..][..width];
-            let (inside, end) = window.columns_inside(tap_x, column, column + run);
-            target[..inside - column].fill(0.0);
-            target[end - column..].fill(0.0);
-            if inside == end {
-                continue;
-            }
-            let start = inside * window.stride[2] + tap_x * window.dilation[2];
-            let start = start.wrapping_add_signed(-window.before[2]);
-            let target = &mut target[inside - column..end - column];
-            match window.stride[2] {
-                1 => target.copy_from_slice(&source[start..start + target.len()]),
-                stride => {
-                    for (target, source) in target.iter_mut().zip(source[start..].iter().step_by(stride)) {
-                        *target = *source;
+        return;
+    }
+    let runs = runs(window, first, count);
+    let rows = panel.len() / nr;
+    for tap in 0..taps {
+        // Where a tap falls is the same in every channel.
+        let seen: SmallVec<[Seen; 8]> = runs.iter().map(|run| seen(window, run, tap)).collect();
+        let row = (tap + taps - from % taps) % taps;
+        for row in (row..rows).step_by(taps) {
+            let channel = &x[(from + row) / taps * plane..][..plane];
+            let line = &mut panel[row * nr..][..nr];
+            line[count..].fill(0.0);
+            for &Seen { to, zeros, count, from, end } in &seen {
+                line[to..to + zeros].fill(0.0);
+                let (target, source) = (&mut line[to + zeros..end], channel.get(from..).unwrap_or_default());
+                let (target, rest) = target.split_at_mut(count);
+                match window.stride[2] {
+                    1 => target.copy_from_slice(&source[..count]),
+                    stride => {
+                        for (target, source) in target.iter_mut().zip(source.iter().step_by(stride)) {
+                            *target = *source;
+                        }
                     }
                 }
+                rest.fill(0.0);
             }
         }
+    }
+}
+
+/// So many pixels of the output, the first of which is given, by the rows in which they lie.
+fn runs(window: &Window, first: usize, count: usize) -> SmallVec<[Run; 8]> {
+    let [_, height, width] = window.out;
+    let (mut runs, mut to) = (SmallVec::new(), 0);
+    while to < count {
+        let (row, column) = ((first + to) / width, (first + to) % width);
+        let len = (width - column).min(count - to);
+        runs.push(Run { to, len, at: [row / height, row % height, column] });
+        to += len;
+    }
+    runs
+}
+
+/// What a run sees by a tap.
+fn seen(window: &Window, run: &Run, tap: usize) -> Seen {
+    let ([tap_z, tap_y, tap_x], [z, y, column]) = (window.tap(tap), run.at);
+    let end = run.to + run.len;
+    let (z, y) = (window.source(0, z, tap_z), window.source(1, y, tap_y));
+    let (inside, last) = window.columns_inside(tap_x, column, column + run.len);
+    match (z, y) {
+        (Some(z), Some(y)) if inside < last => {
+            let place = inside * window.stride[2] + tap_x * window.dilation[2];
+            let from = (z * window.x[1] + y) * window.x[2] + place.wrapping_add_signed(-window.before[2]);
+            Seen { to: run.to, zeros: inside - column, count: last - inside, from, end }
+        }
+        _ => Seen { to: run.to, zeros: run.len, count: 0, from: 0, end },
     }
 }

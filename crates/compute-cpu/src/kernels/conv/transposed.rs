@@ -207,17 +207,31 @@ fn spread_each(window: &Window, sums: &[f32], (first, tap): (usize, usize), plan
         let skipped = (-place).max(0).unsigned_abs().div_ceil(stride);
         let from = place + (skipped * stride) as isize;
         let Some(line) = usize::try_from(from).ok().and_then(|from| line.get_mut(from..)) else { continue };
-        let Some(own) = own.get(skipped..) else { continue };
+        let own = own.get(skipped..).unwrap_or_default();
+        if own.is_empty() || line.is_empty() {
+            continue;
+        }
+        // Counted: what iterators hand on may be compiled apart (`docs/benchmarks/gaps-z.md#closures-over-vectors`).
+        let count = own.len().min(line.len().div_ceil(stride));
+        let own = &own[..count];
         match stride {
-            1 => line.iter_mut().zip(own).for_each(|(sum, more)| *sum += more),
-            2 => {
-                let (pairs, last) = line.as_chunks_mut::<2>();
-                pairs.iter_mut().zip(own).for_each(|(pair, more)| pair[0] += more);
-                if let (Some(sum), Some(more)) = (last.first_mut(), own.get(pairs.len())) {
-                    *sum += more;
+            1 => {
+                let line = &mut line[..count];
+                for index in 0..count {
+                    line[index] += own[index];
                 }
             }
-            _ => line.iter_mut().step_by(stride).zip(own).for_each(|(sum, more)| *sum += more),
+            2 => {
+                let line = &mut line[..2 * count - 1];
+                for index in 0..count {
+                    line[2 * index] += own[index];
+                }
+            }
+            _ => {
+                for index in 0..count {
+                    line[index * stride] += own[index];
+                }
+            }
         }
     }
 }
