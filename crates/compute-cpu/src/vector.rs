@@ -121,6 +121,9 @@ pub(crate) trait Vector: Copy {
     unsafe fn order_of(bits: usize) -> Self::Order;
     /// The same numbers in another order.
     unsafe fn exchanged(self, order: Self::Order) -> Self;
+    /// Writes the columns of a square as rows: [`Vector::LANES`] rows of as many floats, so many floats apart in `from` and in `to`. The
+    /// bits stay as they are.
+    unsafe fn turn_square(from: *const f32, from_apart: usize, to: *mut f32, to_apart: usize);
     /// `self - a·b`, fused where that is one instruction.
     unsafe fn minus_product(self, a: Self, b: Self) -> Self;
     /// Nothing below `low`; NaN stays.
@@ -390,6 +393,15 @@ impl Vector for Four {
     }
 
     #[inline(always)]
+    unsafe fn turn_square(from: *const f32, from_apart: usize, to: *mut f32, to_apart: usize) {
+        // SAFETY: the caller's promise, here and below.
+        let rows = [0, 1, 2, 3].map(|row| unsafe { Four::load(from.add(row * from_apart)) });
+        for column in 0..4 {
+            unsafe { Four(rows.map(|row| row.0[column])).store(to.add(column * to_apart)) };
+        }
+    }
+
+    #[inline(always)]
     unsafe fn minus_product(self, a: Four, b: Four) -> Four {
         Four(std::array::from_fn(|lane| multiply_add(-a.0[lane], b.0[lane], self.0[lane])))
     }
@@ -506,15 +518,24 @@ mod tests {
 
     /// # Safety
     /// As [`Vector`].
-    unsafe fn orders<V: Vector>() {
+    unsafe fn moves<V: Vector>() {
         let numbers: [f32; 2 * MOST_LANES] = std::array::from_fn(|lane| lane as f32);
+        let narrow = numbers.map(bf16::from_f32);
         let mut made = [0f32; MOST_LANES];
         for bits in 0..V::LANES {
             // SAFETY: the caller's promise; no register has more lanes.
             unsafe { V::load(numbers.as_ptr()).exchanged(V::order_of(bits)).store(made.as_mut_ptr()) };
             assert!((0..V::LANES).all(|lane| made[lane] == (lane ^ bits) as f32), "{bits}: {made:?}");
         }
-        let narrow = numbers.map(bf16::from_f32);
+        let (side, apart) = (V::LANES, V::LANES + 3);
+        let numbers: Vec<f32> = (0..side * apart).map(|at| f32::from_bits(0x7f80_0001 + at as u32)).collect();
+        let mut turned = vec![0f32; side * apart];
+        // SAFETY: the caller's promise; both have those rows.
+        unsafe { V::turn_square(numbers.as_ptr(), apart, turned.as_mut_ptr(), apart) };
+        let alike = |at: usize| {
+            turned[at / side * apart + at % side].to_bits() == numbers[at % side * apart + at / side].to_bits()
+        };
+        assert!((0..side * side).all(alike));
         // SAFETY: as above.
         let firsts = unsafe {
             V::widen_split(narrow.as_ptr()).map(|register| {
@@ -602,7 +623,7 @@ mod tests {
         unsafe {
             round_trip::<Four>();
             logistic::<Four>();
-            orders::<Four>();
+            moves::<Four>();
             exp_near::<Four>();
             integers::<Four>();
             #[cfg(target_arch = "x86_64")]
@@ -610,21 +631,21 @@ mod tests {
                 if Isa::detect().has_avx2() {
                     round_trip::<Avx2>();
                     logistic::<Avx2>();
-                    orders::<Avx2>();
+                    moves::<Avx2>();
                     exp_near::<Avx2>();
                     integers::<Avx2>();
                 }
                 if Isa::detect().has_avx512() {
                     round_trip::<Avx512>();
                     logistic::<Avx512>();
-                    orders::<Avx512>();
+                    moves::<Avx512>();
                     exp_near::<Avx512>();
                     integers::<Avx512>();
                 }
                 if Isa::detect().has_avx512_bf16() {
                     round_trip::<Avx512Bf16>();
                     logistic::<Avx512Bf16>();
-                    orders::<Avx512Bf16>();
+                    moves::<Avx512Bf16>();
                     exp_near::<Avx512Bf16>();
                     integers::<Avx512Bf16>();
                 }

@@ -1,6 +1,8 @@
 //! Copying elements of any datatype, which kernels tell apart by their width alone.
 
 use super::Machine;
+use crate::Isa;
+use crate::vector::{MOST_LANES, Vector, on_vectors};
 use halimede_tensor::View;
 
 /// Bytes below which one thread does it all.
@@ -69,6 +71,44 @@ pub(super) struct Target<T> {
 unsafe impl<T: Unit> Send for Target<T> {}
 // SAFETY: as above.
 unsafe impl<T: Unit> Sync for Target<T> {}
+
+/// Side of what [`Target::turn_all`] turns in registers, of the widest ones.
+const SQUARE: usize = MOST_LANES;
+
+/// Rows of numbers, whole squares of them, and where their columns go as rows. Distances are in numbers.
+struct Squares {
+    from: *const f32,
+    from_apart: usize,
+    to: *mut f32,
+    to_apart: usize,
+    /// Rows and columns of what is written.
+    size: (usize, usize),
+}
+
+on_vectors! {
+    /// Both ends of the squares are valid, and nobody else touches what is written.
+    fn turn_squares(squares: &Squares) = turn_each
+}
+
+/// # Safety
+/// As [`Vector`], and what `turn_squares` says.
+#[inline(always)]
+unsafe fn turn_each<V: Vector>(squares: &Squares) {
+    let &Squares { from, from_apart, to, to_apart, size: (height, width) } = squares;
+    for top in (0..height).step_by(SQUARE) {
+        for left in (0..width).step_by(SQUARE) {
+            for row in (top..top + SQUARE).step_by(V::LANES) {
+                for column in (left..left + SQUARE).step_by(V::LANES) {
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let (from, to) = (from.add(column * from_apart + row), to.add(row * to_apart + column));
+                        V::turn_square(from, from_apart, to, to_apart);
+                    }
+                }
+            }
+        }
+    }
+}
 
 impl<T: Unit> Target<T> {
     pub fn new(view: View<'_>) -> Target<T> {
@@ -144,6 +184,36 @@ impl<T: Unit> Target<T> {
                 (0..height).for_each(|y| *first.add(y * to.1) = *column.add(y));
             }
         }
+    }
+
+    /// The same, of squares in registers where elements have 32 bits: each line of both is touched once, so that rows may lie as far apart
+    /// as makes them displace each other.
+    ///
+    /// # Panics
+    /// Outside the output or the input.
+    pub fn turn_all(self, isa: Isa, to: (usize, usize), source: Source<T>, from: (usize, usize), size: (usize, usize)) {
+        let (height, width) = size;
+        let mut turned = (0, 0);
+        if size_of::<T>() == size_of::<f32>() && height > 0 && width > 0 {
+            assert!(to.0 + (height - 1) * to.1 + width <= self.len);
+            assert!(from.0 + (width - 1) * from.1 + height <= source.len);
+            turned = (height / SQUARE * SQUARE, width / SQUARE * SQUARE);
+            let start = |from: *const T| from.cast::<f32>();
+            let squares = Squares {
+                from: start(source.start.wrapping_add(from.0)),
+                from_apart: from.1,
+                to: start(self.start.wrapping_add(to.0)).cast_mut(),
+                to_apart: to.1,
+                size: turned,
+            };
+            // The corners lie inside (just checked); no other part writes or reads these elements.
+            turn_squares(isa, &squares);
+        }
+        // What is left below, and to the right of all that was turned.
+        let below = height - turned.0;
+        self.turn((to.0 + turned.0 * to.1, to.1), source, (from.0 + turned.0, from.1), (below, width));
+        let right = width - turned.1;
+        self.turn((to.0 + turned.1, to.1), source, (from.0 + turned.1 * from.1, from.1), (turned.0, right));
     }
 
     /// Writes `count` rows of `N` elements that follow each other from `to` on: columns of the input, from `from.0` on

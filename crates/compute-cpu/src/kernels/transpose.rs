@@ -12,6 +12,8 @@ use smallvec::SmallVec;
 
 /// Side of a square: a square of 4-byte elements is 16 cache lines read and 16 written.
 const SQUARE: usize = 16;
+/// Columns that are turned at a time, of which each is a cache line read.
+const WIDE: usize = 64;
 /// Rows of a few elements that are made at a time.
 const FEW_TALL: usize = 4096;
 
@@ -112,9 +114,9 @@ fn run<T: Unit>(step: &TransposeStep, input: halimede_tensor::View<'_>, output: 
                 interleave(step.machine.isa, target, row(top) * run, source, (from, stride), bottom - top);
                 continue;
             }
-            for left in (0..run).step_by(SQUARE) {
-                let size = (bottom - top, SQUARE.min(run - left));
-                target.turn((row(top) * run + left, after * run), source, (from + left * stride, stride), size);
+            for left in (0..run).step_by(WIDE) {
+                let (size, to) = ((bottom - top, WIDE.min(run - left)), (row(top) * run + left, after * run));
+                target.turn_all(step.machine.isa, to, source, (from + left * stride, stride), size);
             }
         }
     });

@@ -36,7 +36,7 @@ fn in_turn_16(mut register: x86::__m512) -> x86::__m512 {
 macro_rules! x86_vector {
     ($name:ident, $lanes:literal, $registers:literal, $splat:ident, $load:ident, $store:ident, $widen:ident,
      $narrow:ident, $add:ident, $sub:ident, $mul:ident, $fma:ident, $fnma:ident, $max:ident, $min:ident,
-     $order:ty, $order_of:ident, $exchanged:ident,
+     $order:ty, $order_of:ident, $exchanged:ident, $turn:ident,
      $round:ident, $sums:ident, $whole:ident, $widen_u8:ident, $widen_i8:ident, $widen_bits:ident, $hide:ident, $store_bytes:ident $(, $own:item)*) => {
         impl Vector for $name {
             const LANES: usize = $lanes;
@@ -114,6 +114,12 @@ macro_rules! x86_vector {
             unsafe fn exchanged(self, order: $order) -> Self {
                 // SAFETY: as above.
                 $name(unsafe { $exchanged(self.0, order) })
+            }
+
+            #[inline(always)]
+            unsafe fn turn_square(from: *const f32, from_apart: usize, to: *mut f32, to_apart: usize) {
+                // SAFETY: as above.
+                unsafe { $turn(from, from_apart, to, to_apart) }
             }
 
             // Both give their second operand where one is NaN.
@@ -204,6 +210,7 @@ macro_rules! avx512_vector {
             x86::__m512i,
             order_of_16,
             exchanged_16,
+            turn_16,
             round_to_whole_16,
             sums_16,
             whole_16,
@@ -325,6 +332,7 @@ x86_vector!(
     x86::__m256i,
     order_of_8,
     exchanged_8,
+    turn_8,
     round_to_whole_8,
     sums_8,
     whole_8,
@@ -671,6 +679,81 @@ unsafe fn exchanged_16(numbers: x86::__m512, order: x86::__m512i) -> x86::__m512
 unsafe fn exchanged_8(numbers: x86::__m256, order: x86::__m256i) -> x86::__m256 {
     // SAFETY: as above.
     unsafe { x86::_mm256_permutevar8x32_ps(numbers, order) }
+}
+
+/// # Safety
+/// As [`Vector::turn_square`].
+#[inline(always)]
+unsafe fn turn_16(from: *const f32, from_apart: usize, to: *mut f32, to_apart: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut rows = [x86::_mm512_setzero_ps(); 16];
+        for row in 0..16 {
+            rows[row] = x86::_mm512_loadu_ps(from.add(row * from_apart));
+        }
+        // Four rows at a time: in each quarter of register `4k + j` column `j` of that quarter, of the rows from `4k` on.
+        let mut quarters = [x86::_mm512_setzero_pd(); 16];
+        for first in [0, 4, 8, 12] {
+            let [a, b, c, d] = [rows[first], rows[first + 1], rows[first + 2], rows[first + 3]];
+            let [low, high] = [x86::_mm512_unpacklo_ps(a, b), x86::_mm512_unpackhi_ps(a, b)];
+            let [below, above] = [x86::_mm512_unpacklo_ps(c, d), x86::_mm512_unpackhi_ps(c, d)];
+            let [low, high] = [x86::_mm512_castps_pd(low), x86::_mm512_castps_pd(high)];
+            let [below, above] = [x86::_mm512_castps_pd(below), x86::_mm512_castps_pd(above)];
+            quarters[first] = x86::_mm512_unpacklo_pd(low, below);
+            quarters[first + 1] = x86::_mm512_unpackhi_pd(low, below);
+            quarters[first + 2] = x86::_mm512_unpacklo_pd(high, above);
+            quarters[first + 3] = x86::_mm512_unpackhi_pd(high, above);
+        }
+        // The quarters of a column together.
+        for column in 0..4 {
+            let [a, b, c, d] = [quarters[column], quarters[4 + column], quarters[8 + column], quarters[12 + column]];
+            let even = [x86::_mm512_shuffle_f64x2::<0x88>(a, b), x86::_mm512_shuffle_f64x2::<0x88>(c, d)];
+            let odd = [x86::_mm512_shuffle_f64x2::<0xdd>(a, b), x86::_mm512_shuffle_f64x2::<0xdd>(c, d)];
+            let made = [
+                x86::_mm512_shuffle_f64x2::<0x88>(even[0], even[1]),
+                x86::_mm512_shuffle_f64x2::<0x88>(odd[0], odd[1]),
+                x86::_mm512_shuffle_f64x2::<0xdd>(even[0], even[1]),
+                x86::_mm512_shuffle_f64x2::<0xdd>(odd[0], odd[1]),
+            ];
+            for quarter in 0..4 {
+                x86::_mm512_storeu_pd(to.add((4 * quarter + column) * to_apart).cast(), made[quarter]);
+            }
+        }
+    }
+}
+
+/// # Safety
+/// As [`Vector::turn_square`].
+#[inline(always)]
+unsafe fn turn_8(from: *const f32, from_apart: usize, to: *mut f32, to_apart: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let mut rows = [x86::_mm256_setzero_ps(); 8];
+        for row in 0..8 {
+            rows[row] = x86::_mm256_loadu_ps(from.add(row * from_apart));
+        }
+        // Four rows at a time: in each half of register `4k + j` column `j` of that half, of the rows from `4k` on.
+        let mut halves = [x86::_mm256_setzero_pd(); 8];
+        for first in [0, 4] {
+            let [a, b, c, d] = [rows[first], rows[first + 1], rows[first + 2], rows[first + 3]];
+            let [low, high] = [x86::_mm256_unpacklo_ps(a, b), x86::_mm256_unpackhi_ps(a, b)];
+            let [below, above] = [x86::_mm256_unpacklo_ps(c, d), x86::_mm256_unpackhi_ps(c, d)];
+            let [low, high] = [x86::_mm256_castps_pd(low), x86::_mm256_castps_pd(high)];
+            let [below, above] = [x86::_mm256_castps_pd(below), x86::_mm256_castps_pd(above)];
+            halves[first] = x86::_mm256_unpacklo_pd(low, below);
+            halves[first + 1] = x86::_mm256_unpackhi_pd(low, below);
+            halves[first + 2] = x86::_mm256_unpacklo_pd(high, above);
+            halves[first + 3] = x86::_mm256_unpackhi_pd(high, above);
+        }
+        for column in 0..4 {
+            let (upper, lower) = (halves[column], halves[4 + column]);
+            let made =
+                [x86::_mm256_permute2f128_pd::<0x20>(upper, lower), x86::_mm256_permute2f128_pd::<0x31>(upper, lower)];
+            for half in 0..2 {
+                x86::_mm256_storeu_pd(to.add((4 * half + column) * to_apart).cast(), made[half]);
+            }
+        }
+    }
 }
 
 /// Of 32 floats in two registers: those of even places, those of odd places.
