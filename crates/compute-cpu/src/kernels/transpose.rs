@@ -98,7 +98,8 @@ fn run<T: Unit>(step: &TransposeStep, input: halimede_tensor::View<'_>, output: 
         [interleave_2::<T>, interleave_3, interleave_4].into_iter().zip(2..).find(|few| few.1 == run && after == 1);
     let tall = match few {
         Some(_) => FEW_TALL,
-        None => (SQUARE * SQUARE / run.min(SQUARE)).next_multiple_of(SQUARE),
+        // Two lines of each column: the second comes with the first.
+        None => 2 * (SQUARE * SQUARE / run.min(SQUARE)).next_multiple_of(SQUARE),
     };
     let bands = height.div_ceil(tall);
     // One item is a band of squares: fixed outer axes, `tall` places of the input's innermost axis.
