@@ -13,7 +13,7 @@
 //! values between operations stay f32.
 
 use crate::Isa;
-use crate::kernels::takes_taps;
+use crate::kernels::{takes_taps, takes_tiles};
 use halimede_graph::ops::{Conv, Factors, Instruction, Map, Reduce, ReduceKind, Reg, ResizeMode};
 use halimede_graph::{Graph, Node, Op, ValueId};
 use halimede_tensor::{DType, Tensor};
@@ -22,7 +22,7 @@ use std::collections::{BTreeSet, HashSet};
 /// Rewrites a graph for products of bf16, but for the nodes of the names given. Where there is no such product, as in a model that
 /// quantises all of its own, values keep their numbers, too, unless `has_own_integers`, products that a precision made of integers.
 pub(crate) fn narrow(graph: &mut Graph, exact_nodes: &BTreeSet<String>, has_own_integers: bool, isa: Isa) {
-    narrow_products(graph, exact_nodes);
+    narrow_products(graph, exact_nodes, isa);
     if !has_own_integers && graph.nodes.iter().all(|node| node.op.multiply() != Some(Factors::Bf16)) {
         return;
     }
@@ -88,7 +88,7 @@ pub(crate) fn has_integers(graph: &Graph) -> bool {
 }
 
 /// Lets every product that the matrix unit takes round its operands.
-fn narrow_products(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
+fn narrow_products(graph: &mut Graph, exact_nodes: &BTreeSet<String>, isa: Isa) {
     for index in 0..graph.nodes.len() {
         let node = &graph.nodes[index];
         if exact_nodes.contains(&node.name) {
@@ -101,7 +101,7 @@ fn narrow_products(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
         let fits = match &node.op {
             // Weights in few bits are no floats before they are read.
             Op::Contract(op) => f32s(if op.dequantize.is_some() { 1 } else { 2 }),
-            Op::Conv(op) => f32s(3) && is_tiled(op, graph, node),
+            Op::Conv(op) => f32s(3) && is_tiled(op, graph, node, isa),
             Op::Attention(_) => f32s(3),
             _ => false,
         };
@@ -114,8 +114,8 @@ fn narrow_products(graph: &mut Graph, exact_nodes: &BTreeSet<String>) {
 }
 
 /// Whether the matrix unit has a kernel for a convolution.
-fn is_tiled(op: &Conv, graph: &Graph, node: &Node) -> bool {
-    op.channels_last && op.groups == 1 && constant_weights(graph, node).is_some()
+fn is_tiled(op: &Conv, graph: &Graph, node: &Node, isa: Isa) -> bool {
+    op.channels_last && constant_weights(graph, node).is_some_and(|weights| takes_tiles(op, weights.shape(), isa))
 }
 
 /// Whether the channels of a convolution each see one or few: few products for each number that is read, so that

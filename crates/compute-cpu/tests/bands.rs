@@ -120,6 +120,8 @@ fn chains(side: usize) -> Vec<(Vec<Layer>, usize, [usize; 2])> {
                 Grouped(8, 2, SAME),
                 Conv(96, 1, 1, NONE),
                 Grouped(16, 1, SAME),
+                Conv(128, 1, 1, NONE),
+                Grouped(32, 1, SAME),
                 Conv(32, 1, 1, NONE),
             ],
             32,

@@ -48,7 +48,7 @@ use pixels::{Lying, Panels, PixelsStep, Target as Pixels};
 use smallvec::{SmallVec, smallvec};
 use std::cell::RefCell;
 use std::sync::Arc;
-use tiled::TiledConvStep;
+use tiled::{Channels, TiledConvStep};
 use transposed::TransposedStep;
 pub(super) use window::Window;
 pub(super) use winograd::{BLOCK_BYTES, Form};
@@ -84,6 +84,7 @@ enum Packed {
     Phases(Arc<Phases<Panels>>),
     Tiled(Arc<TiledWeights>),
     TiledPhases(Arc<Phases<TiledWeights>>),
+    TiledGroups(Arc<TiledGroups>),
     Integers(IntegerWeights),
 }
 
@@ -105,6 +106,11 @@ pub(crate) fn saves_multiplications(op: &Conv, graph: &Graph, node: &Node, machi
 /// Whether a convolution by constant weights of this shape is one of registers of channels, each of which sees few.
 pub(crate) fn takes_taps(op: &Conv, weights: &[usize], isa: Isa) -> bool {
     TapWeights::fit(op, weights, isa)
+}
+
+/// Whether a convolution by constant weights of this shape, with the channels last, is a product on the matrix unit.
+pub(crate) fn takes_tiles(op: &Conv, weights: &[usize], isa: Isa) -> bool {
+    op.groups == 1 || !takes_taps(op, weights, isa) && tiled::takes_groups(op, weights)
 }
 
 /// What multiplies whole matrices for a convolution.
@@ -147,6 +153,12 @@ fn planned(op: &Conv, graph: &Graph, node: &Node, machine: &Machine) -> Option<T
     tunable(op, &inputs, &desc(*node.outputs.first()?)?, machine)
 }
 
+/// Weights of the matrix unit, those of each group by themselves.
+struct TiledGroups {
+    shape: SmallVec<[usize; 6]>,
+    groups: Vec<Arc<TiledWeights>>,
+}
+
 /// Constant weights packed in tiles, group after group.
 struct Weights {
     shape: SmallVec<[usize; 6]>,
@@ -169,15 +181,25 @@ impl ConvKernel {
                 "transposed conv of pixels"
             }
             (Some(_), _) => "transposed conv",
-            (None, Some(Packed::Panels(_) | Packed::Rows(_) | Packed::Tiled(_) | Packed::Integers(_))) => {
-                "conv of pixels"
-            }
+            (
+                None,
+                Some(
+                    Packed::Panels(_)
+                    | Packed::Rows(_)
+                    | Packed::Tiled(_)
+                    | Packed::TiledGroups(_)
+                    | Packed::Integers(_),
+                ),
+            ) => "conv of pixels",
             (None, Some(Packed::Taps(taps))) if taps.shape[1] == 1 => "depthwise conv of pixels",
             (None, Some(Packed::Taps(_))) => "grouped conv of pixels",
             _ => "conv",
         };
         let name = match (&weights, machine.unit_name(op.multiply)) {
-            (Some(Packed::Tiled(_) | Packed::TiledPhases(_) | Packed::Integers(_)), Some(unit)) => {
+            (
+                Some(Packed::Tiled(_) | Packed::TiledPhases(_) | Packed::TiledGroups(_) | Packed::Integers(_)),
+                Some(unit),
+            ) => {
                 format!("{kind} {unit}{packed}")
             }
             (Some(Packed::Winograd(weights)), unit) => {
@@ -217,6 +239,20 @@ impl Packed {
             _ if op.multiply == Some(Factors::Integers) && takes_taps(op, tensor.shape(), machine.isa) => {
                 TapWeights::pack_integers(tensor, packer).map(Arc::new).map(Packed::Taps)
             }
+            [rows, channels, ref size @ ..]
+                if op.multiply == Some(Factors::Bf16)
+                    && groups > 1
+                    && op.channels_last
+                    && tiled::takes_groups(op, tensor.shape()) =>
+            {
+                machine.matrix?;
+                let taps: Vec<usize> = (0..size.iter().product()).collect();
+                let (row, apart) = (size.last().copied().unwrap_or(1), op.dilations.last().copied().unwrap_or(1));
+                let lying = Lying::plain((rows, channels), groups, &taps, (row, apart));
+                let pack = |group| tiled::pack::<bf16, f32>((machine.isa, packer), tensor, &lying, group).map(Arc::new);
+                let groups = (0..groups).map(pack).collect::<Option<Vec<_>>>()?;
+                Some(Packed::TiledGroups(Arc::new(TiledGroups { shape: tensor.shape().into(), groups })))
+            }
             [_, _, ..] if op.multiply.is_some() && (groups > 1 || !op.channels_last) => None,
             [rows, channels, ref size @ ..] if op.multiply.is_some() => {
                 let taps: Vec<usize> = (0..size.iter().product()).collect();
@@ -226,7 +262,8 @@ impl Packed {
                 match op.multiply? {
                     Factors::Bf16 => {
                         machine.matrix?;
-                        let pack = |lying: &Lying<'_>| tiled::pack::<bf16, f32>((machine.isa, packer), tensor, lying);
+                        let pack =
+                            |lying: &Lying<'_>| tiled::pack::<bf16, f32>((machine.isa, packer), tensor, lying, 0);
                         if op.transposed.is_some() {
                             return Phases::pack(op, tensor, pack).map(Arc::new).map(Packed::TiledPhases);
                         }
@@ -237,7 +274,7 @@ impl Packed {
                     Factors::Integers if op.transposed.is_some() => None,
                     Factors::Integers => {
                         let whole = whole_weights(tensor, 0).ok()?;
-                        let weights = tiled::pack::<i8, i8>((machine.isa, packer), &whole, &lying)?;
+                        let weights = tiled::pack::<i8, i8>((machine.isa, packer), &whole, &lying, 0)?;
                         Some(Packed::Integers(IntegerWeights::new(weights)))
                     }
                 }
@@ -275,6 +312,7 @@ impl Packed {
             Packed::TapPhases(phases) => &phases.shape,
             Packed::Tiled(weights) => &weights.shape,
             Packed::TiledPhases(phases) => &phases.shape,
+            Packed::TiledGroups(weights) => &weights.shape,
             Packed::Integers(weights) => &weights.tiled.shape,
         }
     }
@@ -290,6 +328,7 @@ impl Packed {
             Packed::TapPhases(phases) => phases.weights().map(|taps| taps.elements.bytes()).sum(),
             Packed::Tiled(weights) => weights.bytes(),
             Packed::TiledPhases(phases) => phases.weights().map(TiledWeights::bytes).sum(),
+            Packed::TiledGroups(weights) => weights.groups.iter().map(|weights| weights.bytes()).sum(),
             Packed::Integers(weights) => weights.tiled.bytes(),
         }
     }
@@ -562,6 +601,8 @@ impl ConvKernel {
             }
             let parts = smallvec![(Pixels::whole(&window), weights.tiled.clone())];
             let (unit, isa) = (machine.integers, machine.isa);
+            let channels = Channels::of_group(&window, 0);
+            let window = (window, channels);
             return Ok(match (x.dtype, unit.signed()) {
                 (DType::I8, Some(unit)) => {
                     let finish = Finish::of_integers(map, inputs, weights, output, isa)?;
@@ -585,7 +626,7 @@ impl ConvKernel {
             return weights.prepare(window, x.dtype, Ends::Blocks(finish()?), machine, self.micro);
         }
         let unit = machine.matrix.ok_or_else(unsupported)?;
-        let prepare = |window: Window, parts: Parts<TiledWeights>| {
+        let prepare_group = |window: (Window, Channels), parts: Parts<TiledWeights>| {
             let (finish, machine) = (finish()?, machine.clone());
             Ok(match x.dtype {
                 DType::F32 => TiledConvStep::<bf16, f32>::new(window, parts, finish, machine, unit, layouts).prepared(),
@@ -595,7 +636,19 @@ impl ConvKernel {
                 _ => return Err(unsupported()),
             })
         };
+        let prepare = |window: Window, parts| {
+            let channels = Channels::of_group(&window, 0);
+            prepare_group((window, channels), parts)
+        };
         match packed {
+            Packed::TiledGroups(weights) => {
+                let steps = weights.groups.iter().enumerate().map(|(group, weights)| {
+                    let (channels, whole) = (Channels::of_group(&window, group), Pixels::whole(&window));
+                    let window = Window { groups: 1, ..window.clone() };
+                    prepare_group((window, channels), smallvec![(whole, weights.clone())])
+                });
+                Ok(phases::in_turn(steps.collect::<Result<_, OpError>>()?))
+            }
             // Pixels of images that have a border are no rows of one matrix.
             Packed::Tiled(weights) if window.is_pointwise() && !layouts.have_borders() => {
                 let (weights, finish, layout) = (Some(weights.clone()), finish()?, layout());
@@ -665,6 +718,7 @@ impl ConvKernel {
                 | Packed::TapPhases(_)
                 | Packed::Tiled(_)
                 | Packed::TiledPhases(_)
+                | Packed::TiledGroups(_)
                 | Packed::Integers(_),
             )
             | None => Err(OpError::unsupported("a convolution with the channels last and weights that vary")),

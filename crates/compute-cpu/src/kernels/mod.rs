@@ -52,7 +52,7 @@ mod tuning_tests;
 
 use crate::halves::Halves;
 use crate::{Blas, BlockedLayouts, IntegerMatrix, Isa, Matrix, Pool, Winograd};
-pub(crate) use conv::{saves_multiplications, takes_taps};
+pub(crate) use conv::{saves_multiplications, takes_taps, takes_tiles};
 use gather::{GatherKernel, Gathering};
 use halimede_compute::layout::Stance;
 use halimede_compute::packed::Packer;

@@ -593,6 +593,34 @@ fn depthwise_convolutions_with_the_channels_last() {
 }
 
 #[test]
+fn convolutions_in_groups_of_bf16() {
+    // Whole blocks and others, single pixels, strides, several images, gaps, other channels out than in.
+    let cases: &[(Conv, &[usize], &[usize])] = &[
+        (conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 4), &[1, 9, 14, 128], &[128, 32, 3, 3]),
+        (conv(&[2, 2], &[1, 1], &[1, 1, 1, 1], 3), &[2, 9, 15, 120], &[120, 40, 3, 3]),
+        (conv(&[1, 1], &[1, 1], &[0, 0, 0, 0], 2), &[2, 7, 9, 48], &[140, 24, 1, 1]),
+        (conv(&[1, 2], &[2, 1], &[2, 1, 2, 1], 2), &[1, 9, 11, 160], &[64, 80, 3, 3]),
+        (conv(&[1], &[1], &[1, 1], 5), &[2, 30, 85], &[95, 17, 3]),
+    ];
+    let map = |rounded| ending(DType::Bf16, Unary::Silu, rounded);
+    for (op, x, w) in cases {
+        let op = Conv { channels_last: true, multiply: Some(Factors::Bf16), ..op.clone() };
+        let (x, w, bias) = (floats(x, 1), floats(w, 2), floats(&w[..1], 3));
+        for x in [narrow(&x), x] {
+            check(Op::Conv(op.clone()), &two(x.clone(), w.clone()), &[1], 3e-6);
+            check(Op::Conv(op.clone()), &[Some(x.clone()), Some(w.clone()), Some(bias.clone())], &[1], 3e-6);
+            let shape = op.evaluate(&[Some(&floats(x.shape(), 1)), Some(&w)]).unwrap()[0].shape().to_vec();
+            for rounded in [false, true] {
+                let op = Conv { epilogue: Some(map(rounded)), ..op.clone() };
+                let other = Some(narrow(&floats(&shape, 4)));
+                let inputs = [Some(x.clone()), Some(w.clone()), Some(bias.clone()), other];
+                check(Op::Conv(op), &inputs, &[1, 2], 3e-6);
+            }
+        }
+    }
+}
+
+#[test]
 fn groups_do_not_see_each_other() {
     // What is infinite in one group is nothing to the others.
     let op = Conv { channels_last: true, ..conv(&[1, 1], &[1, 1], &[1, 1, 1, 1], 16) };

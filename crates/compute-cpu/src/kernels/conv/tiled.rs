@@ -57,6 +57,7 @@ use half::bf16;
 use halimede_compute::layout::{Grid, LINE_BYTES, Layout, Layouts, rows_apart};
 use halimede_compute::packed::Packer;
 use halimede_compute::{Arguments, Prepared, Step};
+use halimede_graph::ops::Conv;
 use halimede_tensor::{Element, Tensor, View};
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -102,11 +103,38 @@ fn strip(channels: usize, taps: usize) -> usize {
     taps.max(1) * channels
 }
 
-/// Packs those weights of a convolution of one group that `lying` names, tap after tap.
+/// Channels of a group, in and out, from which on a block of the matrix unit is not mostly padding, where there are several groups.
+const GROUP_LEAST: usize = 16;
+
+/// Whether a convolution of several groups with the channels last has a product on the matrix unit for each.
+pub(in crate::kernels) fn takes_groups(op: &Conv, weights: &[usize]) -> bool {
+    let &[outputs, inputs, ..] = weights else { return false };
+    let is_wide = inputs.min(outputs / op.groups.max(1)) >= GROUP_LEAST;
+    is_wide && op.transposed.is_none() && outputs.is_multiple_of(op.groups)
+}
+
+/// Which channels of data and output a convolution is of: some of all that there are.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Channels {
+    /// Of the data, and of the output.
+    pub all: [usize; 2],
+    pub first: [usize; 2],
+}
+
+impl Channels {
+    /// Those of a group of a window.
+    pub fn of_group(window: &Window, group: usize) -> Channels {
+        let each = [window.inputs, window.rows];
+        Channels { all: each.map(|count| window.groups * count), first: each.map(|count| group * count) }
+    }
+}
+
+/// Packs those weights of one group of a convolution that `lying` names, tap after tap.
 pub(super) fn pack<N: Element, T: Converts<N>>(
     place: (Isa, &Packer),
     tensor: &Tensor,
     lying: &Lying<'_>,
+    group: usize,
 ) -> Option<TiledWeights<N>> {
     if tensor.dtype() != T::DTYPE {
         return None;
@@ -115,9 +143,11 @@ pub(super) fn pack<N: Element, T: Converts<N>>(
     let Lying { rows, channels, row_stride, channel_stride, taps, .. } = *lying;
     // A phase of a transposed convolution may have no taps.
     let last = (rows.max(1) - 1) * row_stride + (channels.max(1) - 1) * channel_stride;
-    if taps.iter().any(|tap| last + tap >= tensor.len()) {
+    let first = group * lying.group_stride;
+    if taps.iter().any(|tap| first + last + tap >= tensor.len()) {
         return None;
     }
+    let start = start.wrapping_add(first);
     if in_strips::<N>(channels, taps.len(), lying.apart) {
         let strip = strip(channels, lying.row).next_multiple_of(step::<N>());
         let depth = taps.len().div_ceil(lying.row.max(1)) * strip;
@@ -188,14 +218,17 @@ pub(super) struct TiledConvStep<F: Product, T> {
     /// Where pixels of the data and of the output lie.
     from: Raster,
     to: Raster,
+    /// Where the first of its channels lies in a pixel of the data, and which of the output's it is.
+    channels: [usize; 2],
     /// Whether the data are multiplied where they are.
     in_place: bool,
     data: PhantomData<T>,
 }
 
 impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
+    /// `window` is of one group, with those channels.
     pub fn new(
-        window: Window,
+        (window, channels): (Window, Channels),
         parts: Parts<TiledWeights<F::Right>>,
         finish: Finish<F>,
         machine: Machine,
@@ -216,8 +249,9 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let raster = |layout, [height, width]: [usize; 2], channels, bytes| {
             Raster::of(layout, window.batch, [height, width], channels, bytes)
         };
-        let from = raster(layouts.input(0), [window.x[1], window.x[2]], window.inputs, size_of::<T>());
-        let to = raster(layouts.output, size, window.rows, finish.output_bytes());
+        let Channels { all, first } = channels;
+        let from = raster(layouts.input(0), [window.x[1], window.x[2]], all[0], size_of::<T>());
+        let to = raster(layouts.output, size, all[1], finish.output_bytes());
         let [from, to] = Raster::of_bands([(from, layouts.input(0)), (to, layouts.output)], layouts.band);
         let strips = in_strips::<F>(window.inputs, window.taps(), window.dilation[2]);
         let (are_factors, usual) = (T::DTYPE == F::DTYPE, usual_pack(&window, matrix, T::DTYPE == F::DTYPE));
@@ -305,6 +339,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             panel_parts,
             from,
             to,
+            channels: [from.lines.column(first[0]), first[1]],
             in_place,
             data: PhantomData,
         }
@@ -443,7 +478,8 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let left = self.left(copy, copies, rows, images.1 - images.0);
         // Rows of the product from one image to the next.
         let apart = left.count.next_multiple_of(left.block).max(1);
-        let pixels = Pixels { across: self.across, width: window.out[2], columns: window.rows, to: self.to };
+        let (across, width, columns, first_column) = (self.across, window.out[2], window.rows, self.channels[1]);
+        let pixels = Pixels { across, width, columns, first_column, to: self.to };
         let in_one_row = match self.parts.as_slice() {
             [(target, _)] if pixels.are_in_one_row(target.step) => {
                 let [y, x] = target.place(first, 0).map(|place| place as isize);
@@ -495,7 +531,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             for row in 0..rows + copy.below {
                 let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
                 let source = usize::try_from(source).ok().filter(|&row| row < window.x[1]);
-                let source = source.map(|row| &data[self.from.start(image, row as isize, 0)..]);
+                let source = source.map(|row| &data[self.from.start(image, row as isize, 0) + self.channels[0]..]);
                 for block in 0..copy.blocks {
                     let to = (start + block * copy.apart + row * row_bytes) / size_of::<F>();
                     let to = &mut numbers[to..][..row_bytes / size_of::<F>()];

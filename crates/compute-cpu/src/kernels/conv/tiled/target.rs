@@ -45,6 +45,8 @@ pub(super) struct Pixels {
     pub across: usize,
     pub width: usize,
     pub columns: usize,
+    /// The first column among those of the output.
+    pub first_column: usize,
     pub to: Raster,
 }
 
@@ -119,6 +121,7 @@ impl<F: Product> Target<'_, F> {
         if self.panel.panel != panel {
             let (part, column) = (panel / self.each, panel % self.each * BLOCK);
             let columns = BLOCK.min(self.pixels.columns - column);
+            let column = self.pixels.first_column + column;
             let start = self.pixels.to.lines.column(column);
             self.panel = PanelPlace { panel, part, column, columns, start };
         }
