@@ -394,9 +394,10 @@ impl Vector for Four {
 
     #[inline(always)]
     unsafe fn turn_square(from: *const f32, from_apart: usize, to: *mut f32, to_apart: usize) {
-        // SAFETY: the caller's promise, here and below.
+        // SAFETY: the caller's promise.
         let rows = [0, 1, 2, 3].map(|row| unsafe { Four::load(from.add(row * from_apart)) });
         for column in 0..4 {
+            // SAFETY: as above.
             unsafe { Four(rows.map(|row| row.0[column])).store(to.add(column * to_apart)) };
         }
     }

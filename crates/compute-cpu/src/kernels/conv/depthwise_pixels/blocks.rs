@@ -2,7 +2,7 @@
 //!
 //! Channels that see some of their neighbours (groups of 2, 4, 8 or 16) take turns: in turn `t` each sees the one whose place differs from
 //! its own by the bits of `t`, which one instruction brings into its lane, and no other group's. With two registers of channels, which are
-//! neighbours or even and odd places, one bit of `t` says whether the number comes from the other register: then the sums change places.
+//! neighbours or even and odd places, one bit of `t` says whether the number is for the sums of the other register.
 //!
 //! ```text
 //! groups of 4    turn 0   turn 1   turn 2   turn 3
@@ -374,8 +374,8 @@ impl<T: Data> Block<'_, T> {
                     (index, _) => <f32 as Real>::load_pair(weights.as_ptr().add((index - 1) * apart + channel)),
                 };
                 let [mut a, mut b] = T::split(shared);
-                // Of turns in which sums have changed places.
-                if index > 0 && (index - 1) % turns & T::split_by::<V>() != 0 {
+                // Where they go with the sums of the other register.
+                if index > 0 && ((index - 1) % turns) & T::split_by::<V>() != 0 {
                     (a, b) = (b, a);
                 }
                 a.store(self.split.add(index * len));
