@@ -113,19 +113,26 @@ enum Groups {
     One,
     /// Those of as many groups.
     Many(usize),
-    /// All, and the stride is that of the result.
-    Transposed,
+    /// Those of as many groups, and the stride is that of the result.
+    Transposed(usize),
 }
 
-/// Convolutions with groups: depthwise ones of MobileNetV2 and EfficientNet-B0, one of ResNeXt-50, and how U-Net doubles its images.
-const GROUPED: [(Layer, Groups); 7] = [
+/// Convolutions with groups: depthwise ones of MobileNetV2 and EfficientNet-B0, those of ResNeXt-50 (32x4d), one of AlexNet, and how U-Net
+/// and others double their images.
+const GROUPED: [(Layer, Groups); 13] = [
     (Layer(96, 96, 3, 2, 112), Groups::Many(96)),
     (Layer(144, 144, 3, 1, 56), Groups::Many(144)),
     (Layer(384, 384, 3, 1, 14), Groups::Many(384)),
     (Layer(240, 240, 5, 1, 28), Groups::Many(240)),
     (Layer(672, 672, 5, 1, 14), Groups::Many(672)),
     (Layer(128, 128, 3, 1, 56), Groups::Many(32)),
-    (Layer(128, 64, 2, 2, 64), Groups::Transposed),
+    (Layer(256, 256, 3, 1, 28), Groups::Many(32)),
+    (Layer(512, 512, 3, 1, 14), Groups::Many(32)),
+    (Layer(1024, 1024, 3, 1, 7), Groups::Many(32)),
+    (Layer(96, 256, 5, 1, 27), Groups::Many(2)),
+    (Layer(128, 64, 2, 2, 64), Groups::Transposed(1)),
+    (Layer(64, 64, 2, 2, 56), Groups::Transposed(4)),
+    (Layer(64, 64, 2, 2, 56), Groups::Transposed(64)),
 ];
 
 /// The convolutions of ResNet-50, each once.
@@ -283,10 +290,12 @@ fn convolution(layer: Layer, groups: Groups) -> Case {
         Groups::One => ("conv", size / stride, from),
         Groups::Many(groups) if groups == from => ("depthwise", size / stride, 1),
         Groups::Many(groups) => ("grouped", size / stride, from / groups),
-        Groups::Transposed => ("transposed", size * stride, from),
+        Groups::Transposed(1) => ("transposed", size * stride, from),
+        Groups::Transposed(groups) if groups == from => ("depthwise transposed", size * stride, 1),
+        Groups::Transposed(groups) => ("grouped transposed", size * stride, from / groups),
     };
     // A transposed convolution multiplies each pixel of the data by all taps.
-    let pixels = if groups == Groups::Transposed { size * size } else { out * out };
+    let pixels = if matches!(groups, Groups::Transposed(_)) { size * size } else { out * out };
     let weights = kernel * kernel * seen * to;
     Case::of_floats(
         format!("{kind} {kernel}x{kernel}/{stride} {from}-{to} {size}"),
@@ -507,15 +516,18 @@ impl Made {
         let weights = match groups {
             Groups::One => [to, from, kernel, kernel],
             Groups::Many(groups) => [to, from / groups, kernel, kernel],
-            Groups::Transposed => [from, to, kernel, kernel],
+            Groups::Transposed(groups) => [from, to / groups, kernel, kernel],
         };
-        let transposed = groups == Groups::Transposed;
+        let transposed = matches!(groups, Groups::Transposed(_));
         let border = if transposed { 0 } else { (kernel / 2) as i64 };
         let conv = Conv {
             strides: [stride; 2].into(),
             dilations: [1; 2].into(),
             padding: Padding::Explicit([border; 4].into()),
-            groups: if let Groups::Many(groups) = groups { groups } else { 1 },
+            groups: match groups {
+                Groups::One => 1,
+                Groups::Many(groups) | Groups::Transposed(groups) => groups,
+            },
             transposed: transposed.then(Transposed::default),
             channels_last: true,
             multiply: None,
