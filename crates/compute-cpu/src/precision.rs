@@ -267,7 +267,7 @@ mod tests {
     use super::*;
     use crate::{CpuOptions, CpuUnit, Matrix, MatrixChoice};
     use halimede_compute::{CompileOptions, Model, ModelOptions, Precision};
-    use halimede_graph::ops::{Binary, Contract, Norm, NormKind, Padding, Transpose, Unary};
+    use halimede_graph::ops::{Binary, Contract, Norm, NormKind, Padding, Transpose, Transposed, Unary};
     use halimede_graph::{Builder, Fact};
     use halimede_tensor::Value;
 
@@ -376,6 +376,41 @@ mod tests {
         let multiply = |node: &Node| if let Op::Conv(op) = &node.op { op.multiply } else { None };
         let multiply: Vec<_> = graph.nodes.iter().map(multiply).collect();
         assert_eq!(multiply, [Some(Factors::Bf16), None, None, None, Some(Factors::Bf16)]);
+    }
+
+    #[test]
+    fn groups_read_bf16_where_their_kernel_does_and_wide_ones_multiply_it() {
+        let run = |[inputs, outputs]: [usize; 2], groups: usize, transposed: bool| {
+            let mut graph = Graph::default();
+            let x = graph.add_value("x", Fact::tensor(DType::F32, [1, 4, 4, 8].map(Into::into)));
+            graph.inputs.push(x);
+            let mut b = Builder::new(&mut graph);
+            let op = Conv {
+                strides: [1, 1].as_slice().into(),
+                dilations: [1, 1].as_slice().into(),
+                padding: Padding::Explicit([0; 4].as_slice().into()),
+                groups: 1,
+                transposed: None,
+                channels_last: true,
+                multiply: None,
+                epilogue: None,
+            };
+            let first = b.constant(numbers(&[inputs, 8, 1, 1], 1));
+            let y = b.add(Op::Conv(op.clone()), &[x, first]).unwrap();
+            let shape = if transposed { [inputs, outputs / groups] } else { [outputs, inputs / groups] };
+            let weights = b.constant(numbers(&[shape[0], shape[1], 1, 1], 2));
+            let transposed = transposed.then(Transposed::default);
+            let y = b.add(Op::Conv(Conv { groups, transposed, ..op }), &[y, weights]).unwrap();
+            graph.outputs.push(y);
+            narrow(&mut graph, &BTreeSet::new(), false, Isa::PORTABLE);
+            let multiply = graph.nodes[1].op.multiply();
+            (written(&graph)[0], multiply)
+        };
+        assert_eq!(run([32, 32], 8, false), (DType::Bf16, None), "four channels");
+        assert_eq!(run([32, 32], 8, true), (DType::Bf16, None), "four channels, transposed");
+        assert_eq!(run([48, 96], 2, false), (DType::Bf16, Some(Factors::Bf16)), "24 channels to 48");
+        assert_eq!(run([48, 96], 2, true), (DType::F32, None), "the same, transposed");
+        assert_eq!(run([24, 48], 2, false), (DType::F32, None), "12 channels to 24");
     }
 
     #[test]

@@ -432,6 +432,25 @@ mod tests {
     }
 
     #[test]
+    fn groups_of_few_channels_come_along() {
+        // Weights, groups: narrow ones of many channels in all, and of too few; wide ones; neither.
+        for (weights, groups, transposed, expected) in [
+            ([16, 4, 3, 3], 4, false, true),
+            ([4, 2, 3, 3], 2, false, false),
+            ([24, 6, 3, 3], 2, false, true),
+            ([12, 6, 3, 3], 2, false, false),
+            ([16, 2, 3, 3], 8, true, true),
+            ([16, 4, 3, 3], 2, true, false),
+        ] {
+            let channels = if transposed { weights[0] } else { weights[1] * groups };
+            let transposed = transposed.then(Transposed::default);
+            let (_, graph, _) = optimized(graph(&[1, channels, 5, 5], |b, x| conv(b, x, &weights, groups, transposed)));
+            let is_last = graph.nodes.iter().any(|node| matches!(&node.op, Op::Conv(op) if op.channels_last));
+            assert_eq!(is_last, expected, "{weights:?} in {groups} groups");
+        }
+    }
+
+    #[test]
     fn transposed_convolutions_come_along() {
         let shaped = Transposed { output_shape: smallvec::smallvec![5, 5], ..Transposed::default() };
         for (transposed, expected) in [(Transposed::default(), true), (shaped, false)] {
