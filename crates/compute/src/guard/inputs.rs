@@ -15,6 +15,8 @@ enum Floats {
     Normal,
     /// Above 0, up to 1: numbers that have a logarithm and a root, such as sizes and probabilities.
     Positive,
+    /// Around 0, and near their neighbours in images, as photographs are; where there is no image, [`Floats::Normal`].
+    Smooth,
 }
 
 /// Where the generator of numbers begins.
@@ -26,7 +28,7 @@ const SECOND: u64 = 0x9e37_79b9_7f4a_7c15;
 type Pair = (Vec<Value>, Vec<Value>);
 
 /// Inputs that a model has answers to, with those; the reason where it answers none of what is tried. Where it reads floats they are
-/// several: ranges and differences of a single one say little of others.
+/// several: ranges and differences of a single one say little of others, and those of noise little of images.
 pub(super) fn made_up(
     graph: &Graph,
     answer: &dyn Fn(&[Value]) -> Result<Vec<Value>, String>,
@@ -34,7 +36,9 @@ pub(super) fn made_up(
     let mut pairs = vec![answered(graph, Floats::Normal, FIRST, answer)?];
     if graph.inputs.iter().any(|&input| graph.fact(input).dtype.is_none_or(DType::is_float)) {
         let others = [(Floats::Positive, FIRST), (Floats::Normal, SECOND)];
-        pairs.extend(others.iter().filter_map(|&(floats, state)| answered(graph, floats, state, answer).ok()));
+        let images = graph.inputs.iter().any(|&input| is_image(graph.fact(input))).then_some((Floats::Smooth, FIRST));
+        let others = others.into_iter().chain(images);
+        pairs.extend(others.filter_map(|(floats, state)| answered(graph, floats, state, answer).ok()));
     }
     Ok(pairs)
 }
@@ -112,10 +116,13 @@ fn tensor(fact: &Fact, size: usize, floats: Floats, state: &mut u64) -> Result<T
         *state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
         (*state >> 11) as f64 / (1u64 << 53) as f64
     };
+    if let Some([height, width]) = image_axes(&shape).filter(|_| floats == Floats::Smooth && dtype.is_float()) {
+        return Tensor::from_f64s(dtype, &shape, &smooth(&shape, [height, width], &mut uniform));
+    }
     if dtype.is_float() {
         let mut number = || match floats {
             // The sum of twelve has the deviation 1.
-            Floats::Normal => (0..12).map(|_| uniform()).sum::<f64>() - 6.0,
+            Floats::Normal | Floats::Smooth => (0..12).map(|_| uniform()).sum::<f64>() - 6.0,
             Floats::Positive => 1.0 - uniform(),
         };
         let numbers: Vec<f64> = (0..count).map(|_| number()).collect();
@@ -130,9 +137,85 @@ fn tensor(fact: &Fact, size: usize, floats: Floats, state: &mut u64) -> Result<T
     }
 }
 
+/// Sides from which on two axes are those of an image.
+const SIDE_LEAST: usize = 8;
+/// Channels, at most, that lie behind the pixels of an image.
+const CHANNELS_MOST: usize = 4;
+/// Waves of an image, and how often the fastest of them goes up and down in it.
+const WAVES: usize = 6;
+const FASTEST: f64 = 6.0;
+
+/// Whether a value may be images of floats.
+fn is_image(fact: &Fact) -> bool {
+    fact.dtype.is_none_or(DType::is_float) && fact.shape.as_ref().is_some_and(|shape| shape.len() >= 4)
+}
+
+/// The axes of rows and columns of images of a batch, if it is one: the last two, or those before few channels.
+fn image_axes(shape: &[usize]) -> Option<[usize; 2]> {
+    let last = shape.len().checked_sub(1).filter(|&last| last >= 3)?;
+    let axes = if shape[last] <= CHANNELS_MOST { [last - 2, last - 1] } else { [last - 1, last] };
+    axes.iter().all(|&axis| shape[axis] >= SIDE_LEAST).then_some(axes)
+}
+
+/// Images of a few slow waves in each channel, whose numbers have the mean 0 and the deviation 1.
+fn smooth(shape: &[usize], axes: [usize; 2], uniform: &mut dyn FnMut() -> f64) -> Vec<f64> {
+    let count: usize = shape.iter().product();
+    let strides = halimede_tensor::strides(shape);
+    let [height, width] = axes.map(|axis| shape[axis]);
+    let mut numbers = vec![0.0; count];
+    // The first pixel of each channel of each image.
+    let is_first = |at: &usize| axes.iter().all(|&axis| at / strides[axis] % shape[axis] == 0);
+    for first in (0..count).filter(is_first) {
+        for _ in 0..WAVES {
+            let [strength, down, across, phase] = [(); 4].map(|()| uniform());
+            // sin(a + b) = sin a · cos b + cos a · sin b, of a row and of a column.
+            let angles = |size: usize, often: f64, phase: f64| -> Vec<(f64, f64)> {
+                let turns = |at: usize| FASTEST * often * at as f64 / size as f64 + phase;
+                (0..size).map(|at| (std::f64::consts::TAU * turns(at)).sin_cos()).collect()
+            };
+            let columns = angles(width, across, 0.0);
+            for (y, row) in angles(height, down, phase).into_iter().enumerate() {
+                for (x, column) in columns.iter().enumerate() {
+                    let wave = row.0 * column.1 + row.1 * column.0;
+                    numbers[first + y * strides[axes[0]] + x * strides[axes[1]]] += strength * wave;
+                }
+            }
+        }
+    }
+    let mean = numbers.iter().sum::<f64>() / count.max(1) as f64;
+    numbers.iter_mut().for_each(|number| *number -= mean);
+    let deviation = (numbers.iter().map(|number| number * number).sum::<f64>() / count.max(1) as f64).sqrt();
+    numbers.iter_mut().for_each(|number| *number /= deviation.max(f64::MIN_POSITIVE));
+    numbers
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn smooth_images_are_smooth_and_differ_by_channel() {
+        for (shape, apart) in [([2, 3, 40, 30], [30, 1, 1200]), ([2, 40, 30, 3], [90, 3, 1])] {
+            let across = apart[1];
+            let fact = Fact::tensor(DType::F32, shape.map(Into::into));
+            assert!(is_image(&fact));
+            let numbers = tensor(&fact, 1, Floats::Smooth, &mut 1).unwrap().to_f64s().unwrap();
+            let mean_square = |numbers: &mut dyn Iterator<Item = f64>| {
+                let (sum, count) = numbers.fold((0.0, 0), |(sum, count), number| (sum + number * number, count + 1));
+                sum / f64::from(count)
+            };
+            assert!((mean_square(&mut numbers.iter().copied()) - 1.0).abs() < 1e-6);
+            // Differences of the pixels of a row from those below, to the right, and in the next channel.
+            let differences = apart.map(|apart| {
+                let pixels = (0..28).map(|column| column * across);
+                mean_square(&mut pixels.map(|at| numbers[at + apart] - numbers[at]))
+            });
+            let [below, beside, in_next] = differences;
+            assert!(below < 0.5 && beside < 0.5 && in_next > 2.0 * below.max(beside), "{differences:?}");
+        }
+        // Neither tokens nor small kernels are images.
+        assert!([&[1, 128, 768][..], &[8, 8, 3, 3], &[64, 64]].iter().all(|shape| image_axes(shape).is_none()));
+    }
 
     #[test]
     fn made_up_inputs_fit_what_is_known() {
