@@ -3,7 +3,7 @@
 //! Every product that the matrix unit takes rounds its operands to bf16 and sums in f32. A value between
 //! operations is kept in bf16 where who writes it can round and everybody who reads it can widen: it is
 //! rounded once, where it is written, and costs half the memory traffic. That holds for operations whose
-//! products stay f32 as well (depthwise convolutions). Inputs, outputs and constants of the graph stay as
+//! products stay f32 as well (depthwise convolutions and groups of few channels). Inputs, outputs and constants of the graph stay as
 //! they are, and every operation computes in f32.
 //!
 //! Where nothing multiplies bf16 fast and something multiplies f16, products by weights round their operands to that

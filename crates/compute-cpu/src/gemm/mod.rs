@@ -146,7 +146,7 @@ pub(crate) unsafe fn store_tile(
     for (row, line) in tile.chunks_exact(nr).enumerate().take(rows) {
         // SAFETY: the caller's promise.
         unsafe {
-            let to = target.start.add((m + row) * target.row + n);
+            let to = target.start.wrapping_add((m + row) * target.row + n);
             std::ptr::copy_nonoverlapping(line[..columns].as_ptr(), to, columns);
         }
     }
@@ -217,7 +217,8 @@ pub(crate) unsafe fn multiply(
                     };
                     // SAFETY: the caller's promises; the tile buffer holds mr x nr elements.
                     unsafe {
-                        let c = target.start.add(m * target.row + column);
+                        // Its start may lie before what there is of it.
+                        let c = target.start.wrapping_add(m * target.row + column);
                         let mut product = Product { ahead, ..Product::new(&runs, a, b, (c, target.row)) };
                         if !first {
                             product.sums = (c.cast_const(), target.row);

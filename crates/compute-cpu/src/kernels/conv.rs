@@ -3,8 +3,8 @@
 //! A convolution is a product of the weights `[channels, inputs x taps]` with patches of the input
 //! `[inputs x taps, pixels]`, whose result lies in memory as the output wants it. The patches are never
 //! stored as a whole: each task packs the panels that it is about to multiply, with zeros where a tap
-//! falls outside. Channels that see one input channel only (depthwise) have a loop of their own, and so
-//! have transposed convolutions.
+//! falls outside. Channels that see one input channel only (depthwise), or few, have a loop of their own.
+//! Transposed convolutions with the channels last are several others, and have a product of their own elsewhere.
 
 mod blas;
 mod cuts;
@@ -105,12 +105,18 @@ pub(crate) fn saves_multiplications(op: &Conv, graph: &Graph, node: &Node, machi
 
 /// Whether a convolution by constant weights of this shape is one of registers of channels, each of which sees few.
 pub(crate) fn takes_taps(op: &Conv, weights: &[usize], isa: Isa) -> bool {
-    TapWeights::fit(op, weights, isa)
+    has_phases(op, weights) && TapWeights::fit(op, weights, isa)
+}
+
+/// Whether a convolution is none that is transposed, or one that falls into plain ones.
+fn has_phases(op: &Conv, weights: &[usize]) -> bool {
+    op.transposed.is_none() || phases::fit(op, weights)
 }
 
 /// Whether a convolution by constant weights of this shape, with the channels last, is a product on the matrix unit.
 pub(crate) fn takes_tiles(op: &Conv, weights: &[usize], isa: Isa) -> bool {
-    op.groups == 1 || !takes_taps(op, weights, isa) && tiled::takes_groups(op, weights)
+    let is_one = op.groups == 1 && has_phases(op, weights);
+    is_one || !takes_taps(op, weights, isa) && tiled::takes_groups(op, weights)
 }
 
 /// What multiplies whole matrices for a convolution.
@@ -236,7 +242,10 @@ impl Packed {
         }
         let groups = op.groups.max(1);
         match *tensor.shape() {
-            _ if op.multiply == Some(Factors::Integers) && takes_taps(op, tensor.shape(), machine.isa) => {
+            _ if op.multiply == Some(Factors::Integers)
+                && op.transposed.is_none()
+                && takes_taps(op, tensor.shape(), machine.isa) =>
+            {
                 TapWeights::pack_integers(tensor, packer).map(Arc::new).map(Packed::Taps)
             }
             [rows, channels, ref size @ ..]

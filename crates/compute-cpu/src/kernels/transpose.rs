@@ -12,7 +12,7 @@ use smallvec::SmallVec;
 
 /// Side of a square: a square of 4-byte elements is 16 cache lines read and 16 written.
 const SQUARE: usize = 16;
-/// Columns that are turned at a time, of which each is a cache line read.
+/// Columns that are turned in registers at a time, of which each is a cache line read.
 const WIDE: usize = 64;
 /// Rows of a few elements that are made at a time.
 const FEW_TALL: usize = 4096;
@@ -96,10 +96,11 @@ fn run<T: Unit>(step: &TransposeStep, input: halimede_tensor::View<'_>, output: 
     // Where there are fewer columns than a square has, as many elements make it higher.
     let few =
         [interleave_2::<T>, interleave_3, interleave_4].into_iter().zip(2..).find(|few| few.1 == run && after == 1);
+    // In registers two lines of each column go together: the second comes with the first.
+    let (lines, wide) = if size_of::<T>() == size_of::<f32>() { (2, WIDE) } else { (1, SQUARE) };
     let tall = match few {
         Some(_) => FEW_TALL,
-        // Two lines of each column: the second comes with the first.
-        None => 2 * (SQUARE * SQUARE / run.min(SQUARE)).next_multiple_of(SQUARE),
+        None => lines * (SQUARE * SQUARE / run.min(SQUARE)).next_multiple_of(SQUARE),
     };
     let bands = height.div_ceil(tall);
     // One item is a band of squares: fixed outer axes, `tall` places of the input's innermost axis.
@@ -115,8 +116,8 @@ fn run<T: Unit>(step: &TransposeStep, input: halimede_tensor::View<'_>, output: 
                 interleave(step.machine.isa, target, row(top) * run, source, (from, stride), bottom - top);
                 continue;
             }
-            for left in (0..run).step_by(WIDE) {
-                let (size, to) = ((bottom - top, WIDE.min(run - left)), (row(top) * run + left, after * run));
+            for left in (0..run).step_by(wide) {
+                let (size, to) = ((bottom - top, wide.min(run - left)), (row(top) * run + left, after * run));
                 target.turn_all(step.machine.isa, to, source, (from + left * stride, stride), size);
             }
         }

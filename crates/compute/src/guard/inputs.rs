@@ -23,6 +23,7 @@ enum Floats {
 const FIRST: u64 = 0x2545_f491_4f6c_dd1d;
 /// The same for other numbers.
 const SECOND: u64 = 0x9e37_79b9_7f4a_7c15;
+const THIRD: u64 = 0xd1b5_4a32_d192_ed03;
 
 /// Inputs and what a model answers to them.
 type Pair = (Vec<Value>, Vec<Value>);
@@ -36,7 +37,7 @@ pub(super) fn made_up(
     let mut pairs = vec![answered(graph, Floats::Normal, FIRST, answer)?];
     if graph.inputs.iter().any(|&input| graph.fact(input).dtype.is_none_or(DType::is_float)) {
         let others = [(Floats::Positive, FIRST), (Floats::Normal, SECOND)];
-        let images = graph.inputs.iter().any(|&input| is_image(graph.fact(input))).then_some((Floats::Smooth, FIRST));
+        let images = graph.inputs.iter().any(|&input| is_image(graph.fact(input))).then_some((Floats::Smooth, THIRD));
         let others = others.into_iter().chain(images);
         pairs.extend(others.filter_map(|(floats, state)| answered(graph, floats, state, answer).ok()));
     }

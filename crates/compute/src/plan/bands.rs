@@ -290,6 +290,7 @@ impl Memory {
         }
         let slices = draft.sliced.as_ref().map_or(1, |(slices, _)| *slices);
         let is_copied = match &node.op {
+            // An estimate: what wide groups see is copied, too.
             Op::Conv(op) => op.groups == 1 && self.layouts[images[0].1].border() == 0,
             _ => false,
         };

@@ -144,7 +144,7 @@ fn fitting_conv(graph: &Graph, op: &Conv, node: &Node) -> Result<(), Reason> {
             0..=TAPS_MAX => Ok(()),
             _ => Err("the convolution has many taps"),
         },
-        _ if op.groups != 1 => Err("the convolution has groups of many channels"),
+        _ if op.groups != 1 => Err("the convolution has groups that no kernel of integers takes"),
         Some(shape) if (3..=4).contains(&shape.len()) && shape[0] >= CHANNELS_MIN => Ok(()),
         _ => Err("the convolution has few channels or many axes"),
     }

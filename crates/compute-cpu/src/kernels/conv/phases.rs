@@ -54,16 +54,23 @@ fn common_divisor(a: usize, b: usize) -> usize {
     if b == 0 { a } else { common_divisor(b, a % b) }
 }
 
+/// Whether a transposed convolution falls into phases: over one axis or two, by taps that do not depend on the size of the data.
+pub(super) fn fit(op: &Conv, weights: &[usize]) -> bool {
+    let is_fixed = op.transposed.as_ref().is_some_and(|transposed| transposed.output_shape.is_empty());
+    let inputs = weights.first().copied().unwrap_or(0);
+    let fits = matches!(op.padding, Padding::Explicit(_)) && (3..=4).contains(&weights.len());
+    is_fixed && fits && inputs.is_multiple_of(op.groups.max(1))
+}
+
 impl<W> Phases<W> {
-    /// Packs by `pack` what each phase sees of the weights. `None` for what depends on the size of the data.
+    /// Packs by `pack` what each phase sees of the weights; `None` where they do not [`fit`].
     pub fn pack(op: &Conv, tensor: &Tensor, pack: impl Fn(&Lying<'_>) -> Option<W>) -> Option<Phases<W>> {
         let shape = tensor.shape().to_vec();
         let (&channels, &rows) = (shape.first()?, shape.get(1)?);
         let spatial = shape.len() - 2;
         let Padding::Explicit(pads) = &op.padding else { return None };
-        let sized = op.transposed.as_ref().is_none_or(|transposed| !transposed.output_shape.is_empty());
         let groups = op.groups.max(1);
-        if sized || !channels.is_multiple_of(groups) || !(1..=2).contains(&spatial) {
+        if !fit(op, &shape) {
             return None;
         }
         // A missing axis stands in front, with one tap.

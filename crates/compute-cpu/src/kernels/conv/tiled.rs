@@ -219,7 +219,7 @@ pub(super) struct TiledConvStep<F: Product, T> {
     from: Raster,
     to: Raster,
     /// Where the first of its channels lies in a pixel of the data, and which of the output's it is.
-    channels: [usize; 2],
+    first_channels: [usize; 2],
     /// Whether the data are multiplied where they are.
     in_place: bool,
     data: PhantomData<T>,
@@ -339,7 +339,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             panel_parts,
             from,
             to,
-            channels: [from.lines.column(first[0]), first[1]],
+            first_channels: [from.lines.column(first[0]), first[1]],
             in_place,
             data: PhantomData,
         }
@@ -478,7 +478,7 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
         let left = self.left(copy, copies, rows, images.1 - images.0);
         // Rows of the product from one image to the next.
         let apart = left.count.next_multiple_of(left.block).max(1);
-        let (across, width, columns, first_column) = (self.across, window.out[2], window.rows, self.channels[1]);
+        let (across, width, columns, first_column) = (self.across, window.out[2], window.rows, self.first_channels[1]);
         let pixels = Pixels { across, width, columns, first_column, to: self.to };
         let in_one_row = match self.parts.as_slice() {
             [(target, _)] if pixels.are_in_one_row(target.step) => {
@@ -531,7 +531,8 @@ impl<F: Product, T: Converts<F>> TiledConvStep<F, T> {
             for row in 0..rows + copy.below {
                 let source = ((first + row) * window.stride[1] + y) as isize - window.before[1];
                 let source = usize::try_from(source).ok().filter(|&row| row < window.x[1]);
-                let source = source.map(|row| &data[self.from.start(image, row as isize, 0) + self.channels[0]..]);
+                let source =
+                    source.map(|row| &data[self.from.start(image, row as isize, 0) + self.first_channels[0]..]);
                 for block in 0..copy.blocks {
                     let to = (start + block * copy.apart + row * row_bytes) / size_of::<F>();
                     let to = &mut numbers[to..][..row_bytes / size_of::<F>()];

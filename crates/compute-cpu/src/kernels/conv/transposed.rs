@@ -116,7 +116,9 @@ impl Step for TransposedStep {
                 plane.fill(bias.get(first + row).copied().unwrap_or(0.0));
             }
             let image = &x[image * window.image_len() + group * window.inputs * window.plane_len()..];
-            let weights = &w[(group * window.inputs * window.rows + rows.start) * window.taps()..];
+            // Without inputs there are none.
+            let weights =
+                w.get((group * window.inputs * window.rows + rows.start) * window.taps()..).unwrap_or_default();
             self.add(&image[..window.inputs * window.plane_len()], weights, planes, scratch);
             if let Some(epilogue) = &self.epilogue {
                 let extra = arguments.inputs.get(3..).unwrap_or_default();
