@@ -165,7 +165,7 @@ fn smooth(shape: &[usize], axes: [usize; 2], uniform: &mut dyn FnMut() -> f64) -
     let [height, width] = axes.map(|axis| shape[axis]);
     let mut numbers = vec![0.0; count];
     // The first pixel of each channel of each image.
-    let is_first = |at: &usize| axes.iter().all(|&axis| at / strides[axis] % shape[axis] == 0);
+    let is_first = |at: &usize| axes.iter().all(|&axis| (at / strides[axis]).is_multiple_of(shape[axis]));
     for first in (0..count).filter(is_first) {
         for _ in 0..WAVES {
             let [strength, down, across, phase] = [(); 4].map(|()| uniform());
