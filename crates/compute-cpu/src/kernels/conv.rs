@@ -248,21 +248,15 @@ impl Packed {
             {
                 TapWeights::pack_integers(tensor, packer).map(Arc::new).map(Packed::Taps)
             }
-            [rows, channels, ref size @ ..]
-                if op.multiply == Some(Factors::Bf16)
-                    && groups > 1
-                    && op.channels_last
-                    && tiled::takes_groups(op, tensor.shape()) =>
+            [_, _, ..] if op.multiply.is_some() && !op.channels_last => None,
+            [_, _, ..]
+                if groups > 1
+                    && op.multiply.is_some_and(|factors| {
+                        factors != Factors::Bf16 || !tiled::takes_groups(op, tensor.shape())
+                    }) =>
             {
-                machine.matrix?;
-                let taps: Vec<usize> = (0..size.iter().product()).collect();
-                let (row, apart) = (size.last().copied().unwrap_or(1), op.dilations.last().copied().unwrap_or(1));
-                let lying = Lying::plain((rows, channels), groups, &taps, (row, apart));
-                let pack = |group| tiled::pack::<bf16, f32>((machine.isa, packer), tensor, &lying, group).map(Arc::new);
-                let groups = (0..groups).map(pack).collect::<Option<Vec<_>>>()?;
-                Some(Packed::TiledGroups(Arc::new(TiledGroups { shape: tensor.shape().into(), groups })))
+                None
             }
-            [_, _, ..] if op.multiply.is_some() && (groups > 1 || !op.channels_last) => None,
             [rows, channels, ref size @ ..] if op.multiply.is_some() => {
                 let taps: Vec<usize> = (0..size.iter().product()).collect();
                 let row = size.last().copied().unwrap_or(1);
@@ -271,12 +265,19 @@ impl Packed {
                 match op.multiply? {
                     Factors::Bf16 => {
                         machine.matrix?;
-                        let pack =
-                            |lying: &Lying<'_>| tiled::pack::<bf16, f32>((machine.isa, packer), tensor, lying, 0);
+                        let pack = |lying: &Lying<'_>, group| {
+                            tiled::pack::<bf16, f32>((machine.isa, packer), tensor, lying, group)
+                        };
                         if op.transposed.is_some() {
-                            return Phases::pack(op, tensor, pack).map(Arc::new).map(Packed::TiledPhases);
+                            let phases = Phases::pack(op, tensor, |lying| pack(lying, 0));
+                            return phases.map(Arc::new).map(Packed::TiledPhases);
                         }
-                        pack(&lying).map(Arc::new).map(Packed::Tiled)
+                        if groups > 1 {
+                            let groups = (0..groups).map(|group| pack(&lying, group).map(Arc::new));
+                            let (shape, groups) = (tensor.shape().into(), groups.collect::<Option<_>>()?);
+                            return Some(Packed::TiledGroups(Arc::new(TiledGroups { shape, groups })));
+                        }
+                        pack(&lying, 0).map(Arc::new).map(Packed::Tiled)
                     }
                     // None are made: where blocks of f16 gain, those of bf16 would, or f32 by the system's library.
                     Factors::F16 => None,

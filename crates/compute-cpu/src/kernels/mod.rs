@@ -7,6 +7,8 @@ mod cast;
 mod concat;
 mod contract;
 mod conv;
+#[cfg(test)]
+mod conv_tests;
 mod copy;
 mod cuts;
 mod ending;
