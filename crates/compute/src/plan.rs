@@ -9,7 +9,7 @@ use crate::arena::{self, Lifetime};
 use crate::footprint::multiplied;
 use crate::layout::Layout;
 use crate::program::{Code, PlanKey, Program};
-use crate::specialise::{planned, specialise};
+use crate::specialise::{forget, planned, specialise};
 use crate::tuning::{Config, Part, Tunable};
 use crate::{CostHint, Kernel, Prepared, RunError, TensorDesc};
 use bands::{Bands, Turn};
@@ -309,8 +309,9 @@ impl Plan {
 
     pub(crate) fn new(program: &Program, inputs: &PlanKey) -> Result<Plan, RunError> {
         let graph = program.graph();
-        let facts = specialise(graph, inputs)?;
+        let mut facts = specialise(graph, inputs)?;
         let needed = needed(program, &facts);
+        forget(graph, &mut facts, &needed);
         let mut drafts = Vec::new();
         let mut memory = Memory::new(program, facts);
         for (index, node) in graph.nodes.iter().enumerate().filter(|(index, _)| needed[*index]) {

@@ -13,6 +13,7 @@
 //!     out = O / l
 //! ```
 
+mod bounds;
 mod tiled;
 mod vectors;
 mod weigh;

@@ -516,6 +516,33 @@ fn attention_with_masks_and_groups() {
 }
 
 #[test]
+fn attention_of_small_and_of_large_scores() {
+    // In bf16 no maximum is taken away from scores that cannot be large. In one block of keys, several, and more than are
+    // weighed at a time; in lengths that fill no block.
+    let times = |x: &Tensor, factor: f32| {
+        let numbers: Vec<f32> = x.slice::<f32>().unwrap().iter().map(|x| x * factor).collect();
+        Tensor::from_slice(x.shape(), &numbers).unwrap()
+    };
+    for (queries, keys) in [(3, 7), (40, 130), (33, 1100)] {
+        if keys > 200 && is_left_out((queries, keys)) {
+            continue;
+        }
+        for (factor, softcap) in [(0.3, 0.0), (1.0, 0.0), (9.0, 0.0), (30.0, 0.0), (30.0, 20.0)] {
+            let [q, k, v] =
+                [(queries, 1), (keys, 2), (keys, 3)].map(|(tokens, seed)| floats(&[1, 2, tokens, 32], seed));
+            let plain = [Some(times(&q, factor)), Some(k), Some(v)];
+            let plain = plain.map(|x| Some(narrow(&x?).cast(DType::Bf16, CastOptions::default()).unwrap()));
+            let op = Attention { multiply: Some(Factors::Bf16), softcap, ..Attention::default() };
+            check(Op::Attention(op.clone()), &plain, &[], 4e-3);
+            check(Op::Attention(Attention { causal: true, ..op.clone() }), &plain, &[], 4e-3);
+            let bools: Vec<bool> = (0..queries * keys).map(|i| i % 3 != 0 && i >= keys).collect();
+            let mask = Tensor::from_bools(&[queries, keys], &bools).unwrap();
+            check(Op::Attention(op), &[plain.to_vec(), vec![Some(mask)]].concat(), &[], 4e-3);
+        }
+    }
+}
+
+#[test]
 fn a_score_that_is_no_number_shows() {
     // One block of keys, and several: in the first of them, and in the last.
     for (keys, at) in [(5, 2), (300, 3), (300, 290)] {

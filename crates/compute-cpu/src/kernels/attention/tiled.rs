@@ -3,11 +3,12 @@
 //! Scores stay in the blocks in which they are made. The weights of a block of keys are rounded to bf16 in the order
 //! of rows, which the matrix unit reads as they lie. Maxima, sums and the result stay in f32.
 
+use super::bounds::{self, longest_column, longest_row};
 use super::weigh::{self, RowMasks, weigh, write_means};
 use super::{Heads, PARALLEL_PRODUCTS};
 use crate::Matrix;
 use crate::kernels::Machine;
-use crate::matrix::{self, Ahead, BLOCK, Begin, Block, Factor, Left, LeftRows, PANEL_STEP_BYTES, Panels, STEP_BYTES};
+use crate::matrix::{self, Ahead, BLOCK, Begin, Block, Factor, Left, LeftRows, Panels, STEP_BYTES};
 use crate::matrix::{Sums, TILE, Tiles};
 use crate::pool::own_bytes;
 use crate::prefetch::LINE;
@@ -70,6 +71,8 @@ struct Half<'a> {
     /// Keys up to the last that one of them sees.
     seen: usize,
     queries: Left<'a>,
+    /// As [`weigh::Rows::bound`].
+    bound: f32,
     scores: &'a mut [Sums],
     weights: &'a mut [bf16],
     /// Of each query so far.
@@ -83,6 +86,37 @@ struct Half<'a> {
 struct Packed {
     keys: *mut bf16,
     values: *mut bf16,
+    /// The square of the length of the longest key.
+    longest: *mut f32,
+}
+
+/// Rows of operands that are read next, and may be far away: they are asked for beside products, some at a time.
+#[derive(Default)]
+struct Coming {
+    /// The last ones come first.
+    pieces: SmallVec<[ComingPiece; 4]>,
+    /// Rows that are asked for beside a product.
+    each: usize,
+}
+
+/// Rows, and bytes from one to the next. What is asked for of each are as many lines as a product has steps.
+struct ComingPiece {
+    start: *const u8,
+    rows: usize,
+    apart: usize,
+}
+
+impl Coming {
+    /// What to ask for beside the next product.
+    fn next(&mut self) -> Ahead {
+        let Some(piece) = self.pieces.last_mut() else { return Ahead::NOTHING };
+        let (start, lines, apart) = (piece.start, self.each.min(piece.rows), piece.apart);
+        (piece.start, piece.rows) = (start.wrapping_add(lines * apart), piece.rows - lines);
+        if piece.rows == 0 {
+            self.pieces.pop();
+        }
+        Ahead { start, lines, apart, each: LINE }
+    }
 }
 
 impl TiledStep {
@@ -115,7 +149,7 @@ impl TiledStep {
     }
 
     fn packed_bytes(&self) -> usize {
-        own_bytes((self.keys_len() + self.values_len()) * size_of::<bf16>())
+        own_bytes((self.keys_len() + self.values_len()) * size_of::<bf16>() + size_of::<f32>())
     }
 
     fn key_heads(&self) -> usize {
@@ -177,7 +211,8 @@ impl TiledStep {
     /// The packed keys and values of a head, by pointer: threads write different ones.
     fn packed(&self, arguments: &Arguments<'_>, place: usize) -> Packed {
         let keys = arguments.workspace.as_ptr().wrapping_add(place * self.packed_bytes()).cast::<bf16>();
-        Packed { keys, values: keys.wrapping_add(self.keys_len()) }
+        let values = keys.wrapping_add(self.keys_len());
+        Packed { keys, values, longest: values.wrapping_add(self.values_len()).cast() }
     }
 
     /// A thread's memory.
@@ -226,8 +261,12 @@ impl TiledStep {
             return pool.run_tasks(threads, self.key_heads(), &|thread, head| {
                 let (tiles, packed) = (self.matrix.enter(), self.packed(arguments, thread));
                 self.pack::<T>(arguments, head, packed);
+                // Tasks are given out in order.
+                let mut coming = self.coming::<T>(arguments, head + threads);
                 for head in self.heads.query_heads(head) {
-                    (0..blocks).for_each(|block| self.block::<T>(arguments, &tiles, thread, packed, head, block));
+                    for block in 0..blocks {
+                        self.block::<T>(arguments, &tiles, thread, packed, (head, block), &mut coming);
+                    }
                 }
             });
         }
@@ -237,8 +276,34 @@ impl TiledStep {
         pool.run_tasks(threads, self.heads.batch * self.heads.heads * blocks, &|thread, task| {
             let (head, block) = (task / blocks, task % blocks);
             let packed = self.packed(arguments, self.heads.key_head(head));
-            self.block::<T>(arguments, &self.matrix.enter(), thread, packed, head, block);
+            let mut coming = Coming::default();
+            self.block::<T>(arguments, &self.matrix.enter(), thread, packed, (head, block), &mut coming);
         });
+    }
+
+    /// What a thread reads of a head whose keys it packs, if there is one.
+    fn coming<T: Real>(&self, arguments: &Arguments<'_>, head: usize) -> Coming {
+        let Heads { queries, keys, depth, width, lines, .. } = &self.heads;
+        if head >= self.key_heads() {
+            return Coming::default();
+        }
+        let heads = self.heads.query_heads(head);
+        let products = heads.len() * queries.div_ceil(BLOCK) * keys.div_ceil(BLOCK);
+        let steps = depth.div_ceil(STEP);
+        let queries = heads.map(|head| (0, head, *queries, *depth));
+        let mut pieces: SmallVec<[ComingPiece; 4]> = SmallVec::new();
+        for (operand, head, rows, columns) in queries.chain([(2, head, *keys, *width), (1, head, *keys, *depth)]) {
+            let Some(view) = arguments.inputs[operand] else { continue };
+            let start = view.as_ptr().cast_const().wrapping_add(self.heads.at(operand, head, 0) * size_of::<T>());
+            let (bytes, apart) = (columns * size_of::<T>(), lines[operand].token * size_of::<T>());
+            let starts = (0..bytes).step_by(steps * LINE).map(|at| start.wrapping_add(at));
+            pieces.extend(starts.map(|start| ComingPiece { start, rows, apart }));
+        }
+        let rows: usize = pieces.iter().map(|piece| piece.rows).sum();
+        // Of what is causal about half is multiplied.
+        let products = if self.heads.causal.is_some() { products / 2 } else { products };
+        pieces.retain(|piece| piece.rows > 0);
+        Coming { pieces, each: rows.div_ceil(products.max(1)) }
     }
 
     /// Packs keys and values of one head.
@@ -256,11 +321,34 @@ impl TiledStep {
             for (index, panel) in panels.chunks_exact_mut(matrix::panel_len::<bf16>(*depth).max(1)).enumerate() {
                 matrix::pack_panel::<bf16, T>(isa, &transposed, index * BLOCK, panel);
             }
+            if self.is_bounded() {
+                let panel_len = matrix::panel_len::<bf16>(*depth);
+                longest_column(isa, bounds::Columns { panels, panel_len, square: &mut *packed.longest });
+            }
             let panels = std::slice::from_raw_parts_mut(packed.values, self.values_len());
             for (index, panel) in panels.chunks_exact_mut(matrix::panel_len::<bf16>(*keys).max(1)).enumerate() {
                 matrix::pack_panel::<bf16, T>(isa, &plain, index * BLOCK, panel);
             }
         }
+    }
+
+    /// Whether products alone say how large scores are: a mask of numbers is added to them.
+    fn is_bounded(&self) -> bool {
+        self.heads.mask.as_ref().is_none_or(|mask| mask.boolean && mask.has_lines())
+    }
+
+    /// How large scores of these queries are at most; infinite where that is not known.
+    ///
+    /// # Safety
+    /// The keys were packed, and there are as many queries.
+    unsafe fn bound(&self, queries: &Left<'_>, rows: usize, packed: Packed) -> f32 {
+        if !self.is_bounded() {
+            return f32::INFINITY;
+        }
+        let mut longest = 0.0;
+        longest_row(self.machine.isa, bounds::Rows { left: queries, count: rows, square: &mut longest });
+        // SAFETY: it was written when the keys were packed.
+        self.heads.scale.abs() * longest.sqrt() * unsafe { *packed.longest }.sqrt()
     }
 
     /// One block of queries of one head.
@@ -270,8 +358,8 @@ impl TiledStep {
         tiles: &Tiles<bf16>,
         thread: usize,
         packed: Packed,
-        head: usize,
-        block: usize,
+        (head, block): (usize, usize),
+        coming: &mut Coming,
     ) {
         let heads = &self.heads;
         // SAFETY: the thread is this one, which computes one block at a time.
@@ -283,7 +371,10 @@ impl TiledStep {
                 let rows = BLOCK.min(heads.queries - first);
                 let queries = self.queries::<T>(arguments, (head, first, rows), tiles);
                 let (maxima, sums) = ([f32::NEG_INFINITY; BLOCK], [0.0; BLOCK]);
-                Half { first, rows, seen: heads.seen(first, rows), queries, scores, weights, maxima, sums, result }
+                // SAFETY: the head was packed.
+                let bound = unsafe { self.bound(&queries, rows, packed) };
+                let seen = heads.seen(first, rows);
+                Half { first, rows, seen, queries, bound, scores, weights, maxima, sums, result }
             })
             .collect();
         let seen = halves.iter().map(|half| half.seen).max().unwrap_or(0);
@@ -294,7 +385,7 @@ impl TiledStep {
                 for half in halves.iter_mut().filter(|half| first < half.seen) {
                     let sums = &mut half.scores[index];
                     // SAFETY: queries and keys have as many steps.
-                    unsafe { multiply(tiles, half.queries, panel, half.rows, false, sums) };
+                    unsafe { multiply(tiles, half.queries, panel, half.rows, false, sums, &coming.next()) };
                 }
             }
             for half in halves.iter_mut().filter(|half| start < half.seen) {
@@ -309,7 +400,9 @@ impl TiledStep {
                     let offsets = &self.weights_offsets[..KEYS.min(half.seen - start).div_ceil(STEP)];
                     let left = Left::of_tiles([weights, weights.wrapping_add(TILE * pitch)], pitch, offsets);
                     // SAFETY: weights have 32 rows of that pitch; the values' panels have the steps of these keys.
-                    unsafe { multiply(tiles, left, panel, half.rows, start > 0, &mut half.result[index]) };
+                    unsafe {
+                        multiply(tiles, left, panel, half.rows, start > 0, &mut half.result[index], &Ahead::NOTHING)
+                    };
                 }
             }
         }
@@ -328,7 +421,7 @@ impl TiledStep {
     /// Makes weights of a block's scores for the keys from `start` on.
     fn weigh(&self, arguments: &Arguments<'_>, half: &mut Half<'_>, head: usize, start: usize, bias: &mut [f32]) {
         let heads = &self.heads;
-        let Half { first, rows, seen, scores, weights, maxima, sums, result, .. } = half;
+        let Half { first, rows, seen, bound, scores, weights, maxima, sums, result, .. } = half;
         let columns = KEYS.min(*seen - start);
         let scores = &mut scores[..columns.div_ceil(BLOCK)];
         let mut scale = heads.scale;
@@ -348,6 +441,7 @@ impl TiledStep {
             seen,
             columns,
             scale,
+            bound: *bound,
             mask,
             weights,
             weights_pitch: self.weights_pitch(),
@@ -425,16 +519,21 @@ impl TiledStep {
 ///
 /// # Safety
 /// As [`Tiles::block`].
-unsafe fn multiply(tiles: &Tiles<bf16>, left: Left<'_>, panel: *mut bf16, rows: usize, on_top: bool, sums: &mut Sums) {
+unsafe fn multiply(
+    tiles: &Tiles<bf16>,
+    left: Left<'_>,
+    panel: *mut bf16,
+    rows: usize,
+    on_top: bool,
+    sums: &mut Sums,
+    ahead: &Ahead,
+) {
     let panel: *const u8 = panel.cast_const().cast();
-    // What comes next lies behind it and was packed a moment ago.
-    let start = panel.wrapping_add(left.offsets.len() * PANEL_STEP_BYTES);
-    let ahead = Ahead { start, lines: 1, apart: 0, each: LINE };
     let to: *mut Sums = sums;
     let begin = if on_top { Begin::sums(to) } else { Begin::ZERO };
     // SAFETY: the caller's promise.
     unsafe {
         let (ends, pending, leaves_lower) = (None, None, false);
-        tiles.block(&Block { left, panel, columns: BLOCK, rows, begin, to, ends, pending, leaves_lower, ahead: &ahead })
+        tiles.block(&Block { left, panel, columns: BLOCK, rows, begin, to, ends, pending, leaves_lower, ahead })
     };
 }

@@ -7,6 +7,10 @@ use crate::vector::{Vector, on_vectors};
 use half::bf16;
 use std::f32::consts::LOG2_E;
 
+/// Scores up to which powers are taken as they are: with those of many thousand keys, times values up to 1e18, they stay far
+/// inside of the normal numbers of f32.
+const SMALL: f32 = 32.0;
+
 /// Rows of scores, and what becomes of them.
 pub(super) struct Rows<'a> {
     /// Rows that count.
@@ -19,6 +23,8 @@ pub(super) struct Rows<'a> {
     pub columns: usize,
     /// Positive.
     pub scale: f32,
+    /// No scaled score is farther away from 0, in all of a row's columns; infinite where that is not known.
+    pub bound: f32,
     pub mask: RowMasks<'a>,
     /// Where weights go, with zeros up to a multiple of [`BLOCK`] columns.
     pub weights: &'a mut [bf16],
@@ -61,20 +67,33 @@ unsafe fn weigh_each<V: Vector>(mut rows: Rows<'_>) {
     assert!(rows.scale > 0.0 && rows.count <= BLOCK);
     assert!(rows.scores.len() * BLOCK == columns && columns <= rows.weights_pitch);
     assert!(rows.weights.len() >= rows.count * rows.weights_pitch);
+    let is_biased = matches!(rows.mask, RowMasks::Bias(..));
+    if rows.bound <= SMALL && !is_biased {
+        for row in 0..rows.count {
+            // SAFETY: the caller's promise; a row has as many scores and weights.
+            unsafe { weigh_small::<V>(&mut rows, row, columns) };
+        }
+        return;
+    }
     let before = *rows.maxima;
     // All maxima first: a row whose maximum is still on its way would hold up the next ones.
     for row in 0..rows.count {
         // SAFETY: the caller's promise.
         let most = unsafe {
             match rows.mask {
-                RowMasks::None => most::<V>(&mut rows, row) * rows.scale,
-                RowMasks::Bias(bias, pitch) => most_biased::<V>(&mut rows, row, &bias[row * pitch..]),
-                RowMasks::Shown(shown, pitch) => most_shown::<V>(&mut rows, row, &shown[row * pitch..]) * rows.scale,
+                RowMasks::None => most::<V, _>(&mut rows, row, Unchanged) * rows.scale,
+                RowMasks::Bias(bias, pitch) => {
+                    let biased = Biased { scale: rows.scale, bias: &bias[row * pitch..][..rows.seen(row)] };
+                    most::<V, _>(&mut rows, row, biased)
+                }
+                RowMasks::Shown(shown, pitch) => {
+                    let hidden = Hidden(&shown[row * pitch..][..rows.seen(row)]);
+                    most::<V, _>(&mut rows, row, hidden) * rows.scale
+                }
             }
         };
         rows.maxima[row] = rows.maxima[row].max(most);
     }
-    let is_biased = matches!(rows.mask, RowMasks::Bias(..));
     for (row, before) in before.into_iter().enumerate().take(rows.count) {
         if rows.maxima[row] == f32::NEG_INFINITY {
             weigh_nothing(&mut rows, row, columns);
@@ -90,26 +109,121 @@ unsafe fn weigh_each<V: Vector>(mut rows: Rows<'_>) {
     }
 }
 
-/// The largest score of a row. What is not seen of the last block becomes -∞.
+/// What is done to a score before it is looked at.
+trait Change: Copy {
+    /// Whether there is anything to be done.
+    const CHANGES: bool;
+
+    /// The scores from one on.
+    ///
+    /// # Safety
+    /// As [`Vector`]; there is something for all of them.
+    unsafe fn lanes<V: Vector>(self, scores: V, at: usize) -> V;
+
+    /// The score of this number.
+    fn one(self, score: f32, at: usize) -> f32;
+}
+
+/// Nothing.
+#[derive(Clone, Copy)]
+struct Unchanged;
+
+impl Change for Unchanged {
+    const CHANGES: bool = false;
+
+    #[inline(always)]
+    unsafe fn lanes<V: Vector>(self, scores: V, _: usize) -> V {
+        scores
+    }
+
+    #[inline(always)]
+    fn one(self, score: f32, _: usize) -> f32 {
+        score
+    }
+}
+
+/// It is scaled, and something is added.
+#[derive(Clone, Copy)]
+struct Biased<'a> {
+    scale: f32,
+    bias: &'a [f32],
+}
+
+impl Change for Biased<'_> {
+    const CHANGES: bool = true;
+
+    #[inline(always)]
+    unsafe fn lanes<V: Vector>(self, scores: V, at: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { V::load(self.bias.as_ptr().add(at)).plus_product(scores, V::splat(self.scale)) }
+    }
+
+    #[inline(always)]
+    fn one(self, score: f32, at: usize) -> f32 {
+        score.mul_add(self.scale, self.bias[at])
+    }
+}
+
+/// It is hidden where there is a 0.
+#[derive(Clone, Copy)]
+struct Hidden<'a>(&'a [u8]);
+
+impl Change for Hidden<'_> {
+    const CHANGES: bool = true;
+
+    #[inline(always)]
+    unsafe fn lanes<V: Vector>(self, scores: V, at: usize) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { scores.hide(self.0.as_ptr().add(at)) }
+    }
+
+    #[inline(always)]
+    fn one(self, score: f32, at: usize) -> f32 {
+        if self.0[at] == 0 { f32::NEG_INFINITY } else { score }
+    }
+}
+
+/// Changes the last block of a row, if that is seen in part, and hides what is not seen of it.
+#[inline(always)]
+fn change_last(rows: &mut Rows<'_>, row: usize, change: impl Change) {
+    let seen = rows.seen(row);
+    let whole = seen - seen % BLOCK;
+    if whole == seen {
+        return;
+    }
+    let (shown, rest) = rows.scores[seen / BLOCK].0[row * BLOCK..][..BLOCK].split_at_mut(seen - whole);
+    for (at, score) in shown.iter_mut().enumerate() {
+        *score = change.one(*score, whole + at);
+    }
+    rest.fill(f32::NEG_INFINITY);
+}
+
+/// Changes the scores of a row; the largest of them.
 ///
 /// # Safety
-/// As [`Vector`].
+/// As [`Vector`]; there is something for all that are seen.
 #[inline(always)]
-unsafe fn most<V: Vector>(rows: &mut Rows<'_>, row: usize) -> f32 {
+unsafe fn most<V: Vector, C: Change>(rows: &mut Rows<'_>, row: usize, change: C) -> f32 {
     let seen = rows.seen(row);
+    change_last(rows, row, change);
     // A NaN may be passed over: it shows in the sum.
     // SAFETY: the caller's promise.
     let mut most = unsafe { [V::splat(f32::NEG_INFINITY), V::splat(f32::NEG_INFINITY)] };
     for block in 0..seen.div_ceil(BLOCK) {
         let line = &mut rows.scores[block].0[row * BLOCK..][..BLOCK];
-        if seen < (block + 1) * BLOCK {
-            line[seen - block * BLOCK..].fill(f32::NEG_INFINITY);
-        }
+        let is_whole = seen >= (block + 1) * BLOCK;
         // SAFETY: the caller's promise; registers lie inside of the line.
         unsafe {
             for at in (0..BLOCK).step_by(2 * V::LANES) {
-                most[0] = V::load(line.as_ptr().add(at)).at_least(most[0]);
-                most[1] = V::load(line.as_ptr().add(at + V::LANES)).at_least(most[1]);
+                for half in 0..2 {
+                    let at = at + half * V::LANES;
+                    let mut scores = V::load(line.as_ptr().add(at));
+                    if C::CHANGES && is_whole {
+                        scores = change.lanes(scores, block * BLOCK + at);
+                        scores.store(line.as_mut_ptr().add(at));
+                    }
+                    most[half] = scores.at_least(most[half]);
+                }
             }
         }
     }
@@ -117,57 +231,113 @@ unsafe fn most<V: Vector>(rows: &mut Rows<'_>, row: usize) -> f32 {
     unsafe { most[0].at_least(most[1]).largest_lane() }
 }
 
-/// Scales the scores of a row and adds `bias`; the largest of them.
-///
-/// # Safety
-/// As [`Vector`].
-#[inline(always)]
-unsafe fn most_biased<V: Vector>(rows: &mut Rows<'_>, row: usize, bias: &[f32]) -> f32 {
-    let scale = rows.scale;
-    for (block, bias) in bias[..rows.seen(row)].chunks(BLOCK).enumerate() {
-        let line = &mut rows.scores[block].0[row * BLOCK..][..BLOCK];
-        if bias.len() < BLOCK {
-            for (score, bias) in line.iter_mut().zip(bias) {
-                *score = score.mul_add(scale, *bias);
-            }
-            continue;
-        }
-        // SAFETY: the caller's promise; registers lie inside of the line and its biases.
-        unsafe {
-            for at in (0..BLOCK).step_by(V::LANES) {
-                let (score, bias) = (V::load(line.as_ptr().add(at)), V::load(bias.as_ptr().add(at)));
-                let score = bias.plus_product(score, V::splat(scale));
-                score.store(line.as_mut_ptr().add(at));
-            }
-        }
-    }
-    // SAFETY: the caller's promise.
-    unsafe { most::<V>(rows, row) }
+/// From scores to weights.
+trait Power<V>: Copy {
+    /// # Safety
+    /// As [`Vector`].
+    unsafe fn of(self, scores: V) -> V;
 }
 
-/// Hides scores of a row; the largest of the others.
+/// Of scores that are still to be scaled, against the largest: powers of 2 take the place of those of e, so that `scale` has a
+/// factor more, and so has `least`, which is added.
+#[derive(Clone, Copy)]
+struct Against<V> {
+    scale: V,
+    least: V,
+}
+
+impl<V: Vector> Power<V> for Against<V> {
+    #[inline(always)]
+    unsafe fn of(self, scores: V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { self.least.plus_product(scores, self.scale).power_of_two() }
+    }
+}
+
+/// Of scores with a bias, which may be as low as numbers go: only what lies between scores is scaled then.
+#[derive(Clone, Copy)]
+struct AgainstBiased<V>(V);
+
+impl<V: Vector> Power<V> for AgainstBiased<V> {
+    #[inline(always)]
+    unsafe fn of(self, scores: V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { scores.minus(self.0).exp_near() }
+    }
+}
+
+/// Of scores that are still to be scaled as in [`Against`], by themselves.
+#[derive(Clone, Copy)]
+struct Scaled<V>(V);
+
+impl<V: Vector> Power<V> for Scaled<V> {
+    #[inline(always)]
+    unsafe fn of(self, scores: V) -> V {
+        // SAFETY: the caller's promise.
+        unsafe { scores.times(self.0).power_of_two() }
+    }
+}
+
+/// Writes the weights of a row, and adds them to its sum. What is seen of the last block is changed already.
 ///
 /// # Safety
-/// As [`Vector`].
+/// As [`Vector`]; the row has `columns` scores and weights, and there is a change for all that are seen.
 #[inline(always)]
-unsafe fn most_shown<V: Vector>(rows: &mut Rows<'_>, row: usize, shown: &[u8]) -> f32 {
-    for (block, shown) in shown[..rows.seen(row)].chunks(BLOCK).enumerate() {
-        let line = &mut rows.scores[block].0[row * BLOCK..][..BLOCK];
-        if shown.len() < BLOCK {
-            let hidden = line.iter_mut().zip(shown).filter(|(_, shown)| **shown == 0);
-            hidden.for_each(|(score, _)| *score = f32::NEG_INFINITY);
-            continue;
+unsafe fn write_weights<V: Vector, P: Power<V>, C: Change>(
+    rows: &mut Rows<'_>,
+    row: usize,
+    columns: usize,
+    power: P,
+    change: C,
+) {
+    let weights = rows.weights[row * rows.weights_pitch..][..columns].as_mut_ptr();
+    let seen = rows.seen(row);
+    // SAFETY: the caller's promise; the lines of blocks and of weights are as long.
+    unsafe {
+        let mut totals = [V::splat(0.0); 2];
+        for block in 0..seen.div_ceil(BLOCK) {
+            let line = rows.scores[block].0[row * BLOCK..][..BLOCK].as_ptr();
+            let is_whole = seen >= (block + 1) * BLOCK;
+            for at in (0..BLOCK).step_by(2 * V::LANES) {
+                let mut pair = [V::load(line.add(at)), V::load(line.add(at + V::LANES))];
+                for half in 0..2 {
+                    if C::CHANGES && is_whole {
+                        pair[half] = change.lanes(pair[half], block * BLOCK + at + half * V::LANES);
+                    }
+                    pair[half] = power.of(pair[half]);
+                    totals[half] = totals[half].plus(pair[half]);
+                }
+                V::narrow_pair(pair, weights.add(block * BLOCK + at));
+            }
         }
-        // SAFETY: the caller's promise; registers lie inside of the line and its mask.
-        unsafe {
-            for at in (0..BLOCK).step_by(V::LANES) {
-                let score = V::load(line.as_ptr().add(at)).hide(shown.as_ptr().add(at));
-                score.store(line.as_mut_ptr().add(at));
+        for at in (seen.next_multiple_of(BLOCK)..columns).step_by(V::LANES) {
+            V::splat(0.0).narrow(weights.add(at));
+        }
+        rows.sums[row] += totals[0].plus(totals[1]).sum_of_lanes();
+    }
+}
+
+/// Weights of a row none of whose scores is large, so that no maximum has to be taken away from them.
+///
+/// # Safety
+/// As [`Vector`]; the row has `columns` scores and weights.
+#[inline(always)]
+unsafe fn weigh_small<V: Vector>(rows: &mut Rows<'_>, row: usize, columns: usize) {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let power = Scaled(V::splat(rows.scale * LOG2_E));
+        match rows.mask {
+            RowMasks::Shown(shown, pitch) => {
+                let hidden = Hidden(&shown[row * pitch..][..rows.seen(row)]);
+                change_last(rows, row, hidden);
+                write_weights::<V, _, _>(rows, row, columns, power, hidden);
+            }
+            _ => {
+                change_last(rows, row, Unchanged);
+                write_weights::<V, _, _>(rows, row, columns, power, Unchanged);
             }
         }
     }
-    // SAFETY: the caller's promise.
-    unsafe { most::<V>(rows, row) }
 }
 
 /// Weights of a row whose maximum is known, and was `before`; scores are still to be scaled, unless they are `BIASED`.
@@ -176,31 +346,9 @@ unsafe fn most_shown<V: Vector>(rows: &mut Rows<'_>, row: usize, shown: &[u8]) -
 /// As [`Vector`]; the row has `columns` scores and weights.
 #[inline(always)]
 unsafe fn weigh_row<V: Vector, const BIASED: bool>(rows: &mut Rows<'_>, row: usize, before: f32, columns: usize) {
-    let weights = rows.weights[row * rows.weights_pitch..][..columns].as_mut_ptr();
-    let (seen, larger) = (rows.seen(row).next_multiple_of(BLOCK), rows.maxima[row]);
-    // SAFETY: the caller's promise; the lines of blocks and of weights are as long.
+    let larger = rows.maxima[row];
+    // SAFETY: the caller's promise.
     unsafe {
-        let (mut totals, largest) = ([V::splat(0.0); 2], V::splat(larger));
-        // Powers of 2 take the place of those of e.
-        let (scale, least) = (V::splat(rows.scale * LOG2_E), V::splat(-larger * LOG2_E));
-        for block in 0..seen / BLOCK {
-            let line = rows.scores[block].0[row * BLOCK..][..BLOCK].as_ptr();
-            for at in (0..BLOCK).step_by(2 * V::LANES) {
-                let mut pair = [V::load(line.add(at)), V::load(line.add(at + V::LANES))];
-                for half in 0..2 {
-                    // A bias may be as low as numbers go: only what lies between scores is scaled then.
-                    pair[half] = match BIASED {
-                        true => pair[half].minus(largest).exp_near(),
-                        false => least.plus_product(pair[half], scale).power_of_two(),
-                    };
-                    totals[half] = totals[half].plus(pair[half]);
-                }
-                V::narrow_pair(pair, weights.add(block * BLOCK + at));
-            }
-        }
-        for at in (seen..columns).step_by(V::LANES) {
-            V::splat(0.0).narrow(weights.add(at));
-        }
         // Before the first key the sum and what was weighed are 0.
         if before < larger && before > f32::NEG_INFINITY {
             let factor = exp(before - larger);
@@ -212,7 +360,12 @@ unsafe fn weigh_row<V: Vector, const BIASED: bool>(rows: &mut Rows<'_>, row: usi
                 }
             }
         }
-        rows.sums[row] += totals[0].plus(totals[1]).sum_of_lanes();
+        if BIASED {
+            write_weights::<V, _, _>(rows, row, columns, AgainstBiased(V::splat(larger)), Unchanged);
+        } else {
+            let power = Against { scale: V::splat(rows.scale * LOG2_E), least: V::splat(-larger * LOG2_E) };
+            write_weights::<V, _, _>(rows, row, columns, power, Unchanged);
+        }
     }
 }
 

@@ -455,11 +455,13 @@ impl<'a, F: Product> Finishing<'a, F> {
         let is_added = self.biases != [None; 2] && !self.begins_biased;
         let bias: &[f32] = if is_added { &kept.bias } else { &[] };
         let integers = F::integers(&kept.integers);
+        // Near lines need not be asked for, and asking takes time. A residual was made some steps ago, and what is written
+        // waits for it.
+        let is_awaited = self.common.is_some_and(|common| common.residual.is_some());
         let mut ending = Ending {
             integers: integers.map(|Columns { added, scales }| Scaling { added, scales }),
             is_rounded: self.finish.is_rounded,
-            // Near lines need not be asked for, and asking takes time.
-            ahead: if self.arguments.is_far { BLOCK } else { 0 },
+            ahead: if self.arguments.is_far || is_awaited { BLOCK } else { 0 },
             ..Ending::new((rows, columns), BLOCK, bias, target.from(start), row)
         };
         if let Some(common) = self.common {
