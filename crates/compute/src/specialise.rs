@@ -8,10 +8,10 @@ use halimede_tensor::{DType, Tensor, Value};
 use smallvec::SmallVec;
 
 /// Bytes of values that follow from shapes alone and are worked out once for all runs of a plan, at most: those of
-/// relative positions of 128 tokens, say. Many plans are kept.
+/// relative positions of 128 tokens, say. A plan keeps those that a step reads, and many plans are kept.
 const WORKED_OUT_BYTES: usize = 4 << 20;
-/// Of those a step reads, and the plan keeps, at most.
-const KEPT_BYTES: usize = 1 << 20;
+/// Of them what one operation makes, at most.
+const MADE_BYTES: usize = 1 << 20;
 
 /// Facts with numbers in place of symbols, one per value of the graph.
 pub(crate) fn specialise(graph: &Graph, inputs: &[Option<TensorDesc>]) -> Result<Vec<Fact>, GraphError> {
@@ -56,7 +56,7 @@ fn work_out(graph: &Graph, node: &Node, facts: &mut [Fact], budget: &mut usize) 
     let expected: Option<SmallVec<[TensorDesc; 1]>> =
         node.outputs.iter().map(|output| planned(&facts[output.index()])).collect();
     let bytes = node.outputs.iter().map(|output| expected_bytes(&facts[output.index()])).fold(0, usize::saturating_add);
-    let Some(expected) = expected.filter(|_| bytes <= KEPT_BYTES.min(*budget)) else { return };
+    let Some(expected) = expected.filter(|_| bytes <= MADE_BYTES.min(*budget)) else { return };
     // What fails here fails again where it runs, and says so.
     let Ok(made) = node.op.evaluate(&inputs) else { return };
     let is_expected = |(value, desc): (&Value, &TensorDesc)| match value {
