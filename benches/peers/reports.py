@@ -128,8 +128,8 @@ def markdown(report):
     lines = []
     for group, workloads in groups.items():
         lines += [f"## {group.capitalize()}", ""]
-        lines += ["| workload | products in | program | ms | halimede is as fast, times | samples left out | cosine |"]
-        lines += ["|---|---|---|---:|---|---:|---|"]
+        lines += ["| workload | products in | program | ms | halimede is as fast, times | samples left out | cosine | largest difference |"]
+        lines += ["|---|---|---|---:|---|---:|---|---|"]
         for workload, peers in workloads:
             compared = speedups(peers)
             speed = next(iter(peers.values())).speed
@@ -139,7 +139,8 @@ def markdown(report):
                 together = f", {row['together']} together" if row["together"] != 1 else ""
                 times = between(compared[name]) if name in compared else ""
                 left = f"{figure.dropped} of {len(row['ms'])}"
-                cells = [label, figure.precision, name + together, f"{figure.ms:.3f}", times, left, row.get("cosine", "")]
+                near = [row.get("cosine", ""), row.get("largest_difference", "")]
+                cells = [label, figure.precision, name + together, f"{figure.ms:.3f}", times, left, *near]
                 lines.append(f"| {' | '.join(map(str, cells))} |")
         lines.append("")
     if report["not_run"]:

@@ -6,20 +6,46 @@ pub(crate) const LINE: usize = 64;
 /// Bytes from one line that [`page_ahead`] asks for to the next.
 pub(crate) const PAGE_STEP: usize = 512;
 
-/// Whether memory that is read from start to end comes by itself as fast as it can, over the ends of pages, too: then
-/// asking for it is only more to do. Known of AMD's family 26 (Zen 5), where it was measured; others are asked as those of
-/// which it is known that they need it.
+/// Processors of AMD by what fetches ahead in them.
 #[cfg(target_arch = "x86_64")]
-pub(crate) fn follows_pages() -> bool {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Amd {
+    /// Family 25, as far as it has AVX-512.
+    Zen4,
+    /// Family 26.
+    Zen5,
+}
+
+#[cfg(target_arch = "x86_64")]
+fn amd() -> Option<Amd> {
     use halimede_platform::chip::Chip;
     use std::sync::OnceLock;
 
-    const ZEN_5: u32 = 26;
-    static FOLLOWS: OnceLock<bool> = OnceLock::new();
-    *FOLLOWS.get_or_init(|| {
+    static AMD: OnceLock<Option<Amd>> = OnceLock::new();
+    *AMD.get_or_init(|| {
         let chip = Chip::detect();
-        chip.vendor.as_deref() == Some("AuthenticAMD") && chip.family == Some(ZEN_5)
+        match chip.family.filter(|_| chip.vendor.as_deref() == Some("AuthenticAMD")) {
+            Some(25) => Some(Amd::Zen4),
+            Some(26) => Some(Amd::Zen5),
+            _ => None,
+        }
     })
+}
+
+/// Whether memory that is read from start to end comes by itself as fast as it can, over the ends of pages, too: then
+/// asking for it is only more to do. Known of Zen 4 and Zen 5, where it was measured; others are asked as those of
+/// which it is known that they need it.
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn follows_pages() -> bool {
+    amd().is_some()
+}
+
+/// Whether of weights of 4 bits, which are read more slowly than they can come, lines follow by themselves where
+/// [`page_ahead`] alone asks. Measured on Zen 4; on Zen 5 and Intel's processors each line is better asked for
+/// (`docs/benchmarks/gemv.md`).
+#[cfg(target_arch = "x86_64")]
+pub(crate) fn follows_single_lines() -> bool {
+    amd() == Some(Amd::Zen4)
 }
 
 /// Asks for one line of what is read some pages later, for who reads memory from start to end and calls this every

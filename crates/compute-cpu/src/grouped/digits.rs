@@ -18,6 +18,8 @@ use super::{GroupedWeights, Grouping, LINE, Rows, Width};
 use crate::Isa;
 use crate::isa::multiversion;
 use crate::matrix::BLOCK;
+#[cfg(target_arch = "x86_64")]
+use crate::prefetch;
 
 /// Digits of a number, at most. Where there are fewer, the lowest are left out.
 pub(crate) const DIGITS: usize = 3;
@@ -91,12 +93,15 @@ impl Digits {
             // SAFETY: the proof; the sizes were checked.
             Unit::Vnni => unsafe {
                 let panel = weights.panel(panel);
-                match (grouping.width, self.paired) {
-                    (Width::Four, false) => vnni::each_group::<true, 3>(panel, grouping, rows, to),
-                    (Width::Four, true) => vnni::each_group::<true, 2>(panel, grouping, rows, to),
-                    (Width::Eight, false) => vnni::each_group::<false, 3>(panel, grouping, rows, to),
-                    (Width::Eight, true) => vnni::each_group::<false, 2>(panel, grouping, rows, to),
-                }
+                let multiply = match (grouping.width, self.paired, prefetch::follows_single_lines()) {
+                    (Width::Four, false, false) => vnni::each_group::<true, true, 3>,
+                    (Width::Four, false, true) => vnni::each_group::<true, false, 3>,
+                    (Width::Four, true, false) => vnni::each_group::<true, true, 2>,
+                    (Width::Four, true, true) => vnni::each_group::<true, false, 2>,
+                    (Width::Eight, false, _) => vnni::each_group::<false, true, 3>,
+                    (Width::Eight, true, _) => vnni::each_group::<false, true, 2>,
+                };
+                multiply(panel, grouping, rows, to);
             },
         }
     }

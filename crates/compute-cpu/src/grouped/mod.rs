@@ -215,11 +215,14 @@ impl GroupedWeights {
     }
 }
 
-/// Asks for what is multiplied soon, at the line with this number in its group.
+/// Asks for what is multiplied soon, at the line with this number in its group: what lies pages ahead, and `EACH` of the
+/// lines before it, unless these follow by themselves.
 #[inline(always)]
-fn ask_ahead(width: Width, line: *const u8, number: usize) {
-    for at in (0..width.line_bytes()).step_by(prefetch::LINE) {
-        prefetch::to_first_level(line.wrapping_add(AHEAD + at));
+fn ask_ahead<const EACH: bool>(width: Width, line: *const u8, number: usize) {
+    if EACH {
+        for at in (0..width.line_bytes()).step_by(prefetch::LINE) {
+            prefetch::to_first_level(line.wrapping_add(AHEAD + at));
+        }
     }
     if (number * width.line_bytes()).is_multiple_of(prefetch::PAGE_STEP) {
         prefetch::page_ahead(line);

@@ -141,7 +141,7 @@ unsafe fn strip<V: Vector, const FOUR: bool, const R: usize, const CHAINS: usize
         for l in 0..group.lines {
             // The first strip of a panel brings it.
             if column == 0 {
-                ask_ahead(width, line, l);
+                ask_ahead::<true>(width, line, l);
             }
             for k in 0..LINE {
                 let sums = &mut sums[k % CHAINS];

@@ -17,9 +17,10 @@ type Sums<const R: usize> = [[__m512; VECTORS]; R];
 /// Adds every group's part to rows of zeros, the `D` highest digits of what they are multiplied by.
 ///
 /// # Safety
-/// As [`super::digits::Digits::multiply`] says of the sizes, on a machine with AVX-512 (F, BW) and VNNI, with codes of 4 bits or of 8.
+/// As [`super::digits::Digits::multiply`] says of the sizes, on a machine with AVX-512 (F, BW) and VNNI, with codes of 4 bits or of 8,
+/// each line of which is asked for or not.
 #[target_feature(enable = "avx512f,avx512bw,avx512vnni")]
-pub(super) unsafe fn each_group<const FOUR: bool, const D: usize>(
+pub(super) unsafe fn each_group<const FOUR: bool, const EACH: bool, const D: usize>(
     panel: *const u8,
     grouping: &Grouping,
     rows: DigitRows<'_>,
@@ -45,7 +46,7 @@ pub(super) unsafe fn each_group<const FOUR: bool, const D: usize>(
         if let [to] = to {
             let mut sums = load([to]);
             for _ in 0..groups {
-                add_group::<FOUR, D, 1, 2>(group, &mut sums);
+                add_group::<FOUR, EACH, D, 1, 2>(group, &mut sums);
                 group = group.next(group_bytes);
             }
             return store(sums, [to]);
@@ -56,12 +57,12 @@ pub(super) unsafe fn each_group<const FOUR: bool, const D: usize>(
                 match to {
                     [first, second] => {
                         let mut sums = load([first, second]);
-                        add_group::<FOUR, D, 2, 1>(group, &mut sums);
+                        add_group::<FOUR, EACH, D, 2, 1>(group, &mut sums);
                         store(sums, [first, second]);
                     }
                     [first] => {
                         let mut sums = load([first]);
-                        add_group::<FOUR, D, 1, 2>(group, &mut sums);
+                        add_group::<FOUR, EACH, D, 1, 2>(group, &mut sums);
                         store(sums, [first]);
                     }
                     _ => {}
@@ -142,7 +143,7 @@ impl Group {
 /// # Safety
 /// As [`each_group`], into which it has to be inlined: there are so many rows.
 #[inline(always)]
-unsafe fn add_group<const FOUR: bool, const D: usize, const R: usize, const CHAINS: usize>(
+unsafe fn add_group<const FOUR: bool, const EACH: bool, const D: usize, const R: usize, const CHAINS: usize>(
     group: Group,
     to: &mut Sums<R>,
 ) {
@@ -162,11 +163,11 @@ unsafe fn add_group<const FOUR: bool, const D: usize, const R: usize, const CHAI
         let whole = group.lines - group.lines % TOGETHER;
         for l in (0..whole).step_by(TOGETHER) {
             for l in l..l + TOGETHER {
-                add_line::<FOUR, D, R, CHAINS>(group, l, &mut sums);
+                add_line::<FOUR, EACH, D, R, CHAINS>(group, l, &mut sums);
             }
         }
         for l in whole..group.lines {
-            add_line::<FOUR, D, R, CHAINS>(group, l, &mut sums);
+            add_line::<FOUR, EACH, D, R, CHAINS>(group, l, &mut sums);
         }
         let base = _mm512_set1_ps(256.0);
         for v in 0..VECTORS {
@@ -200,7 +201,7 @@ unsafe fn add_group<const FOUR: bool, const D: usize, const R: usize, const CHAI
 /// # Safety
 /// As [`add_group`].
 #[inline(always)]
-unsafe fn add_line<const FOUR: bool, const D: usize, const R: usize, const CHAINS: usize>(
+unsafe fn add_line<const FOUR: bool, const EACH: bool, const D: usize, const R: usize, const CHAINS: usize>(
     group: Group,
     l: usize,
     sums: &mut [[[[__m512i; VECTORS]; CHAINS]; D]; R],
@@ -216,7 +217,7 @@ unsafe fn add_line<const FOUR: bool, const D: usize, const R: usize, const CHAIN
         let (signs, masks) = (_mm512_set1_epi8(sign), _mm512_set1_epi8(mask));
         let line = group.codes.add(l * width.line_bytes());
         if group.is_first {
-            ask_ahead(width, line, l);
+            ask_ahead::<EACH>(width, line, l);
         }
         for part in 0..PARTS {
             let mut codes = [signs; VECTORS];

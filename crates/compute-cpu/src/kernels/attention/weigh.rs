@@ -238,8 +238,8 @@ trait Power<V>: Copy {
     unsafe fn of(self, scores: V) -> V;
 }
 
-/// Of scores that are still to be scaled, against the largest: powers of 2 take the place of those of e, so that `scale` has a
-/// factor more, and so has `least`, which is added.
+/// Of scores that are still to be scaled, against the largest or, with nothing added, as they are: powers of 2 take the place of
+/// those of e, so that `scale` has a factor more, and so has `least`, which is added.
 #[derive(Clone, Copy)]
 struct Against<V> {
     scale: V,
@@ -263,18 +263,6 @@ impl<V: Vector> Power<V> for AgainstBiased<V> {
     unsafe fn of(self, scores: V) -> V {
         // SAFETY: the caller's promise.
         unsafe { scores.minus(self.0).exp_near() }
-    }
-}
-
-/// Of scores that are still to be scaled as in [`Against`], by themselves.
-#[derive(Clone, Copy)]
-struct Scaled<V>(V);
-
-impl<V: Vector> Power<V> for Scaled<V> {
-    #[inline(always)]
-    unsafe fn of(self, scores: V) -> V {
-        // SAFETY: the caller's promise.
-        unsafe { scores.times(self.0).power_of_two() }
     }
 }
 
@@ -325,7 +313,7 @@ unsafe fn write_weights<V: Vector, P: Power<V>, C: Change>(
 unsafe fn weigh_small<V: Vector>(rows: &mut Rows<'_>, row: usize, columns: usize) {
     // SAFETY: the caller's promise.
     unsafe {
-        let power = Scaled(V::splat(rows.scale * LOG2_E));
+        let power = Against { scale: V::splat(rows.scale * LOG2_E), least: V::splat(0.0) };
         match rows.mask {
             RowMasks::Shown(shown, pitch) => {
                 let hidden = Hidden(&shown[row * pitch..][..rows.seen(row)]);
