@@ -6,7 +6,8 @@
 set -euo pipefail
 # A library for this processor's architecture is of no use there, so none is expected.
 unset HALIMEDE_EXPECT_CBLAS
-# Tests leave out what takes minutes there, and say so.
+# Tests leave out what takes minutes there, and say so; units are tried with the widest instructions around them
+# alone, and packed weights are not read from files again.
 export HALIMEDE_EMULATED=1
 cd "$(dirname "$0")/.."
 
