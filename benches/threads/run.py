@@ -8,6 +8,10 @@
 A WORKLOAD is a name or a group of benches/peers/workloads.py; without any, all vision and text models are measured but for texts of mixed
 length. A process for each number of threads, loaded once, bound to as many processors; they take turns, in short slices. Reported
 are medians of wall time, and how many times as fast as with the first number of threads, with a 95 % interval.
+
+The cores of a virtual machine are now near each other and now far: before and after each slice `halimede doctor --probe` says how long
+a line takes from one to the other. Slices in which it took more than twice as long as at best are left out, counted, and made up for by
+up to twice as many rounds again; where no others come, these count.
 """
 
 import argparse
@@ -28,13 +32,19 @@ from reports import between  # noqa: E402
 from workloads import WORKLOADS  # noqa: E402
 
 
+# How many times as many rounds there are at most, where cores were far from each other.
+ROUNDS_MOST = 3
+# Cores are near each other where a line takes no longer than this many times the least.
+NEAR = 2.0
+
+
 def workloads(names):
     found = peers_run.chosen(names) if names else (w for w in WORKLOADS if w.group in ("vision", "text"))
     return [workload for workload in found if not workload.texts]
 
 
-def measure(options, workload, precision, cpus):
-    """Samples in milliseconds by number of threads."""
+def measure(options, workload, precision, cpus, distance):
+    """By number of threads samples in milliseconds, each with how long a line took between cores."""
     with tempfile.TemporaryDirectory() as place:
         feeds = Path(place) / "feeds"
         peers_run.write_feeds(workload, feeds)
@@ -46,25 +56,46 @@ def measure(options, workload, precision, cpus):
             if not programs[threads].ready:
                 sys.exit(f"{model}: the binary does not run it in {precision}")
         samples = {threads: [] for threads in programs}
-        for number in range(options.rounds):
+        for number in range(options.rounds * ROUNDS_MOST):
+            if number >= options.rounds and min(map(len, near(samples).values())) >= options.rounds:
+                break
             turn = number % len(programs)
             order = list(programs)
             for threads in order[turn:] + order[:turn]:
-                samples[threads].append(1e3 * programs[threads].sample(options.seconds, 2, "lat"))
+                before = distance()
+                ms = 1e3 * programs[threads].sample(options.seconds, 2, "lat")
+                samples[threads].append((round(ms, 5), round(max(before, distance()), 1)))
         for program in programs.values():
             program.close()
     return samples
 
 
+def near(samples):
+    """Those whose cores were near each other by the measure of all of them, or all where of some number of threads there are none."""
+    bound = NEAR * min((ns for taken in samples.values() for _, ns in taken), default=0.0)
+    kept = {threads: [sample for sample in taken if sample[1] <= bound] for threads, taken in samples.items()}
+    return kept if all(kept.values()) else samples
+
+
 def markdown(report):
     threads = report["threads"]
     against = [f"{n} against {threads[0]}" for n in threads[1:]]
-    yield f"| workload | precision | {' | '.join(f'{n} thread(s), ms' for n in threads)} | {' | '.join(against)} |"
-    yield "|---|---|" + "---:|" * len(threads) + "---|" * len(against)
+    yield f"| workload | precision | {' | '.join(f'{n} thread(s), ms' for n in threads)} | {' | '.join(against)} | core to core, ns | samples left out |"
+    yield "|---|---|" + "---:|" * len(threads) + "---|" * len(against) + "---:|---:|"
     for row in report["rows"]:
-        samples = list(row["ms"].values())
+        samples, distances, left_out = kept(row)
         times = [f"{statistics.median(one):.3f}" for one in samples]
-        yield f"| {' | '.join([row['workload'], row['precision'], *times, *map(between, speedups(samples))])} |"
+        away = [f"{statistics.median(distances):.0f}", f"{left_out} of {left_out + len(distances)}"]
+        yield f"| {' | '.join([row['workload'], row['precision'], *times, *map(between, speedups(samples)), *away])} |"
+
+
+def kept(row):
+    """By number of threads the samples of a row that count; how long lines took in them; and how many others there are."""
+    taken = {threads: list(zip(ms, row["core_to_core_ns"][threads])) for threads, ms in row["ms"].items()}
+    counted = near(taken)
+    distances = [ns for samples in counted.values() for _, ns in samples]
+    samples = [[ms for ms, _ in samples] for samples in counted.values()]
+    return samples, distances, sum(map(len, taken.values())) - len(distances)
 
 
 def speedups(samples):
@@ -75,11 +106,11 @@ def speedups(samples):
 def drawn(report):
     made = []
     for row in report["rows"]:
-        samples = list(row["ms"].values())
+        samples, _, _ = kept(row)
         texts = [""] + [f"  ×{between(times)}" for times in speedups(samples)]
         bars = [
             (f"{threads} thread(s)", statistics.median(one), f"{statistics.median(one):.2f} ms{text}", True)
-            for (threads, one), text in zip(row["ms"].items(), texts)
+            for threads, one, text in zip(row["ms"], samples, texts)
         ]
         made.append((f"{row['workload']}, {row['precision']}", bars))
     where = report["machine"]
@@ -103,10 +134,17 @@ def main():
         sys.exit(f"{max(options.threads)} threads on {len(cpus)} processors would only take turns")
     report = machine.facts(options.binary, options.build, options.note)
     report |= {"threads": options.threads, "rounds": options.rounds, "seconds": options.seconds, "rows": []}
+    probe = peers_run.Program([options.binary, "doctor", "--probe"], set(cpus[-max(options.threads) :]))
+
+    def distance():
+        # Where the system binds no thread to a core, nothing is left out.
+        return probe.ask("probe").get("core_to_core_ns", 0.0)
+
     for workload in workloads(options.workloads):
         for precision in options.precisions:
-            ms = {threads: [round(s, 5) for s in samples] for threads, samples in measure(options, workload, precision, cpus).items()}
-            report["rows"].append({"workload": workload.name, "precision": precision, "ms": ms})
+            taken = measure(options, workload, precision, cpus, distance)
+            ms, ns = ({str(threads): [sample[at] for sample in samples] for threads, samples in taken.items()} for at in (0, 1))
+            report["rows"].append({"workload": workload.name, "precision": precision, "ms": ms, "core_to_core_ns": ns})
             print(f"{workload.name}, {precision}", file=sys.stderr, flush=True)
     print(f"# More threads\n\n{machine.heading(report)} Medians of {options.rounds} rounds of {options.seconds:g} s, in turns.\n")
     print("\n".join(markdown(report)))

@@ -1,6 +1,10 @@
 //! What one thread of this machine does at best, measured: the roofs that kernels are held against.
 
+mod core_to_core;
+
 use std::{hint::black_box, time::Instant};
+
+pub use core_to_core::core_to_core;
 
 use halimede_compute::tuning::Probe;
 

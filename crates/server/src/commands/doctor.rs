@@ -36,7 +36,8 @@ pub struct Args {
     #[arg(long, default_value = "1", value_parser = super::seconds)]
     seconds: Duration,
     /// Print nothing of that, but for each line on standard input one line with the rates of this moment,
-    /// `{"f32_gflops":…,"l1_read_gbps":…}`: for those who measure on a machine whose speed changes.
+    /// `{"f32_gflops":…,"l1_read_gbps":…}`, and with two cores and more `"core_to_core_ns":…`: for those who measure on a machine
+    /// whose speed changes.
     #[arg(long, conflicts_with = "repositories")]
     probe: bool,
     /// Look at the machine as a server with this flag uses it: without a matrix unit and without Accelerate.
@@ -77,6 +78,10 @@ pub fn run(args: &Args) -> ExitCode {
             );
         }
         Err(error) => println!("cores     {} ({error})", threads::parallelism()),
+    }
+    match rates::core_to_core() {
+        Some(seconds) => println!("          a line goes from the first to the second in {:.0} ns", seconds * 1e9),
+        None => println!("          from the first to the second: unavailable"),
     }
     let machine = memory::machine();
     let size = |bytes: Option<u64>| {
@@ -151,14 +156,30 @@ fn describe(cache: Cache) -> String {
     format!("{} KiB{shared}", cache.bytes / 1024)
 }
 
-/// A line with the probe's rates for every line of standard input.
+/// What a probe tells of this moment.
+#[derive(serde::Serialize)]
+struct Moment {
+    #[serde(flatten)]
+    rates: Probe,
+    /// Where there are two cores.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    core_to_core_ns: Option<f64>,
+}
+
+impl Moment {
+    fn now() -> Moment {
+        Moment { rates: rates::probe(), core_to_core_ns: rates::core_to_core().map(|seconds| seconds * 1e9) }
+    }
+}
+
+/// A line with a [`Moment`] for every line of standard input.
 fn answer_probes() -> io::Result<()> {
     let mut out = io::stdout().lock();
     writeln!(out, "READY {{}}")?;
     out.flush()?;
     for line in io::stdin().lock().lines() {
         line?;
-        writeln!(out, "{}", serde_json::to_string(&rates::probe())?)?;
+        writeln!(out, "{}", serde_json::to_string(&Moment::now())?)?;
         out.flush()?;
     }
     Ok(())
