@@ -392,8 +392,12 @@ def test_slices_of_cores_far_from_each_other_do_not_count():
     spec = importlib.util.spec_from_file_location("threads_run", PEERS.parent / "threads" / "run.py")
     threads_run = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(threads_run)
-    row = {"ms": {"1": [4.0, 4.1, 4.2], "2": [2.0, 3.1, 2.1]}, "core_to_core_ns": {"1": [30.0, 31.0, 165.0], "2": [34.0, 160.0, 29.0]}}
-    assert threads_run.kept(row) == ([[4.0, 4.1], [2.0, 2.1]], [30.0, 31.0, 34.0, 29.0], 2)
+    row = {"ms": {"1": [4.0, 4.1, 4.2], "2": [2.0, 3.1, 2.1]}, "core_to_core_ns": {"1": [30.0, 31.0, 32.0], "2": [34.0, 160.0, 29.0]}}
+    assert threads_run.kept(row) == ([[4.0, 4.1, 4.2], [2.0, 2.1]], [30.0, 31.0, 32.0, 34.0, 29.0], 1)
+    # Two threads of one core.
+    row["core_to_core_ns"]["1"][0] = 14.0
+    assert threads_run.kept(row)[0] == [[4.1, 4.2], [2.0, 2.1]]
     # Nothing is left of two threads: then all count.
-    row["core_to_core_ns"]["2"] = [170.0, 160.0, 166.0]
+    row["core_to_core_ns"] = {"1": [30.0, 31.0, 32.0, 30.0], "2": [170.0, 160.0, 166.0]}
+    row["ms"]["1"].append(4.0)
     assert threads_run.kept(row)[2] == 0

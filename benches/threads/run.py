@@ -9,9 +9,9 @@ A WORKLOAD is a name or a group of benches/peers/workloads.py; without any, all 
 length. A process for each number of threads, loaded once, bound to as many processors; they take turns, in short slices. Reported
 are medians of wall time, and how many times as fast as with the first number of threads, with a 95 % interval.
 
-The cores of a virtual machine are now near each other and now far: before and after each slice `halimede doctor --probe` says how long
-a line takes from one to the other. Slices in which it took more than twice as long as at best are left out, counted, and made up for by
-up to twice as many rounds again; where no others come, these count.
+The cores of a virtual machine are now near each other, now far, and now two threads of one core: before and after each slice
+`halimede doctor --probe` says how long a line takes from one to the other. Slices in which it took much longer or shorter than in most
+are left out, counted, and made up for by up to twice as many rounds again; where no others come, these count.
 """
 
 import argparse
@@ -34,8 +34,8 @@ from workloads import WORKLOADS  # noqa: E402
 
 # How many times as many rounds there are at most, where cores were far from each other.
 ROUNDS_MOST = 3
-# Cores are near each other where a line takes no longer than this many times the least.
-NEAR = 2.0
+# Cores are as far from each other as in most slices where a line takes no more than this many times as long, or as short.
+ALIKE = 1.6
 
 
 def workloads(names):
@@ -57,7 +57,7 @@ def measure(options, workload, precision, cpus, distance):
                 sys.exit(f"{model}: the binary does not run it in {precision}")
         samples = {threads: [] for threads in programs}
         for number in range(options.rounds * ROUNDS_MOST):
-            if number >= options.rounds and min(map(len, near(samples).values())) >= options.rounds:
+            if number >= options.rounds and min(map(len, alike(samples).values())) >= options.rounds:
                 break
             turn = number % len(programs)
             order = list(programs)
@@ -70,10 +70,10 @@ def measure(options, workload, precision, cpus, distance):
     return samples
 
 
-def near(samples):
-    """Those whose cores were near each other by the measure of all of them, or all where of some number of threads there are none."""
-    bound = NEAR * min((ns for taken in samples.values() for _, ns in taken), default=0.0)
-    kept = {threads: [sample for sample in taken if sample[1] <= bound] for threads, taken in samples.items()}
+def alike(samples):
+    """Those whose cores were as far from each other as in most, or all where of some number of threads there are none."""
+    middle = statistics.median([ns for taken in samples.values() for _, ns in taken])
+    kept = {t: [sample for sample in taken if middle / ALIKE <= sample[1] <= middle * ALIKE] for t, taken in samples.items()}
     return kept if all(kept.values()) else samples
 
 
@@ -92,7 +92,7 @@ def markdown(report):
 def kept(row):
     """By number of threads the samples of a row that count; how long lines took in them; and how many others there are."""
     taken = {threads: list(zip(ms, row["core_to_core_ns"][threads])) for threads, ms in row["ms"].items()}
-    counted = near(taken)
+    counted = alike(taken)
     distances = [ns for samples in counted.values() for _, ns in samples]
     samples = [[ms for ms, _ in samples] for samples in counted.values()]
     return samples, distances, sum(map(len, taken.values())) - len(distances)
