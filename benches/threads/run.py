@@ -44,7 +44,7 @@ def workloads(names):
 
 
 def measure(options, workload, precision, cpus, distance):
-    """By number of threads samples in milliseconds, each with how long a line took between cores."""
+    """By number of threads samples in milliseconds, each with how long a line took between cores before and after it."""
     with tempfile.TemporaryDirectory() as place:
         feeds = Path(place) / "feeds"
         peers_run.write_feeds(workload, feeds)
@@ -64,7 +64,7 @@ def measure(options, workload, precision, cpus, distance):
             for threads in order[turn:] + order[:turn]:
                 before = distance()
                 ms = 1e3 * programs[threads].sample(options.seconds, 2, "lat")
-                samples[threads].append((round(ms, 5), round(max(before, distance()), 1)))
+                samples[threads].append((round(ms, 5), [before, distance()]))
         for program in programs.values():
             program.close()
     return samples
@@ -72,8 +72,12 @@ def measure(options, workload, precision, cpus, distance):
 
 def alike(samples):
     """Those whose cores were as far from each other as in most, or all where of some number of threads there are none."""
-    middle = statistics.median([ns for taken in samples.values() for _, ns in taken])
-    kept = {t: [sample for sample in taken if middle / ALIKE <= sample[1] <= middle * ALIKE] for t, taken in samples.items()}
+    middle = statistics.median([ns for taken in samples.values() for _, around in taken for ns in around])
+
+    def is_alike(around):
+        return middle / ALIKE <= min(around) and max(around) <= middle * ALIKE
+
+    kept = {threads: [(ms, around) for ms, around in taken if is_alike(around)] for threads, taken in samples.items()}
     return kept if all(kept.values()) else samples
 
 
@@ -85,7 +89,7 @@ def markdown(report):
     for row in report["rows"]:
         samples, distances, left_out = kept(row)
         times = [f"{statistics.median(one):.3f}" for one in samples]
-        away = [f"{statistics.median(distances):.0f}", f"{left_out} of {left_out + len(distances)}"]
+        away = [f"{statistics.median(distances):.0f}", f"{left_out} of {left_out + sum(map(len, samples))}"]
         yield f"| {' | '.join([row['workload'], row['precision'], *times, *map(between, speedups(samples)), *away])} |"
 
 
@@ -93,9 +97,9 @@ def kept(row):
     """By number of threads the samples of a row that count; how long lines took in them; and how many others there are."""
     taken = {threads: list(zip(ms, row["core_to_core_ns"][threads])) for threads, ms in row["ms"].items()}
     counted = alike(taken)
-    distances = [ns for samples in counted.values() for _, ns in samples]
+    distances = [ns for samples in counted.values() for _, around in samples for ns in around]
     samples = [[ms for ms, _ in samples] for samples in counted.values()]
-    return samples, distances, sum(map(len, taken.values())) - len(distances)
+    return samples, distances, sum(map(len, taken.values())) - sum(map(len, samples))
 
 
 def speedups(samples):
@@ -138,7 +142,7 @@ def main():
 
     def distance():
         # Where the system binds no thread to a core, nothing is left out.
-        return probe.ask("probe").get("core_to_core_ns", 0.0)
+        return round(probe.ask("probe").get("core_to_core_ns", 0.0), 1)
 
     for workload in workloads(options.workloads):
         for precision in options.precisions:
@@ -146,6 +150,7 @@ def main():
             ms, ns = ({str(threads): [sample[at] for sample in samples] for threads, samples in taken.items()} for at in (0, 1))
             report["rows"].append({"workload": workload.name, "precision": precision, "ms": ms, "core_to_core_ns": ns})
             print(f"{workload.name}, {precision}", file=sys.stderr, flush=True)
+    probe.close()
     print(f"# More threads\n\n{machine.heading(report)} Medians of {options.rounds} rounds of {options.seconds:g} s, in turns.\n")
     print("\n".join(markdown(report)))
     if options.json:
