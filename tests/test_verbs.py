@@ -250,7 +250,7 @@ def test_doctor_answers_each_line_with_a_probe():
 
 def test_doctor_names_the_machine():
     printed = halimede("doctor")
-    for word in ("chip", "features", "cache", "from the first to the second", "memory", "unit", "cpu: ", "rates"):
+    for word in ("chip", "features", "cache", "from the first core to the second", "memory", "unit", "cpu: ", "rates"):
         assert word in printed, word
     library = "by the system's accelerate" if sys.platform == "darwin" else "no library of this system multiplies f32"
     assert library in printed

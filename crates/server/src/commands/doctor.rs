@@ -80,8 +80,10 @@ pub fn run(args: &Args) -> ExitCode {
         Err(error) => println!("cores     {} ({error})", threads::parallelism()),
     }
     match rates::core_to_core() {
-        Some(seconds) => println!("          a line goes from the first to the second in {:.0} ns", seconds * 1e9),
-        None => println!("          from the first to the second: unavailable"),
+        Some(seconds) => {
+            println!("          a cache line goes from the first core to the second in {:.0} ns", seconds * 1e9)
+        }
+        None => println!("          from the first core to the second: unavailable"),
     }
     let machine = memory::machine();
     let size = |bytes: Option<u64>| {
